@@ -9,6 +9,7 @@ use crate::workspace::Workspace;
 
 mod crates;
 mod documents;
+mod exports;
 mod sources;
 
 /// What a rule finds: one sentence a problem, the place first.
@@ -16,7 +17,7 @@ type Problems = Vec<String>;
 
 type Rule = fn(&Workspace) -> Problems;
 
-const RULES: [(&str, Rule); 14] = [
+const RULES: [(&str, Rule); 15] = [
     ("files can be read in one sitting", sources::long_files),
     ("nothing is left for later", sources::leftovers),
     ("every source file is compiled", sources::dead_files),
@@ -33,6 +34,10 @@ const RULES: [(&str, Rule); 14] = [
         crates::dependency_reasons,
     ),
     ("crates depend downwards only", crates::layers),
+    (
+        "the facade exports the types that its functions name",
+        exports::facade_exports,
+    ),
     ("links in documents lead somewhere", documents::links),
     ("documents name crates that exist", documents::crate_names),
     ("documents name tests that exist", documents::test_names),

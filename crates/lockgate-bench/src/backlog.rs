@@ -1,4 +1,4 @@
-//! `backlog.*`: what a backlog of ten messages for each of very many keys costs.
+//! `backlog.*`: the cost of a backlog with ten messages for each of very many keys.
 
 use std::{
     path::{Path, PathBuf},
@@ -22,13 +22,13 @@ use crate::{
     report::{Params, Report, Round},
 };
 
-/// Messages that wait at scale 1.
+/// Waiting messages at scale 1.
 const MESSAGES: u32 = 10_000_000;
 
 /// Messages for each key.
 const PER_KEY: u64 = 10;
 
-/// Bodies are small where no size was asked for: what is measured is choosing, not copying.
+/// Bodies are small by default: the bench measures choosing, not copying.
 const SIZE: usize = 100;
 
 const BATCH: u16 = 100;
@@ -37,7 +37,7 @@ const CALLERS: u16 = 16;
 /// How often a start is measured.
 const STARTS: usize = 3;
 
-/// Longer than turning every key over once takes.
+/// Longer than it takes to receive a message of every key.
 const TURN_OVER_MAX: Duration = Duration::from_secs(3600);
 
 const FLOOR: &str = "the same messages on an empty queue";
@@ -67,7 +67,8 @@ pub(crate) fn open(setup: &Setup) -> anyhow::Result<Courses> {
     let empty = Side::new(setup, start_engine(&setup.folder("no-backlog"))?, &keys)?;
     setup.runtime.block_on(async {
         full.fill(messages).await?;
-        // The first message of each key goes, so that receives do not find what was sent together.
+        // Removes the first message of each key, so that receives do not find messages that were
+        // sent together.
         let gone = full.receive(TURN_OVER_MAX, messages / PER_KEY).await?;
         full.fill(gone.messages).await
     })?;
@@ -131,7 +132,7 @@ impl Course for BacklogCourse {
     fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> anyhow::Result<()> {
         let snapshots = |side: &Side| side.engine.metrics().maintenance.snapshots;
         let before = snapshots(&self.full);
-        // Both sides send for as long, and both receive as many as they got.
+        // Both sides send for the same time, and both receive as many messages as they got.
         let limit = time.max(Duration::from_secs(1)) * 20;
         let [(empty_sent, empty_received), (full_sent, full_received)] =
             setup.runtime.block_on(async {
@@ -139,7 +140,7 @@ impl Course for BacklogCourse {
                 for side in [&mut self.empty, &mut self.full] {
                     let sent = side.send(time / 4).await?;
                     let received = side.receive(limit, sent.messages).await?;
-                    // Whoever was on the way when enough had been received took a few more.
+                    // Callers that were receiving when the limit was reached took a few more.
                     side.fill(received.messages.saturating_sub(sent.messages))
                         .await?;
                     loads.push((sent, received));
@@ -169,7 +170,7 @@ impl Course for BacklogCourse {
 
     fn finish(&mut self, setup: &Setup, report: &mut Report) -> anyhow::Result<()> {
         for _ in 0..STARTS {
-            // Only then is a copy of it what a kill would leave.
+            // Only then does a copy equal what a kill would leave.
             folder::settled(&self.folder, &self.full.engine)?;
             for cache in [Cache::Warm, Cache::Cold] {
                 self.measure_starts(setup, cache, report)?;
@@ -189,13 +190,13 @@ impl Course for BacklogCourse {
 /// A measured start.
 struct Start {
     time: Duration,
-    /// Bytes of the snapshot and the records that it was made of.
+    /// Bytes of the snapshot and the records that the state was built from.
     bytes: u64,
-    /// How long it takes to read as many, one after the other.
+    /// The time to read as many bytes, one after the other.
     floor: Duration,
 }
 
-/// Where a start, and the read it is compared with, find the folder's bytes.
+/// Where a start, and the read that it is compared with, find the folder's bytes.
 #[derive(Clone, Copy)]
 enum Cache {
     /// In memory, as after a kill.
@@ -221,7 +222,7 @@ impl Cache {
 }
 
 impl BacklogCourse {
-    /// A start after a kill and one after a clean stop, each beside a read of as many bytes.
+    /// A start after a kill and one after a clean stop, each compared with a read of as many bytes.
     fn measure_starts(
         &self,
         setup: &Setup,
@@ -229,7 +230,7 @@ impl BacklogCourse {
         report: &mut Report,
     ) -> anyhow::Result<()> {
         let killed = setup.folder("killed");
-        // What was just copied is in the system's cache.
+        // The copy just made is in the system's cache.
         folder::copy(&self.folder, &killed)?;
         for (after, longest) in [("kill", None), ("clean stop", Some(1.0))] {
             let start = self.start(setup, &killed, cache)?;
@@ -245,7 +246,7 @@ impl BacklogCourse {
             let bytes = as_f64(start.bytes);
             report.quantity("backlog.recovery.bytes", &params, bytes, "bytes", None);
             if longest.is_none() {
-                // The target speaks of a disk of that rate, whatever this one does.
+                // The target assumes a disk of that rate, whatever this disk does.
                 let read = start.floor.as_secs_f64().max(bytes / 500e6);
                 report.quantity(
                     "backlog.recovery.ratio",
@@ -255,20 +256,20 @@ impl BacklogCourse {
                     Some(1.5),
                 );
             }
-            // That start ended cleanly: the next one of the same folder is one after a clean stop.
+            // That start ended cleanly, so the next one on the same folder is a start after a clean stop.
         }
         folder::remove(&killed)
     }
 
-    /// Starts an engine over the folder and ends it in good order.
+    /// Starts an engine over the folder and stops it in order.
     fn start(&self, setup: &Setup, folder: &Path, cache: Cache) -> anyhow::Result<Start> {
         cache.prepare(folder)?;
         let started = Instant::now();
         let (engine, found) = open_engine(folder)?;
         let time = started.elapsed();
-        // What the state was made of: not blocks without records, and nothing twice.
+        // The sources of the state: without blocks that have no records, and nothing twice.
         let bytes = found.snapshot_bytes + found.bytes;
-        // A running engine gives files back, so it ends first; what it read is kept by its last snapshot.
+        // A running engine releases files, so it ends first; its last snapshot has what it read.
         setup.runtime.block_on(engine.shutdown());
         cache.prepare(folder)?;
         let floor = folder::read_log(folder, bytes)?;

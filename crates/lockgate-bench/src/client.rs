@@ -1,4 +1,4 @@
-//! As much of an SQS client as the benches need: one connection, one call at a time.
+//! The part of an SQS client that the benches need: one connection, one call at a time.
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
@@ -17,7 +17,7 @@ use tokio::{net::TcpStream, time::timeout};
 /// Longer than any stall that is worth a figure.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A client of one server, which connects at the first call.
+/// A client of one server. It connects at the first call.
 pub(crate) struct Client {
     server: SocketAddr,
     connection: Option<SendRequest<Full<Bytes>>>,
@@ -88,7 +88,7 @@ pub(crate) struct DeleteEntry {
     pub(crate) receipt_handle: String,
 }
 
-/// What became of a batch.
+/// The answer to a batch.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct BatchAnswer {
@@ -105,7 +105,7 @@ pub(crate) struct Failed {
 }
 
 impl BatchAnswer {
-    /// Nothing, if nothing failed.
+    /// Fails if an entry failed.
     pub(crate) fn check(self) -> anyhow::Result<()> {
         match self.failed.into_iter().next() {
             None => Ok(()),
@@ -124,7 +124,7 @@ impl Client {
         }
     }
 
-    /// Makes a call and understands the answer.
+    /// Makes a call and parses the answer.
     pub(crate) async fn call<T: DeserializeOwned>(
         &mut self,
         action: &str,
@@ -139,7 +139,7 @@ impl Client {
         serde_json::from_slice(&answer).with_context(|| format!("the answer to {action}"))
     }
 
-    /// Makes a call and takes the answer as it is.
+    /// Makes a call and returns the answer unparsed.
     pub(crate) async fn post(
         &mut self,
         action: &str,
@@ -160,13 +160,13 @@ impl Client {
         &mut self,
         request: Request<Full<Bytes>>,
     ) -> anyhow::Result<(StatusCode, Bytes)> {
-        // The server closes what was idle for long.
+        // The server closes connections that were idle for long.
         let idle = self.connection.take().filter(|idle| !idle.is_closed());
         let mut connection = match idle {
             Some(connection) => connection,
             None => {
                 let stream = TcpStream::connect(self.server).await?;
-                // Requests are written whole; waiting for more to fill a packet only adds latency.
+                // Requests are written whole; waiting to fill a packet only adds latency.
                 stream.set_nodelay(true)?;
                 let (connection, driver) = http1::handshake(TokioIo::new(stream)).await?;
                 // Ends with the connection; its error reaches the call that is waiting.

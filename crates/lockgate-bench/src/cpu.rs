@@ -1,13 +1,12 @@
-//! `http.cpu`: what a request costs the server's processor, beside one that nothing is done for.
+//! `http.cpu`: the processor time of a request in the server, compared with a request that does nothing.
 //!
-//! Server and clients run in this process, but the server has a thread of its own, whose name says
-//! so; the kernel counts the time of each thread. Figure and floor take turns: the same clients send the
-//! same requests to the same server, for the floor with the name of no action. The server checks heads
-//! and reads bodies whole either way. Then it has the messages checked, logged and answered for, or it
-//! refuses.
+//! Server and clients run in this process, but the server has its own thread with its own name, and the
+//! kernel counts the time of each thread. Figure and floor alternate: the same clients send the same requests
+//! to the same server; for the floor, with an unknown action. The server checks heads and reads whole bodies
+//! in both cases. Then it either checks, logs and answers the messages, or it refuses.
 //!
-//! The queue is emptied every quarter of a second, as consumers who keep up would, so that the log
-//! turns over instead of growing. What that costs the engine is counted too.
+//! The queue is emptied every quarter of a second, as consumers that keep up would do, so that the
+//! log turns over instead of growing. The figures include the engine's cost of that.
 
 use std::{
     fs,
@@ -37,13 +36,12 @@ const FILLING: Duration = Duration::from_millis(250);
 
 const SERVER_THREADS: &str = "bench-serve";
 
-/// Whose time a served request takes: the names of the threads, as the kernel cuts them, and the
-/// figure of each.
+/// The threads that serve a request: their names, as the kernel cuts them, and the figure of each.
 const SERVED: [(&str, &str); 4] = [
     (SERVER_THREADS, "http.cpu.server"),
     (ENGINE_THREADS, "http.cpu.owner"),
     ("bench-engine-sy", "http.cpu.sync"),
-    ("bench-engine-ke", "http.cpu.maintenance"),
+    ("bench-engine-ma", "http.cpu.maintenance"),
 ];
 const FLOOR: [(&str, &str); 1] = [(SERVER_THREADS, "http.cpu.floor")];
 
@@ -57,7 +55,7 @@ struct CpuCourse {
     refused: Side,
 }
 
-/// Who sends, and whose time that takes.
+/// The clients, and the threads whose time is measured.
 struct Side {
     senders: Vec<HttpSender>,
     threads: &'static [(&'static str, &'static str)],
@@ -117,7 +115,7 @@ pub(crate) fn open(setup: &Setup) -> anyhow::Result<Courses> {
 
 impl Side {
     /// Microseconds of processor time of each of the threads for each request. `None`: the system
-    /// does not tell.
+    /// does not report it.
     fn run(
         &mut self,
         setup: &Setup,
@@ -184,7 +182,7 @@ impl Course for CpuCourse {
     }
 }
 
-/// Time on a processor of this process's threads of each of these names.
+/// The processor time of this process's threads with each of these names.
 fn processor_times(names: &[(&str, &str)]) -> Option<Vec<Duration>> {
     let mut times = vec![Duration::ZERO; names.len()];
     for task in fs::read_dir("/proc/self/task").ok()? {

@@ -1,4 +1,4 @@
-//! `disk.*`: the space a log takes, and what is written beside what was asked for.
+//! `disk.*`: the space of a log, and the bytes written in addition to the callers' own.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -24,15 +24,15 @@ const LEASE_MS: u64 = 12 * 3600 * 1000;
 /// Messages in a call.
 const BATCH: u16 = 1000;
 
-/// What was written, and for what.
+/// The bytes that were written, by purpose.
 struct Written {
-    /// Everything given to the operating system, where that can be told.
+    /// All bytes given to the operating system, where it reports them.
     total: Option<u64>,
-    /// Records of what callers asked for.
+    /// Records of callers' commands.
     records: u64,
-    /// Records written again to empty a part of the log.
+    /// Records written again by compaction.
     compacted: u64,
-    /// Snapshots that became complete.
+    /// Completed snapshots.
     snapshots: u64,
 }
 
@@ -43,8 +43,8 @@ impl Written {
         let compacted = metrics.maintenance.compacted_bytes;
         Self {
             total: folder::transferred().map(|(_, written)| written),
-            // Compacted records are counted with their headers and all of them without, so this is
-            // a little less than was accepted, and makes the amplification no smaller than it is.
+            // `compacted` includes headers and `bytes` does not. So this is a little less than was
+            // accepted, and the amplification appears no smaller than it is.
             records: metrics.bytes.saturating_sub(compacted),
             compacted,
             snapshots: metrics.maintenance.snapshot_bytes,
@@ -71,7 +71,7 @@ impl Written {
             "bytes written per byte accepted",
             amplification_max,
         );
-        // Headers, zeros ahead of segments, alignment, and snapshots that were not finished.
+        // Headers, zeros written ahead, alignment, and snapshots that were not finished.
         let rest = total.saturating_sub(self.records + self.compacted + self.snapshots);
         for (figure, bytes) in [
             ("disk.written.records", self.records),
@@ -100,7 +100,7 @@ pub(crate) fn open(setup: &Setup) -> anyhow::Result<Courses> {
     let queue = setup
         .runtime
         .block_on(make_queue(&engine, "bench", false, setup.level()))?;
-    // Without keys, whose messages would have to be settled in order.
+    // Without keys, because a key's messages would have to be settled in order.
     let mut params = Params {
         keys: 0,
         ..params(setup, BATCH, 1)
@@ -126,7 +126,7 @@ impl DiskCourse {
         }
     }
 
-    /// Leases of all messages that wait.
+    /// Leases all waiting messages.
     async fn lease_all(&self) -> anyhow::Result<Vec<LeaseToken>> {
         let mut tokens = Vec::new();
         loop {
@@ -147,7 +147,7 @@ impl DiskCourse {
         }
     }
 
-    /// Twice as many messages as there are come and go, so many at a time.
+    /// Removes and sends twice as many messages as there are, so many at a time.
     fn churn(
         &mut self,
         setup: &Setup,
@@ -165,7 +165,7 @@ impl DiskCourse {
         Ok(())
     }
 
-    /// Takes so many tokens at random and acknowledges them.
+    /// Acknowledges so many random tokens.
     async fn ack_some(&mut self, tokens: &mut Vec<LeaseToken>, count: u64) -> anyhow::Result<()> {
         let mut left = usize::try_from(count)
             .unwrap_or(usize::MAX)
@@ -197,7 +197,7 @@ impl DiskCourse {
 }
 
 impl Course for DiskCourse {
-    /// All is measured once, see [`finish`](Course::finish).
+    /// Everything is measured once, see [`finish`](Course::finish).
     fn round(&mut self, _: &Setup, _: Duration, _: &mut Report) -> anyhow::Result<()> {
         Ok(())
     }
@@ -206,8 +206,8 @@ impl Course for DiskCourse {
         let params = self.params.clone();
         let runtime = &setup.runtime;
 
-        // Messages go at random and as many come: first until the log has the size that this takes,
-        // then measured; a few at a time, and half of all at a time.
+        // Removes random messages and sends as many: first until the log has reached its steady
+        // size, then measured; a few at a time, and half of all at a time.
         runtime.block_on(self.fill(setup, self.messages))?;
         let mut tokens = runtime.block_on(self.lease_all())?;
         for (part, longest) in [(20, Some(1.5)), (2, None)] {

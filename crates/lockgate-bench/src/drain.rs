@@ -1,5 +1,5 @@
-//! `drain.*`: the space of a log that is filled and emptied as users do, by key, over the SQS API, ten messages in
-//! a call.
+//! `drain.*`: the space of a log that is filled and emptied as users do: by key, over the SQS API,
+//! ten messages in a call.
 
 use std::{
     path::PathBuf,
@@ -23,20 +23,21 @@ use crate::{
 const MESSAGES: u32 = 10_000_000;
 const MESSAGES_OF_KEY: u32 = 10;
 
-/// As many as a call takes.
+/// The most messages of a call.
 const BATCH: u16 = 10;
 const CALLERS: u16 = 16;
 
 /// Longer than filling and emptying takes.
 const TIME: Duration = Duration::from_hours(12);
 
-/// How long after the last acknowledgement the rest is measured, usually and with `--quick`, and what it may be.
+/// How long after the last acknowledgement the remaining space is measured, usually and with
+/// `--quick`, and its limit.
 const SETTLED_AFTER: Duration = Duration::from_secs(10);
 const SETTLED_AFTER_QUICK: Duration = Duration::from_secs(1);
 const DRAINED_MAX: f64 = 67_108_864.0;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// So much of the peak may be left when half of the messages are acknowledged.
+/// The part of the peak that may be left when half of the messages are acknowledged.
 const HALF_MAX: f64 = 0.6;
 
 struct DrainCourse {
@@ -88,7 +89,7 @@ async fn open_course(setup: &Setup) -> anyhow::Result<DrainCourse> {
 }
 
 impl Course for DrainCourse {
-    /// All is measured once, see [`finish`](Course::finish).
+    /// Everything is measured once, see [`finish`](Course::finish).
     fn round(&mut self, _: &Setup, _: Duration, _: &mut Report) -> anyhow::Result<()> {
         Ok(())
     }
@@ -109,7 +110,7 @@ impl Course for DrainCourse {
         let peak = folder::taken(&self.folder)?;
         report.quantity("drain.peak", &params, as_f64(peak), "bytes", None);
 
-        // At full speed: it is measured in between, not when the engine has had time.
+        // At full speed: measured in between, without giving the engine time to catch up.
         let receivers = std::mem::take(&mut self.receivers);
         let half = runtime.block_on(drive(receivers, stop(sent.messages / 2)))?;
         let left = folder::taken(&self.folder)?;
@@ -152,7 +153,7 @@ impl Course for DrainCourse {
 
     fn close(self: Box<Self>, setup: &Setup) {
         let course = *self;
-        // The clients' connections first, so that nobody waits for them.
+        // The clients' connections first, so that the server does not wait for them.
         drop((course.senders, course.receivers));
         setup.runtime.block_on(course.server.stop());
     }

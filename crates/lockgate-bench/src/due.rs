@@ -1,4 +1,4 @@
-//! `due.stall`: how long others wait when very many messages come due at once.
+//! `due.stall`: how long other commands wait when very many messages come due at once.
 
 use std::time::{Duration, Instant};
 
@@ -20,10 +20,10 @@ const MESSAGES: u32 = 10_000_000;
 
 const BATCH: usize = 1_000;
 
-/// No filling takes so long: all wait when the first comes due.
+/// Longer than filling takes: all messages wait when the first comes due.
 const DELAY_MS: u64 = 3_600_000;
 
-/// Due within so many milliseconds.
+/// All come due within so many milliseconds.
 const SPREAD_MS: u64 = 1_000;
 
 struct DueCourse {
@@ -59,7 +59,7 @@ pub(crate) fn open(setup: &Setup) -> anyhow::Result<Courses> {
 }
 
 impl DueCourse {
-    /// Sends the messages, which come due within a second from then on.
+    /// Sends the messages, which come due within a second from `first_due` on.
     async fn fill(&self, first_due: WallTime) -> anyhow::Result<()> {
         for first in (0..self.messages).step_by(BATCH) {
             let batch = first..self.messages.min(first + BATCH as u64);
@@ -87,8 +87,7 @@ impl DueCourse {
         }
     }
 
-    /// The longest of sends that follow one another until no message is delayed any more, or for
-    /// that long.
+    /// The longest of successive sends, until no message is delayed any more or until `until`.
     async fn longest_send(&self, until: Option<Instant>) -> anyhow::Result<Duration> {
         let mut longest = Duration::ZERO;
         loop {
@@ -113,7 +112,7 @@ impl Course for DueCourse {
     fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> anyhow::Result<()> {
         let (alone, beside) = setup.runtime.block_on(async {
             let alone = self.longest_send(Some(Instant::now() + time / 4)).await?;
-            // As many as can be sent come due at an instant that is still to come.
+            // All messages come due at an instant that leaves time to send them.
             let started = Instant::now();
             self.fill(self.engine.now().wall.plus(DELAY_MS)).await?;
             purge(&self.engine, &self.delayed).await?;

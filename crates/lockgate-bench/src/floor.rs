@@ -1,4 +1,4 @@
-//! What the disk alone would do.
+//! The performance of the disk alone.
 
 use std::{
     fs::{File, OpenOptions},
@@ -11,14 +11,13 @@ use std::{
 use crate::payload::Payloads;
 use anyhow::Context as _;
 
-/// The file's size; writing starts again at its beginning when it is full.
+/// The file's size; when it is full, writing starts again at its beginning.
 const FILE_BYTES: u64 = 64 << 20;
 
-/// The largest piece that is written at once.
+/// The largest piece of a single write.
 const PIECE_BYTES_MAX: usize = 16 << 20;
 
-/// A file whose blocks have been written before, so that a sync changes no metadata: the cheapest
-/// durable write there is.
+/// A file whose blocks were written before, so that a sync changes no metadata: the cheapest durable write.
 pub(crate) struct DiskFloor {
     file: File,
     at: u64,
@@ -43,8 +42,8 @@ impl DiskFloor {
         Ok(Self { file, at: 0 })
     }
 
-    /// Writes and syncs pieces of `bytes` one after the other for `time`; returns how many, and the
-    /// time it took.
+    /// Writes and syncs pieces of `bytes`, one after the other, for `time`; returns their number
+    /// and the time it took.
     pub(crate) fn run(
         &mut self,
         payloads: &Payloads,

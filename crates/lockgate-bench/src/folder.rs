@@ -1,4 +1,4 @@
-//! A log's folder from outside, and what this process has read and written.
+//! A log's folder as other programs see it, and the bytes that this process has read and written.
 
 use std::{
     fs::{self, File},
@@ -11,17 +11,17 @@ use std::{
 
 use lockgate_engine::Engine;
 
-/// Bytes a read takes at once.
+/// Bytes of a single read.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// How long an engine is waited for that works beside its callers.
+/// How long to wait for an engine that works in the background.
 const SETTLE_STEPS: u32 = 300;
 const SETTLE_STEP: Duration = Duration::from_millis(200);
 
-/// Steps without a change after which nothing more is expected.
+/// After so many steps without a change, no further change is expected.
 const STILL_STEPS: u32 = 10;
 
-/// All files in it, in order of their paths.
+/// All files of the folder, in order of their paths.
 fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -39,12 +39,12 @@ fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Bytes of the file system that the folder takes.
+/// Bytes of the file system that the folder occupies.
 pub(crate) fn taken(folder: &Path) -> anyhow::Result<u64> {
     let sum = || {
         let mut blocks = 0;
         for file in files(folder)? {
-            // One that was given back in between takes nothing.
+            // A file that was removed in between occupies nothing.
             blocks += fs::metadata(file).map_or(0, |metadata| metadata.blocks());
         }
         Ok(blocks * 512)
@@ -52,10 +52,10 @@ pub(crate) fn taken(folder: &Path) -> anyhow::Result<u64> {
     sum().map_err(|error| failed(error, "measuring", folder))
 }
 
-/// What the folder takes when its engine has done what it does beside its callers' work: written a
-/// snapshot, moved messages, given space back.
+/// The space of the folder after its engine has finished its background work: written a snapshot,
+/// compacted messages, released space.
 pub(crate) fn settled(folder: &Path, engine: &Engine) -> anyhow::Result<u64> {
-    // Space comes back in leaps, so what is on its way to that counts too.
+    // Space comes back in leaps, so progress towards the next release counts as a change too.
     let look = || {
         let metrics = engine.metrics();
         let maintenance = metrics.maintenance;
@@ -80,7 +80,7 @@ pub(crate) fn settled(folder: &Path, engine: &Engine) -> anyhow::Result<u64> {
     Ok(last.0)
 }
 
-/// Copies the folder as it stands: with a log in service that nobody uses, what a kill would leave.
+/// Copies the folder as it is. If the log is open but nobody uses it, that is what a kill would leave.
 pub(crate) fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     let copy = || {
         for file in files(from)? {
@@ -95,13 +95,13 @@ pub(crate) fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     copy().map_err(|error| failed(error, "copying", from))
 }
 
-/// Removes a folder that is not needed any more, for its space.
+/// Removes an unneeded folder, for its space.
 pub(crate) fn remove(folder: &Path) -> anyhow::Result<()> {
     fs::remove_dir_all(folder).map_err(|error| failed(error, "removing", folder))
 }
 
-/// Has the operating system forget what it remembers of the folder's files, as far as it will: what
-/// is read next comes from the disk.
+/// Drops the folder's files from the operating system's cache, as far as possible, so that the next
+/// reads come from the disk.
 pub(crate) fn forget(folder: &Path) -> anyhow::Result<()> {
     let forget = || {
         for file in files(folder)? {
@@ -114,8 +114,8 @@ pub(crate) fn forget(folder: &Path) -> anyhow::Result<()> {
     forget().map_err(|error| failed(error, "syncing", folder))
 }
 
-/// How long it takes to read so many bytes of a log's folder, or all there are, one piece after the
-/// other: the newest snapshot, then full segments, as a start does.
+/// The time to read so many bytes of a log's folder, or all there are, one piece after the other:
+/// the newest snapshot, then full segments, as a start does.
 pub(crate) fn read_log(folder: &Path, bytes: u64) -> anyhow::Result<Duration> {
     let read = || {
         let (snapshots, others): (Vec<_>, Vec<_>) = files(folder)?
@@ -138,7 +138,7 @@ pub(crate) fn read_log(folder: &Path, bytes: u64) -> anyhow::Result<Duration> {
     read().map_err(|error| failed(error, "reading", folder))
 }
 
-/// Bytes that this process has read, and written, by system calls. `None`: the system does not tell.
+/// Bytes that this process has read and written by system calls. `None`: the system does not report them.
 pub(crate) fn transferred() -> Option<(u64, u64)> {
     let text = fs::read_to_string("/proc/self/io").ok()?;
     let field = |name: &str| {

@@ -1,4 +1,4 @@
-//! What the figures were measured on.
+//! The machine of the figures.
 
 use std::{fs, path::Path, thread};
 
@@ -20,7 +20,7 @@ pub(crate) fn describe(folder: &Path) -> String {
     )
 }
 
-/// The kind of file system a folder is on, where the kernel tells (Linux).
+/// The kind of the folder's file system, if the kernel reports it (Linux).
 fn file_system(folder: &Path) -> String {
     let unknown = || "unknown file system".to_owned();
     let (Ok(folder), Ok(mounts)) = (
@@ -29,7 +29,7 @@ fn file_system(folder: &Path) -> String {
     ) else {
         return unknown();
     };
-    // Device, mount point, kind, ...; the longest mount point above the folder is its own, and of
+    // Device, mount point, kind, ...; the folder is on the longest mount point above it, and of
     // several on the same place the last one covers the others.
     mounts
         .lines()

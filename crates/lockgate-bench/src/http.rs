@@ -1,4 +1,4 @@
-//! `http.send` and `http.receive`: the same over the SQS API, from this process to itself.
+//! `http.send` and `http.receive`: the same over the SQS API, with client and server in this process.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -23,15 +23,15 @@ use crate::{
     report::{Params, Report, Round},
 };
 
-/// Batch and callers that are measured unless others are asked for.
+/// Batch and callers that are measured by default.
 const USUAL: [(u16, u16); 3] = [(1, 1), (1, 16), (10, 16)];
 
-/// The most messages one call of the protocol takes.
+/// The most messages of one call of the protocol.
 const BATCH_MAX: u16 = 10;
 
 const FLOOR: &str = "the same requests with the name of no action: read whole and refused";
 
-/// What the server knows no action by.
+/// A name of no action.
 const NO_ACTION: &str = "Nothing";
 
 struct HttpCourse {
@@ -92,7 +92,7 @@ async fn open_course(setup: &Setup, batch: u16, callers: u16) -> anyhow::Result<
     })
 }
 
-/// Makes the queue as a client would, then gives it the level that is measured.
+/// Creates the queue as a client would, then sets the level to measure.
 pub(super) async fn make_queue(
     setup: &Setup,
     engine: &Engine,
@@ -171,7 +171,7 @@ impl Course for HttpCourse {
 
     fn close(self: Box<Self>, setup: &Setup) {
         let course = *self;
-        // The clients' connections first, so that nobody waits for them.
+        // The clients' connections first, so that the server does not wait for them.
         drop((course.senders, course.receivers));
         drop((course.floor_senders, course.floor_receivers));
         setup.runtime.block_on(async {
@@ -247,7 +247,7 @@ pub(super) struct HttpSender {
     /// Unique among the run's messages, together with the caller's number.
     sent: u64,
     caller: u16,
-    /// Whether the server is to do what is asked; for the floor it is to refuse.
+    /// Whether the server should do the request; for the floor it should refuse.
     served: bool,
 }
 
@@ -351,7 +351,7 @@ impl Caller for HttpReceiver {
         };
         if !self.served {
             refuse(&mut self.client, &request).await?;
-            // As long as a receipt is.
+            // As long as a real receipt.
             let receipts = (0..self.batch).map(|_| "r".repeat(100));
             let request = delete(&self.url, receipts);
             refuse(&mut self.client, &request).await?;
@@ -360,7 +360,7 @@ impl Caller for HttpReceiver {
         let answer: Messages = self.client.call(RECEIVE, &request).await?;
         let count = answer.messages.len();
         if count == 0 {
-            // What is left is in the hands of others, who are about to settle it.
+            // Other callers hold the remaining messages and will settle them soon.
             tokio::task::yield_now().await;
             return Ok(Moved::default());
         }
@@ -388,7 +388,7 @@ fn delete(url: &str, receipts: impl Iterator<Item = String>) -> DeleteMessageBat
     }
 }
 
-/// The same request, which the server takes as far as it takes any request and then refuses.
+/// The same request for an unknown action: the server reads it like any request and then refuses it.
 async fn refuse(client: &mut Client, request: &impl Serialize) -> anyhow::Result<()> {
     let (status, _) = client.post(NO_ACTION, request).await?;
     ensure!(

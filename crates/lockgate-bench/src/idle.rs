@@ -1,10 +1,9 @@
-//! `idle.shards`: what shards cost that nobody uses, all in one process; and what they take when some of them
-//! are used.
+//! `idle.shards`: the cost of unused shards in one process, and the space they take when some of
+//! them are used.
 //!
-//! Each has a folder and an engine of its own and not a single queue; they share the threads for their
-//! maintenance, and the bound of their reserves. Counted is what this process has
-//! more of than before they were opened, as the kernel tells it; a wake-up is a voluntary context
-//! switch of one of their threads.
+//! Each shard has its own folder and engine and no queue; they share the threads for maintenance and the
+//! bound of their reserves. The figures are the difference of what the kernel reports for this process before
+//! and after they are opened. A wake-up is a voluntary context switch of one of their threads.
 
 use std::{
     collections::BTreeMap,
@@ -28,16 +27,15 @@ use crate::{
 const SHARDS: u32 = 64;
 const SHARDS_QUICK: u32 = 4;
 
-/// How long they are left alone before anything is counted: by then a start has done what it does
-/// beside the service.
+/// How long to wait before anything is counted: by then a start has finished its background work.
 const SETTLED_AFTER: Duration = Duration::from_secs(3);
 
-/// How long wake-ups are counted, usually and with `--quick`: some come every ten seconds only.
+/// How long wake-ups are counted, usually and with `--quick`: some occur only every ten seconds.
 const COUNTED: Duration = Duration::from_secs(20);
 const COUNTED_QUICK: Duration = Duration::from_secs(1);
 
-/// Each figure for all shards together, for one of them, and its units; and what is not to be exceeded, by all of
-/// them beside what each may have.
+/// Each figure for all shards together and for one of them, with its unit; and its limit: a fixed
+/// part and a part for each shard.
 const FIGURES: [(&str, &str, &str, &str, f64, f64); 5] = [
     (
         "idle.shards.threads",
@@ -81,12 +79,12 @@ const FIGURES: [(&str, &str, &str, &str, f64, f64); 5] = [
     ),
 ];
 
-/// One of so many is used afterwards, and given so many bytes.
+/// One of so many shards is used afterwards, and gets so many bytes.
 const USED_PART: u32 = 4;
 const USED_BYTES: u64 = 16 << 20;
 
-/// What each of these may take beside a tenth more than that: the rest of its segment and the next one, and one of
-/// the reserve; and what the reserves of all may.
+/// The limit for each used shard, besides a tenth more than its bytes: the rest of its segment, the
+/// next one, and one of the reserve; and the limit for all reserves.
 const USED_MOST: f64 = 3.0 * 8_388_608.0;
 const RESERVES_MOST: f64 = 201_326_592.0;
 
@@ -195,7 +193,7 @@ impl Course for IdleCourse {
     fn close(self: Box<Self>, _setup: &Setup) {}
 }
 
-/// Sends messages of so many bytes together, which stay.
+/// Sends messages of so many bytes in all, which stay.
 async fn use_it(setup: &Setup, engine: &Engine) -> anyhow::Result<()> {
     let queue = make_queue(engine, "bench", false, setup.level()).await?;
     let size = setup.args.size.unwrap_or(1024).max(1);
@@ -206,7 +204,7 @@ async fn use_it(setup: &Setup, engine: &Engine) -> anyhow::Result<()> {
     }
 }
 
-/// What the kernel tells of this process.
+/// The kernel's figures for this process.
 struct Process {
     /// Voluntary context switches of each thread.
     switches: BTreeMap<u64, u64>,
@@ -216,7 +214,7 @@ struct Process {
 }
 
 impl Process {
-    /// `None`: the system does not tell.
+    /// `None`: the system does not report them.
     fn look() -> Option<Self> {
         let mut switches = BTreeMap::new();
         for task in fs::read_dir("/proc/self/task").ok()? {
@@ -237,7 +235,7 @@ impl Process {
     }
 }
 
-/// The number behind that name in a file of the kernel's.
+/// The number of a field in one of the kernel's files.
 fn field(status: &str, name: &str) -> Option<u64> {
     let rest = status.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()?.parse().ok()

@@ -1,8 +1,8 @@
-//! `engine.latency`: how long a send takes when sends arrive on a schedule.
+//! `engine.latency`: the time of a send when sends arrive on a schedule.
 //!
 //! Callers that send the next message only after the last answer hide a stall: while it lasts they
 //! send nothing, and it counts as one slow call. Here messages arrive at a steady rate whatever
-//! happens, and each is timed from when it was due.
+//! happens, and each is timed from its scheduled instant.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -22,7 +22,7 @@ use crate::{
     report::{Params, Report, Round, histogram},
 };
 
-/// Callers at full load, of which half the rate is then the schedule.
+/// Callers at full load. The schedule uses half of their rate.
 const CALLERS: u16 = 16;
 
 /// How long full load is measured to find the rate.
@@ -67,7 +67,8 @@ impl Course for LatencyCourse {
         let sender = senders.remove(0);
         let mut tasks = JoinSet::new();
         let started = Instant::now();
-        // A thread of its own keeps the schedule: the runtime's timers step in milliseconds.
+        // A separate thread keeps the schedule, because the runtime's timers have a resolution of
+        // milliseconds.
         for number in 0_u32.. {
             let due = started + Duration::from_secs_f64(f64::from(number) / self.rate);
             if due >= started + time {

@@ -1,4 +1,4 @@
-//! Callers that work at the same time, and an engine for them to work on.
+//! Concurrent callers, and an engine for them.
 
 use std::{
     collections::BTreeMap,
@@ -30,16 +30,16 @@ use crate::{
     report::{histogram, merge},
 };
 
-/// How long a receive waits when others hold what is left. Short: it is over when they settle.
+/// How long a receive waits while other callers hold the rest. Short: it ends when they settle.
 const RECEIVE_WAIT: Duration = Duration::from_millis(20);
 
-/// How much longer than its time a caller may wait for a first message; there is always one.
+/// How much longer than its time a caller may wait for a first message, which always comes.
 const STALL_MAX: Duration = Duration::from_secs(60);
 
-/// How names of threads begin that belong to an engine.
+/// The prefix of the names of an engine's threads.
 pub(crate) const ENGINE_THREADS: &str = "bench-engine";
 
-/// Somebody who makes one call after the other.
+/// A caller that makes one call after the other.
 pub(crate) trait Caller: Send + 'static {
     fn call(&mut self) -> impl Future<Output = anyhow::Result<Moved>> + Send;
 }
@@ -48,7 +48,7 @@ pub(crate) trait Caller: Send + 'static {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Moved {
     pub(crate) messages: u64,
-    /// How many of them count towards the end.
+    /// How many of them count towards the limit.
     pub(crate) counted: u64,
 }
 
@@ -61,7 +61,7 @@ impl Moved {
     }
 }
 
-/// When callers stop: at a time, or when they have moved so many messages.
+/// When callers stop: at a time, or after so many messages.
 #[derive(Clone, Copy)]
 pub(crate) struct Stop {
     pub(crate) after: Duration,
@@ -77,19 +77,19 @@ impl Stop {
     }
 }
 
-/// What all callers together did.
+/// The results of all callers together.
 pub(crate) struct Load<C> {
     pub(crate) callers: Vec<C>,
     pub(crate) messages: u64,
     pub(crate) counted: u64,
-    /// From the start until the last call that moved something was answered.
+    /// From the start to the last answer of a call that moved something.
     pub(crate) elapsed: Duration,
-    /// Of each call that moved something, in nanoseconds.
+    /// The time of each call that moved something, in nanoseconds.
     pub(crate) latency: Histogram<u64>,
 }
 
 impl<C> Load<C> {
-    /// What was done, for those who keep the callers elsewhere.
+    /// The results alone, for owners that keep the callers elsewhere.
     pub(crate) fn without_callers(self) -> Load<()> {
         Load {
             callers: Vec::new(),
@@ -106,7 +106,7 @@ impl<C> Load<C> {
     }
 }
 
-/// Lets all callers work at the same time, each with one call under way, until they are to stop.
+/// Runs all callers concurrently, each with one call at a time, until they must stop.
 pub(crate) async fn drive<C: Caller>(callers: Vec<C>, stop: Stop) -> anyhow::Result<Load<C>> {
     let started = Instant::now();
     let counted = Arc::new(AtomicU64::new(0));
@@ -141,7 +141,7 @@ async fn work<C: Caller>(
     let mut latency = histogram();
     let mut messages = 0;
     let mut elapsed = Duration::ZERO;
-    // On a busy machine a short time can be over before a caller had its turn; each moves something.
+    // On a busy machine a short time can be over before a caller had its turn; each must move something.
     let goes_on = |messages| messages == 0 || started.elapsed() < stop.after;
     while goes_on(messages) && counted.load(Ordering::Relaxed) < stop.messages {
         let began = Instant::now();
@@ -171,7 +171,7 @@ pub(crate) fn start_engine(folder: &Path) -> anyhow::Result<Engine> {
     open_engine(folder).map(|(engine, _)| engine)
 }
 
-/// The same, one of several that share these threads and the bound of their reserves.
+/// The same for one of several engines that share these threads and the bound of their reserves.
 pub(crate) fn start_one_of(
     folder: &Path,
     maintenance: &MaintenanceThreads,
@@ -188,7 +188,7 @@ pub(crate) fn start_one_of(
     open_with(folder, options, log).map(|(engine, _)| engine)
 }
 
-/// Starts an engine over the log in a folder, and says what it found.
+/// Starts an engine over the log in a folder, and returns its report.
 pub(crate) fn open_engine(folder: &Path) -> anyhow::Result<(Engine, StartReport)> {
     open_with(folder, EngineOptions::default(), LocalLogOptions::default())
 }
@@ -210,7 +210,7 @@ fn open_with(
     Engine::start(log, clock, options).map_err(|error| failed(error.into()))
 }
 
-/// Makes a queue for a course.
+/// Creates a queue for a course.
 pub(crate) async fn make_queue(
     engine: &Engine,
     name: &str,
@@ -221,7 +221,7 @@ pub(crate) async fn make_queue(
     let settings = QueueSettings {
         keyed,
         level: level.into(),
-        // Some hold all there is.
+        // Some courses lease all messages.
         in_flight_max: u32::MAX,
         ..QueueSettings::default()
     };
@@ -238,7 +238,7 @@ pub(crate) async fn make_queue(
     Ok(name)
 }
 
-/// `count` keys with names of the length a user id has.
+/// `count` keys whose names have the length of a user id.
 pub(crate) fn keys(prefix: &str, count: u32) -> Arc<[Key]> {
     (0..count)
         .map(|number| {
@@ -247,20 +247,20 @@ pub(crate) fn keys(prefix: &str, count: u32) -> Arc<[Key]> {
         .collect()
 }
 
-/// Sends messages, a batch in a call, to keys in turn.
+/// Sends messages in batches to the keys in turn.
 pub(crate) struct Sender {
     engine: Engine,
     queue: QueueName,
     keys: Arc<[Key]>,
     next: usize,
-    /// Keys come in no order, as from many users, not in turn.
+    /// Keys come in random order, as from many users, instead of in turn.
     scattered: bool,
     batch: u16,
     payloads: Payloads,
 }
 
 impl Sender {
-    /// So many senders, each of which begins at another key.
+    /// Several senders, each of which begins with another key.
     pub(crate) fn several(
         count: u16,
         engine: &Engine,
@@ -282,7 +282,7 @@ impl Sender {
             .collect()
     }
 
-    /// A sender of one message that arrives as number `number`.
+    /// A sender of one message, the arrival `number`.
     pub(crate) fn for_arrival(&self, number: u32) -> Self {
         let step = usize::try_from(number).unwrap_or(0);
         Self {
@@ -296,7 +296,7 @@ impl Sender {
         }
     }
 
-    /// The same, with keys in no order.
+    /// The same sender with keys in random order.
     pub(crate) fn scattered(self) -> Self {
         Self {
             scattered: true,
@@ -304,7 +304,7 @@ impl Sender {
         }
     }
 
-    /// Sends so many messages, in as large batches as an engine takes gladly; not measured.
+    /// Sends so many messages in large batches; not measured.
     pub(crate) async fn fill(&mut self, mut messages: u64) -> anyhow::Result<()> {
         let batch = self.batch;
         while messages > 0 {
@@ -320,7 +320,7 @@ impl Sender {
         let mut message = Message::new(self.payloads.next());
         if !self.keys.is_empty() {
             let key = if self.scattered {
-                // A linear congruential generator (Knuth's MMIX); its upper bits wander best.
+                // A linear congruential generator (Knuth's MMIX); its upper bits are the most random.
                 self.next = self
                     .next
                     .wrapping_mul(6_364_136_223_846_793_005)
@@ -356,7 +356,7 @@ impl Caller for Sender {
 pub(crate) struct Receiver {
     engine: Engine,
     receive: Receive,
-    /// Messages of this key do not count towards the end.
+    /// Messages of this key do not count towards the limit.
     beside: Option<Key>,
 }
 
@@ -378,7 +378,7 @@ impl Receiver {
     }
 }
 
-/// A receive as the benches make it.
+/// A receive with the benches' parameters.
 pub(crate) fn receive(queue: &QueueName, max: u16, holder: &str) -> Receive {
     Receive {
         queue: queue.clone(),
@@ -442,7 +442,7 @@ pub(crate) async fn submit_all(engine: &Engine, commands: Vec<Command>) -> anyho
     }
 }
 
-/// Removes what a round left behind, so that the next one begins like it.
+/// Removes what a round left, so that the next one begins in the same state.
 pub(crate) async fn purge(engine: &Engine, queue: &QueueName) -> anyhow::Result<()> {
     let command = Command::Purge(Purge {
         queue: queue.clone(),
@@ -454,7 +454,7 @@ pub(crate) fn refused(error: EngineError) -> anyhow::Error {
     anyhow::Error::new(error).context("the engine refused a call of the bench")
 }
 
-/// How many syncs, and payload bytes, came between two readings.
+/// How many syncs and payload bytes lie between two readings.
 pub(crate) fn between(before: &EngineMetrics, after: &EngineMetrics) -> (u64, u64) {
     (after.syncs - before.syncs, after.bytes - before.bytes)
 }
@@ -476,7 +476,7 @@ pub(crate) fn as_f64(count: u64) -> f64 {
     count as f64
 }
 
-/// The nearest count; 0 for what is none.
+/// The nearest count; 0 for negative values and NaN.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,

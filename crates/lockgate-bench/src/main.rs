@@ -1,10 +1,10 @@
-//! Figures for developers: what this machine does, beside what its disk and its wire would allow.
+//! Figures for developers: the performance of this machine, compared with what its disk and network allow.
 //!
-//! A [`Bench`] opens [`Course`]s, one for each combination of parameters. The courses of a bench are
+//! A [`Bench`] opens [`Course`]s, one for each combination of parameters. The courses of a bench
 //! run in rounds, one after the other in each round (A, B, C, A, B, C, ...), and every course runs
-//! its own floor within its round: what else the machine does then hits a figure and its floor
-//! alike, and the median over the rounds leaves out what hit only one of them. The first round warms
-//! up and does not count.
+//! its own floor within its round. So other load on the machine affects a figure and its floor
+//! alike, and the median over the rounds leaves out disturbances of a single round. The first round
+//! is a warm-up and does not count.
 //!
 //! To add a figure: write a course, and a line in [`BENCHES`].
 
@@ -45,7 +45,7 @@ use tokio::{
 
 use crate::{output::Table, payload::Payloads, report::Report};
 
-/// Of the binary that serves, so that the figures are its own.
+/// The allocator of the server's binary, so that the figures apply to it.
 #[cfg(not(feature = "count-memory"))]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -58,19 +58,19 @@ const ROUNDS_QUICK: u32 = 3;
 const SECONDS: u32 = 45;
 const SECONDS_QUICK: u32 = 6;
 
-/// One kind of measurement.
+/// A kind of measurement.
 pub(crate) struct Bench {
-    /// What its courses report.
+    /// The figures that its courses report.
     figures: &'static [&'static str],
-    /// What it measures, and what its floor is.
+    /// What it measures, and its floor.
     about: &'static str,
-    /// Its share of the time: how many courses it usually has.
+    /// Its share of the time: the usual number of its courses.
     weight: u32,
     /// Sets up one course for each combination of parameters.
     open: fn(&Setup) -> anyhow::Result<Courses>,
 }
 
-/// Every bench, in the order they are run.
+/// Every bench, in the order of their run.
 static BENCHES: &[Bench] = &[
     Bench {
         figures: &["engine.send", "engine.receive"],
@@ -170,20 +170,20 @@ static BENCHES: &[Bench] = &[
     },
 ];
 
-/// What a bench sets up: its courses, in the order they are run in each round.
+/// The courses of a bench, in the order of their run in each round.
 pub(crate) type Courses = Vec<Box<dyn Course>>;
 
 /// One combination of parameters, set up and ready to run.
 pub(crate) trait Course {
-    /// Runs once for about `time`, floor included, and reports what came out.
+    /// Runs once for about `time`, including the floor, and reports the results.
     fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> anyhow::Result<()>;
 
-    /// Measures what can be measured but once, after all rounds.
+    /// Measures what can be measured only once, after all rounds.
     fn finish(&mut self, _setup: &Setup, _report: &mut Report) -> anyhow::Result<()> {
         Ok(())
     }
 
-    /// Ends whatever the course runs on.
+    /// Ends everything that the course uses.
     fn close(self: Box<Self>, setup: &Setup);
 }
 
@@ -345,7 +345,7 @@ fn run(args: Args) -> anyhow::Result<()> {
     let mut report = Report::default();
     for bench in chosen {
         let mut courses = (bench.open)(&setup)?;
-        // The round that warms up gets as much as the others.
+        // The warm-up round gets as much time as the others.
         let parts = u32::try_from(courses.len()).unwrap_or(1) * (rounds + 1);
         let time = unit * bench.weight / parts;
         for round in 0..=rounds {
@@ -359,7 +359,7 @@ fn run(args: Args) -> anyhow::Result<()> {
                 course.round(&setup, time, report)?;
             }
         }
-        // Figures appear as they are ready; a table needs all of them.
+        // Figures are printed as they are ready; a table needs all of them.
         let show = |report: &mut Report| -> anyhow::Result<()> {
             if setup.args.json {
                 for line in report.take_lines(names) {
@@ -384,7 +384,7 @@ fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The benches with a figure that was asked for; all of them if nothing was.
+/// The benches with a requested figure; all benches if none was requested.
 fn choose(names: &[String]) -> Vec<&'static Bench> {
     BENCHES
         .iter()
@@ -392,7 +392,7 @@ fn choose(names: &[String]) -> Vec<&'static Bench> {
         .collect()
 }
 
-/// Whether a figure was asked for.
+/// Whether a figure was requested.
 fn wanted(names: &[String], figure: &str) -> bool {
     names.is_empty() || names.iter().any(|name| figure.starts_with(name))
 }
@@ -418,7 +418,7 @@ impl Setup {
         Ok(setup)
     }
 
-    /// A signal ends the process where it stands, but must not leave gigabytes behind.
+    /// A signal ends the process at once, but must not leave gigabytes behind.
     fn clean_up_on_signal(&self) -> anyhow::Result<()> {
         let folder = self.folder.path().to_owned();
         let _guard = self.runtime.enter();
@@ -435,12 +435,12 @@ impl Setup {
         Ok(())
     }
 
-    /// A fresh folder on the file system that is measured.
+    /// A fresh folder on the measured file system.
     fn folder(&self, name: &str) -> PathBuf {
         Path::join(self.folder.path(), name)
     }
 
-    /// The combinations of batch and callers to run: what was asked for, else a few that show one
+    /// The combinations of batch and callers to run: the requested one, or a few that show one
     /// caller, many callers, and full batches.
     fn shapes_or(&self, usual: &[(u16, u16)]) -> Vec<(u16, u16)> {
         match (self.args.batch, self.args.callers) {
@@ -453,14 +453,14 @@ impl Setup {
         self.args.keys.unwrap_or(1000)
     }
 
-    /// So many of a scenario that has `full` of something at scale 1, and never none.
+    /// The size of a scenario that has `full` at scale 1, and at least 1.
     fn scaled(&self, full: u32) -> u64 {
         let usual = if self.args.quick { 0.001 } else { 0.01 };
         let scaled = f64::from(full) * self.args.scale.unwrap_or(usual);
         load::whole(scaled).max(1)
     }
 
-    /// The level that was asked for, else the one queues have by default.
+    /// The requested level, or the queues' default.
     fn level(&self) -> Level {
         self.args.level.unwrap_or(Level::Disk)
     }

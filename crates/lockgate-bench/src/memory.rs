@@ -1,7 +1,7 @@
-//! `memory.*`: what messages cost the machine in memory, at the worst moment.
+//! `memory.*`: the machine's memory per message, at the worst moment.
 //!
-//! Built with the feature `count-memory`, an allocator counts every byte that is allocated. Without
-//! it, what the machine's tables say they hold is added up with the texts of keys.
+//! With the feature `count-memory`, an allocator counts every allocated byte. Without it, the
+//! figure is what the machine's tables report plus the texts of keys.
 
 use std::time::Duration;
 
@@ -27,22 +27,23 @@ use crate::{
 #[global_allocator]
 static COUNTING: peak_alloc::PeakAlloc = peak_alloc::PeakAlloc;
 
-/// Messages at scale 1; what one costs does not depend on it.
+/// Messages at scale 1; the memory of one does not depend on it.
 const MESSAGES: u32 = 1_000_000;
 
-/// Messages of a key where there are several.
+/// Messages of each key, in the kinds with several.
 const PER_KEY: u64 = 10;
 
-/// What a key is allowed to cost, its bytes included.
+/// The limit for a key, including its bytes.
 const KEY_BYTES: u64 = 200;
 
-/// Looks at the memory while the second half of the messages comes, within which each table grows.
+/// How often the memory is measured while the second half of the messages comes, during which each
+/// table grows.
 const LOOKS: u64 = 2_000;
 
-/// Wall time all along.
+/// The constant wall time.
 const START: u64 = 1_700_000_000_000;
 
-/// What a message has beside itself.
+/// What a message has besides itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Unkeyed,
@@ -53,7 +54,7 @@ enum Kind {
     Delayed,
 }
 
-/// Figure, what it counts, and the bytes a message is allowed.
+/// The figure, its kind, and the limit of bytes per message.
 const KINDS: [(&str, Kind, f64); 6] = [
     ("memory.unkeyed", Kind::Unkeyed, 64.0),
     ("memory.keyed", Kind::Keyed, 96.0),
@@ -70,7 +71,7 @@ struct MemoryCourse {
 }
 
 pub(crate) fn open(setup: &Setup) -> anyhow::Result<Courses> {
-    // A machine below some size has fixed parts that show.
+    // Below some size, fixed parts of the machine would show.
     let messages = setup.scaled(MESSAGES).max(50_000);
     let mut params = Params {
         size: 1,
@@ -98,7 +99,7 @@ impl Course for MemoryCourse {
         _time: Duration,
         report: &mut Report,
     ) -> anyhow::Result<()> {
-        // Counts come out alike in every round; the one that warms up says so as well as any.
+        // Counts are the same in every round, so the warm-up round is enough.
         if !std::mem::replace(&mut self.measured, true) {
             return Ok(());
         }
@@ -112,7 +113,7 @@ impl Course for MemoryCourse {
     fn close(self: Box<Self>, _setup: &Setup) {}
 }
 
-/// The most bytes a message takes while the second half of them comes.
+/// The most bytes per message while the second half of them comes.
 fn worst(kind: Kind, messages: u64) -> anyhow::Result<f64> {
     let before = allocated();
     let mut shard = Shard::new(kind)?;
@@ -123,7 +124,7 @@ fn worst(kind: Kind, messages: u64) -> anyhow::Result<f64> {
             let keys = shard.keys(number);
             let bytes = match (before, allocated()) {
                 (Some(before), Some(now)) => now.saturating_sub(before) as u64,
-                // A text beside two counters, in steps of sixteen bytes.
+                // A text has two counters, in steps of sixteen bytes.
                 _ => shard.machine.heap_bytes() as u64 + keys * 48,
             };
             let allowed = match kind {
@@ -136,7 +137,7 @@ fn worst(kind: Kind, messages: u64) -> anyhow::Result<f64> {
     Ok(worst)
 }
 
-/// Bytes allocated now, if they are counted.
+/// Allocated bytes, if they are counted.
 fn allocated() -> Option<usize> {
     #[cfg(feature = "count-memory")]
     return Some(COUNTING.current_usage());
@@ -177,7 +178,7 @@ impl Shard {
                 settings: QueueSettings {
                     keyed: matches!(kind, Kind::Keyed | Kind::Key),
                     in_flight_max: u32::MAX,
-                    // As much as there may be.
+                    // No limit in practice.
                     dedup_bytes_max: 1 << 40,
                     ..usual
                 },
@@ -188,7 +189,7 @@ impl Shard {
         Ok(shard)
     }
 
-    /// Keys that so many messages have.
+    /// The number of keys of so many messages.
     fn keys(&self, messages: u64) -> u64 {
         match self.kind {
             Kind::Keyed => messages.div_ceil(PER_KEY),
@@ -200,7 +201,7 @@ impl Shard {
     fn add(&mut self, number: u64) -> anyhow::Result<()> {
         let mut message = Message::new("x");
         let key = match self.kind {
-            // Ten of a key one after the other, so that the number of keys grows with the messages.
+            // Ten of a key in succession, so that the number of keys grows with the messages.
             Kind::Keyed => Some(number.div_ceil(PER_KEY)),
             Kind::Key => Some(number),
             _ => None,

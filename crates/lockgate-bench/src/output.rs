@@ -1,4 +1,4 @@
-//! What is printed: tables for people, tab-separated lines and JSON for scripts.
+//! Output: tables for people, tab-separated lines and JSON for scripts.
 
 use std::io::{self, IsTerminal as _, Write as _};
 

@@ -1,10 +1,10 @@
-//! Bytes to send: random, so that nothing on the way can make them smaller.
+//! Bytes to send: random, so that nothing can compress them.
 
 use anyhow::anyhow;
 use bytes::Bytes;
 
-/// Bodies of one size, cut from a pool of random text at random places. Text, because bodies go
-/// through JSON on their way over HTTP, and because both ways must send the same.
+/// Bodies of one size, cut at random places from a pool of random text. Text, because bodies over
+/// HTTP are in JSON, and both ways must send the same.
 #[derive(Clone)]
 pub(crate) struct Payloads {
     pool: Bytes,
@@ -12,7 +12,7 @@ pub(crate) struct Payloads {
     random: u64,
 }
 
-/// Larger than any cache that could make the copies free.
+/// Larger than any cache, so that copying has its real cost.
 const POOL_BYTES: usize = 16 << 20;
 
 impl Payloads {
@@ -31,7 +31,7 @@ impl Payloads {
         })
     }
 
-    /// The same pool for another caller, which then draws other bodies.
+    /// The same pool for another caller, which then gets other bodies.
     pub(crate) fn for_caller(&self, caller: u64) -> Self {
         Self {
             random: self.random.wrapping_mul(caller.wrapping_mul(2) | 1),
@@ -53,7 +53,7 @@ impl Payloads {
 
     /// The next body; shares the pool's memory.
     pub(crate) fn next(&mut self) -> Bytes {
-        // Marsaglia's xorshift64: any sequence that wanders does.
+        // Marsaglia's xorshift64; any random sequence would do.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;

@@ -15,10 +15,10 @@ use crate::{
     report::{Params, Report, Round, histogram, merge},
 };
 
-/// Batch and callers that are measured unless others are asked for.
+/// Batch and callers that are measured by default.
 const USUAL: [(u16, u16); 6] = [(1, 1), (100, 1), (1, 16), (100, 16), (1, 256), (100, 256)];
 
-/// How often figure and floor take turns in a round.
+/// How often figure and floor alternate in a round.
 const SLICES: u32 = 4;
 
 const FLOOR: &str = "write+fdatasync of the same bytes a sync into a pre-written file";
@@ -29,7 +29,7 @@ struct QueueCourse {
     params: Params,
     senders: Vec<Sender>,
     receivers: Vec<Receiver>,
-    /// One file for all courses, which take turns.
+    /// One file for all courses, which use it in turn.
     disk: Rc<RefCell<DiskFloor>>,
 }
 
@@ -73,8 +73,8 @@ pub(crate) fn params(setup: &Setup, batch: u16, callers: u16) -> Params {
 
 impl Course for QueueCourse {
     fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> anyhow::Result<()> {
-        // Figure and floor take turns several times in a round: a disk that others use is fast in
-        // one moment and slow in the next, and both should meet the same moments.
+        // Figure and floor alternate several times in a round: the speed of a shared disk changes
+        // from moment to moment, and both should meet the same moments.
         let slice = time / (2 * SLICES);
         let mut sent = Phase::default();
         for _ in 0..SLICES {
@@ -110,7 +110,7 @@ impl Course for QueueCourse {
                 messages: left,
             };
             let load = setup.runtime.block_on(drive(receivers, stop))?;
-            // A receive has no payload to write, so what its records took is what counts.
+            // A receive has no payload to write, so the bytes of its records count.
             let (syncs, bytes) = between(&before, &self.engine.metrics());
             self.floor(
                 setup,
@@ -143,7 +143,7 @@ impl Course for QueueCourse {
 }
 
 impl QueueCourse {
-    /// What the disk alone does in `time`: as many bytes a sync as the engine chose, nothing else.
+    /// What the disk alone does in `time`: as many bytes a sync as the engine chose, and nothing else.
     fn floor(
         &self,
         setup: &Setup,
@@ -153,7 +153,7 @@ impl QueueCourse {
         bytes: u64,
         time: Duration,
     ) -> anyhow::Result<()> {
-        // At the levels below, syncs are no part of what a caller waits for.
+        // At lower levels a caller does not wait for syncs.
         if setup.level() != Level::Disk || syncs == 0 {
             return Ok(());
         }
@@ -166,13 +166,13 @@ impl QueueCourse {
     }
 }
 
-/// What a round's slices of sending, or of receiving, did together.
+/// The sum of a round's slices of sending, or of receiving.
 struct Phase {
     messages: u64,
     elapsed: Duration,
     syncs: u64,
     latency: Histogram<u64>,
-    /// How many messages the disk would have taken in the time the floor had.
+    /// How many messages the disk would have taken in the floor's time.
     floor_messages: f64,
     floor_elapsed: Duration,
 }

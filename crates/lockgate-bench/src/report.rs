@@ -1,4 +1,4 @@
-//! Figures of rounds, and what is printed of them.
+//! The figures of all rounds, and their output.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::output::Table;
 use crate::wanted;
 
-/// Everything measured so far.
+/// All results so far.
 #[derive(Default)]
 pub(crate) struct Report {
     entries: Vec<Entry>,
@@ -35,7 +35,7 @@ struct Entry {
     latency: Histogram<u64>,
 }
 
-/// What a figure was measured with.
+/// The parameters of a figure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Params {
     pub(crate) size: usize,
@@ -43,16 +43,16 @@ pub(crate) struct Params {
     pub(crate) keys: u32,
     pub(crate) callers: u16,
     pub(crate) level: &'static str,
-    /// What else defines the figure, such as the length of a backlog.
+    /// Further parameters, such as the length of a backlog.
     #[serde(flatten)]
     pub(crate) more: BTreeMap<&'static str, Value>,
 }
 
-/// What one round said.
+/// The results of one round.
 pub(crate) struct Round {
     /// Messages a second; `None` where only latencies are measured.
     pub(crate) rate: Option<f64>,
-    /// What the floor did in the same round, in the same unit.
+    /// The floor in the same round, in the same unit.
     pub(crate) floor: Option<f64>,
     pub(crate) syncs_per_message: Option<f64>,
 }
@@ -66,14 +66,14 @@ pub(crate) struct Line {
     unit: &'static str,
     #[serde(flatten)]
     floor: Option<Floor>,
-    /// The value it is not to exceed.
+    /// The figure's limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     at_most: Option<f64>,
     rounds: usize,
     version: &'static str,
 }
 
-/// The figure beside its floor. The ratio is the median of the rounds' ratios.
+/// The floor of the figure. The ratio is the median of the rounds' ratios.
 #[derive(Debug, Serialize)]
 struct Floor {
     floor: f64,
@@ -112,7 +112,7 @@ impl Report {
         merge(&mut entry.latency, latency);
     }
 
-    /// Adds a round of a figure that is no rate, with the value it is not to exceed.
+    /// Adds a round of a figure that is no rate, with its limit.
     pub(crate) fn quantity(
         &mut self,
         figure: &'static str,
@@ -137,7 +137,7 @@ impl Report {
         }
     }
 
-    /// What is to be printed of the figures that were asked for; empties the report.
+    /// The output of the requested figures; empties the report.
     pub(crate) fn take_lines(&mut self, names: &[String]) -> Vec<Line> {
         let entries = std::mem::take(&mut self.entries);
         let quantities = std::mem::take(&mut self.quantities);
@@ -313,7 +313,7 @@ impl Entry {
     }
 }
 
-/// An empty histogram: nanoseconds with three digits, growing as needed.
+/// An empty histogram of nanoseconds with three digits, which grows as needed.
 pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new(3).expect("three digits are within the histogram's range")
 }
@@ -357,7 +357,7 @@ mod tests {
             more: BTreeMap::new(),
         };
         let mut report = Report::default();
-        // The second round was disturbed: figure and floor alike. The ratio is not.
+        // The second round was disturbed, figure and floor alike. Their ratio was not.
         for (rate, floor) in [(50.0, 100.0), (5.0, 10.0), (60.0, 100.0)] {
             let round = Round {
                 rate: Some(rate),

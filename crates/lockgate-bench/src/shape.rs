@@ -1,7 +1,7 @@
-//! `shape.*`: loads that make queues slow which search where they should know.
+//! `shape.*`: loads that slow down queues that must search for the next message.
 //!
-//! Each course has two queues in one engine, one with the burden and one without. In every round
-//! both get the same messages and are drained; the floor is the rate of the queue without.
+//! Each course has two queues in one engine, one with the load and one without. In every round both
+//! get the same messages and are drained; the floor is the rate of the queue without the load.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,19 +20,19 @@ use crate::{
     report::{Params, Report, Round},
 };
 
-/// Messages of the one key: as many as brought a well-known broker down to 3 a second.
+/// Messages of the one key: as many as slowed a well-known broker down to 3 messages a second.
 const HOT_MESSAGES: u64 = 216_000;
 
 /// Keys in flight in front of the free one.
 const LOCKED_KEYS: u32 = 10_000;
 
-/// Keys the other messages are spread over.
+/// Keys of the other messages.
 const OTHER_KEYS: u32 = 100;
 
-/// Bodies are small: what is measured is choosing, not copying.
+/// Bodies are small: the bench measures choosing, not copying.
 const SIZE: usize = 100;
 
-/// As long as a lease can last: nothing that is held comes back while the bench runs.
+/// The longest lease: no held message comes back while the bench runs.
 const LONG_LEASE_MS: u64 = 12 * 3600 * 1000;
 
 const FLOOR: &str = "the same messages in a queue without the burden";
@@ -42,12 +42,12 @@ struct ShapeCourse {
     engine: Engine,
     burdened: QueueName,
     free: QueueName,
-    /// Where the measured messages go.
+    /// The keys of the measured messages.
     keys: Arc<[Key]>,
-    /// The key whose backlog is drained along with the rest, and filled up again after.
+    /// The key whose backlog is drained along with the rest, and filled again afterwards.
     hot: Option<Key>,
     params: Params,
-    /// Messages of a round; from the second round on as many as fit into its time.
+    /// Messages of a round; from the second round on, as many as fit into its time.
     messages: u64,
     rounds: u32,
 }
@@ -84,7 +84,7 @@ pub(crate) fn open_locked_keys(setup: &Setup) -> anyhow::Result<Courses> {
         let count = u64::from(LOCKED_KEYS);
         course.fill(setup, &course.burdened, &locked, count).await?;
         course.hold(count).await?;
-        // Each has a second message, which waits behind the one in flight.
+        // Each key has a second message, which waits behind the one in flight.
         course.fill(setup, &course.burdened, &locked, count).await
     })?;
     Ok(vec![Box::new(course)])
@@ -103,7 +103,7 @@ impl ShapeCourse {
         callers: u16,
     ) -> anyhow::Result<Self> {
         let engine = start_engine(&setup.folder(figure))?;
-        // What is measured is choosing the next message; a disk's moods would only hide it.
+        // The bench measures choosing the next message, which a slow disk would hide.
         let level = setup.args.level.unwrap_or(Level::Process);
         let (burdened, free) = setup.runtime.block_on(async {
             let burdened = make_queue(&engine, "burdened", true, level).await?;
@@ -144,7 +144,7 @@ impl ShapeCourse {
         }
     }
 
-    /// Takes messages of the burdened queue and keeps them.
+    /// Leases messages of the loaded queue and keeps them.
     async fn hold(&self, mut messages: u64) -> anyhow::Result<()> {
         while messages > 0 {
             let max = u16::try_from(messages.min(1000)).unwrap_or(1000);
@@ -168,7 +168,7 @@ impl ShapeCourse {
         Ok(())
     }
 
-    /// Receives and acknowledges until the messages of this round are done.
+    /// Receives and acknowledges until the round's messages are done.
     async fn drain(&self, queue: &QueueName, time: Duration) -> anyhow::Result<Load<Receiver>> {
         let Params { batch, callers, .. } = self.params;
         let receivers = Receiver::several(callers, &self.engine, queue, batch, self.hot.as_ref());
@@ -197,7 +197,7 @@ impl Course for ShapeCourse {
             for queue in [&self.burdened, &self.free] {
                 self.fill(setup, queue, &self.keys, self.messages).await?;
             }
-            // Whoever is first meets colder caches, so they take turns.
+            // The first queue meets colder caches, so they take turns.
             let limit = time.max(Duration::from_secs(1)) * 5;
             let (burdened, free) = if self.rounds.is_multiple_of(2) {
                 let burdened = self.drain(&self.burdened, limit).await?;
@@ -211,7 +211,7 @@ impl Course for ShapeCourse {
             anyhow::Ok((burdened, free))
         })?;
         if self.rounds == 0 {
-            // The round that warms up says how many messages fit into half of a round's time.
+            // The warm-up round finds how many messages fit into half of a round's time.
             self.messages = whole(free.rate() * time.as_secs_f64() / 2.0).clamp(100, 200_000);
         }
         self.rounds += 1;

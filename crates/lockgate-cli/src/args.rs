@@ -17,7 +17,7 @@ use crate::{
     exit::Exit,
     output::Color,
     settings::{AllFlags, ClientFlags, ServeFlags},
-    units::{duration, queue_name, receive_lease, size},
+    units::{delay, duration, lease, queue_name, retry_delay, size},
 };
 
 /// A durable keyed queue: messages of one key in order, one holder at a time; every other key flows.
@@ -71,11 +71,10 @@ pub(crate) enum Command {
 
 /// Run the queue server
 ///
-/// Opens the data folder, recovers what is in it, and serves the Amazon SQS API over HTTP, with
-/// /healthz, /readyz and /metrics beside it. SIGTERM, SIGINT or SIGQUIT ends it gracefully: requests
-/// under way are answered, waiting receives end, everything is synced; a second one ends it at once, as
-/// does the first one before it is ready. Nothing is lost by either. SIGHUP has access keys and
-/// certificate read again.
+/// Opens the data folder, recovers what is in it, and serves the Amazon SQS API over HTTP, with /healthz, /readyz
+/// and /metrics beside it. SIGTERM, SIGINT or SIGQUIT ends the server gracefully: it answers requests under way,
+/// ends waiting receives and syncs everything. A second signal ends it at once, and so does the first one before
+/// the server is ready. Neither loses anything. At SIGHUP it reads access keys and certificate again.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -83,16 +82,19 @@ Examples:
   lockgate serve --listen 127.0.0.1:9400 --data /var/lib/lockgate
   LOCKGATE_LOG_LEVEL=debug lockgate serve --config lockgate.toml")]
 pub(crate) struct Serve {
-    /// Start although parts of the log that are needed are not there, and drop their messages for good
+    /// Start although parts of the log that are needed are missing, and drop their messages for good
     ///
-    /// Without it such a start changes nothing, names each file (or the rows, in a database), says how many
-    /// messages of which queues the last snapshot knows in it, and ends with exit code 9: put the files back and
-    /// start again, or restore a backup. With it those messages are counted as dropped by damage. What was done
-    /// in a file that no snapshot covers is lost: the start's log says how many records that are. If queues were
-    /// created in it, messages to them in other files are lost with it; the refusal, `lockgate check` and the
-    /// start's log say how many. Putting the file back later brings nothing back. It holds for one start, so
-    /// there is neither a variable nor a key in the configuration file for it; where nothing is missing it does
-    /// nothing. Damaged bytes need no such flag: a start sets them aside and counts them.
+    /// Without this flag such a start changes nothing. It names each missing file (in a database, the rows), says
+    /// how many messages of which queues the last snapshot knows in it, and ends with exit code 9. Then put the
+    /// files back and start again, or restore a backup.
+    ///
+    /// With this flag the server counts those messages as dropped by damage. It also loses what was done in a file
+    /// that no snapshot covers: the log of the start says how many records that are. If queues were created in such
+    /// a file, the messages to them in other files are lost too; the refusal, `lockgate check` and the log of the
+    /// start say how many. If you put the file back later, nothing comes back.
+    ///
+    /// The flag holds for one start, so it has neither a variable nor a key in the configuration file. If nothing
+    /// is missing, it does nothing. Damaged bytes need no flag: a start sets them aside and counts them.
     #[arg(long)]
     pub(crate) accept_loss: bool,
 
@@ -102,20 +104,20 @@ pub(crate) struct Serve {
 
 /// Send messages
 ///
-/// One message, whose body is BODY, or the bytes of --file, or with --raw those of standard input. Without any
-/// of these many messages are read from standard input or --lines: one JSON object a line, {"body": ...,
-/// "key": ..., "group": ..., "unique_id": ..., "delay_ms": ..., "headers": {...}}. Only "body" is needed, and
-/// "key" where the queue is keyed. A body may be any JSON value: a string is sent as its text, anything else as
-/// compact JSON; for bytes that are no text there is "body_encoding": "base64". A header is a string, a number,
-/// or {"type": ..., "value": ...} (for binary {"type": "Binary", "value": ..., "encoding": "base64"}). A line
-/// also takes "due_at", "time_to_live_ms", "content_type", "trace_context" and "level".
+/// Sends one message: BODY, the bytes of --file, or with --raw all of standard input. Without any of these the
+/// command reads many messages from standard input or --lines, one JSON object a line: {"body": ..., "key": ...,
+/// "group": ..., "unique_id": ..., "delay_ms": ..., "headers": {...}}. A line needs "body", and "key" if the queue
+/// is keyed. A body may be any JSON value: the command sends a string as its text, anything else as compact JSON.
+/// For bytes that are not text, write them in base64 and add "body_encoding": "base64". A header is a string, a
+/// number, or {"type": ..., "value": ...} (for bytes {"type": "Binary", "value": ..., "encoding": "base64"}). A
+/// line also takes "due_at", "time_to_live_ms", "content_type", "trace_context" and "level".
 ///
-/// Lines are sent in order, up to 100 in a call. At the first line that is wrong or refused the command
-/// stops, names file and line, says how many were sent before, and exits with 1.
+/// The command sends lines in order, up to 100 in a call. At the first line that is wrong or refused it stops,
+/// names file and line, says how many messages it has sent, and exits with 1.
 ///
-/// A message for a keyed queue without a unique id gets a random one, so that a repetition after a
-/// lost connection is recognised as such. Messages for an unkeyed queue are not sent again when it is
-/// unknown whether they arrived: the command says which, and exits with 1.
+/// If a message for a keyed queue has no unique id, the command gives it a random one, so that the server
+/// recognises a repetition after a lost connection. If the command does not know whether messages for an unkeyed
+/// queue arrived, it does not send them again: it says which they are, and exits with 1.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -130,7 +132,7 @@ pub(crate) struct Send {
     #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) queue: String,
 
-    /// The message's body; without it, --file and --raw messages are read from standard input
+    /// The message's body; without it, --file, --raw and --base64 the command reads lines of JSON from standard input
     #[arg(value_name = "BODY")]
     pub(crate) body: Option<String>,
 
@@ -138,11 +140,11 @@ pub(crate) struct Send {
     #[arg(long, short, value_name = "FILE", conflicts_with = "body")]
     pub(crate) file: Option<PathBuf>,
 
-    /// All of standard input, whatever its bytes are, is the body of one message
+    /// Send all of standard input, whatever its bytes are, as the body of one message
     #[arg(long, short, conflicts_with_all = ["body", "file"])]
     pub(crate) raw: bool,
 
-    /// The body of the one message is given in base64
+    /// Decode the body of the one message from base64
     #[arg(long, conflicts_with = "lines")]
     pub(crate) base64: bool,
 
@@ -150,11 +152,11 @@ pub(crate) struct Send {
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["body", "file", "raw"])]
     pub(crate) lines: Option<PathBuf>,
 
-    /// Ordering key, for a keyed queue; messages that bring none get this one
+    /// Ordering key, for a keyed queue; a line of JSON may have its own
     #[arg(long, short, value_name = "KEY")]
     pub(crate) key: Option<String>,
 
-    /// Group that takes turns with others, without order, for an unkeyed queue; messages that bring none get this one
+    /// Group that takes turns with others, without order, for an unkeyed queue; a line of JSON may have its own
     #[arg(long, short, value_name = "GROUP", conflicts_with = "key")]
     pub(crate) group: Option<String>,
 
@@ -162,8 +164,8 @@ pub(crate) struct Send {
     #[arg(long, value_name = "ID", conflicts_with = "lines")]
     pub(crate) unique_id: Option<String>,
 
-    /// Deliver no earlier than after this time; for messages that say nothing else
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    /// Deliver no earlier than after this time; a line of JSON may have its own
+    #[arg(long, value_name = "TIME", value_parser = delay)]
     pub(crate) delay: Option<Duration>,
 
     /// Header of the message, NAME=VALUE or NAME:TYPE=VALUE; repeatable
@@ -191,47 +193,48 @@ impl Send {
 
 /// Receive messages
 ///
-/// Prints one JSON object a line, as the server gives it: id, key (of an unkeyed queue: group), body, attempt,
-/// sequence, sent_at, headers, receipt and others. A body that is no text is there in base64, with
-/// "body_encoding": "base64". Each message is leased: nobody else gets it, and nothing after it of its key, until
-/// it is settled or the lease has ended. Settle it here, or later with `lockgate ack`. If nothing came,
-/// standard error says why: the queue is empty or paused, all is delayed, or all keys are held.
+/// On a terminal it prints each message as text. Into a pipe or a file, or with --json, it prints one JSON object a
+/// line, as the server gives it: id, key (of an unkeyed queue: group), body, attempt, sequence, sent_at, headers,
+/// receipt and others. If a body is not text, its JSON has it in base64 and says "body_encoding": "base64". Each
+/// message is leased: nobody else gets it, and nothing after it of its key, until somebody settles it or the lease
+/// ends. Settle it here, or later with `lockgate ack`. If nothing came, standard error says why: the queue is empty
+/// or paused, all messages are delayed, or all keys are held.
 ///
-/// With --ack a message is deleted after its line has been written: to a terminal, or to a file and from
-/// there to the disk. Into a pipe --ack is refused, because nobody can know what the reader of a pipe has
-/// taken; what it has not would be lost. For that there is --exec.
+/// With --ack the command deletes a message after it has printed it: to a terminal, or to a file and from there to
+/// the disk. It refuses --ack into a pipe, because nobody knows what the reader of a pipe has taken, and the rest
+/// would be lost. Use --exec for that.
 ///
-/// With --nack all messages go back at once when the last one was received, before they are printed. Looking
-/// costs no attempt and keeps no lease.
+/// With --nack the command puts all messages back as soon as it has received the last one, and prints them after
+/// that. Looking costs no attempt and keeps no lease.
 ///
-/// With --exec a command runs for each message, by `sh -c`. The body is its standard input, byte for byte.
-/// If it exits with 0 the message is deleted; if it does not, or dies of a signal, the message comes again
-/// after --retry-delay, and the attempt counts. The lease is extended for as long as the command runs, up
-/// to 12h. With --concurrency as many run side by side, but messages of one key one after the other, in
-/// order. No message is leased that has to wait for its command. Without --follow the run ends when the
-/// queue is empty or only messages come whose command has failed. Those are not tried again in the same run:
-/// one that comes again before its end is put back for another 1s, which counts no attempt.
+/// With --exec the command runs COMMAND for each message, by `sh -c`, with the body on its standard input, byte for
+/// byte. If COMMAND exits with 0, the message is deleted. If it fails or dies of a signal, the message comes again
+/// after --retry-delay, and the attempt counts. The lease is extended for as long as COMMAND runs, up to 12h. With
+/// --concurrency as many run side by side, but messages of one key one after the other, in order. No message is
+/// leased that has to wait for its COMMAND. Without --follow the run ends when the queue is empty or when only
+/// messages come whose COMMAND has failed in this run. It does not try those again: if one comes again before the
+/// run ends, it goes back for another 1s, which counts no attempt.
 ///
-/// The command finds in its environment: LOCKGATE_QUEUE, LOCKGATE_MESSAGE_ID, LOCKGATE_KEY or
-/// LOCKGATE_GROUP, LOCKGATE_UNIQUE_ID, LOCKGATE_SEQUENCE, LOCKGATE_ATTEMPT, LOCKGATE_SENT_AT,
-/// LOCKGATE_RECEIPT, LOCKGATE_CONTENT_TYPE, LOCKGATE_TRACE_CONTEXT, LOCKGATE_ENDPOINT, and the value of
-/// each header as LOCKGATE_MESSAGE_HEADER_NAME, where every character of the name but ASCII letters and digits
-/// is `_`. What the message does not have is not set. Nor is a header's value with a NUL byte, of more
-/// than 64KiB, or beyond 256KiB of them together, nor are two whose names become the same: LOCKGATE_OMITTED
-/// has their names, and `lockgate peek --id` their values.
+/// COMMAND finds in its environment: LOCKGATE_QUEUE, LOCKGATE_MESSAGE_ID, LOCKGATE_KEY or LOCKGATE_GROUP,
+/// LOCKGATE_UNIQUE_ID, LOCKGATE_SEQUENCE, LOCKGATE_ATTEMPT, LOCKGATE_SENT_AT, LOCKGATE_RECEIPT,
+/// LOCKGATE_CONTENT_TYPE, LOCKGATE_TRACE_CONTEXT, LOCKGATE_ENDPOINT, and the value of each header as
+/// LOCKGATE_MESSAGE_HEADER_NAME, where every character of the name but ASCII letters and digits is `_`. A variable
+/// is not set if the message does not have the value. A header has no variable if its value has a NUL byte or more
+/// than 64KiB, if it does not fit into 256KiB with the others, or if another header's name becomes the same:
+/// LOCKGATE_OMITTED names such headers, and `lockgate peek --id` shows their values.
 ///
-/// SIGINT or SIGTERM ends a run of commands when those that run have ended; a second one kills them, with
-/// the processes they have started, and their messages come again. A command that cannot be started (exit code 126 or
-/// 127), or that dies because nobody reads standard output any more, ends the run too: its message comes
-/// again, and no other is tried. Exit codes with --exec: 0 if all messages were deleted; 1 if a command
-/// failed, or a lease was lost before its command ended. A message that is gone when its command ends (the
-/// command settled it itself, somebody purged the queue) is counted apart and is no failure.
+/// SIGINT or SIGTERM ends a run when the commands that are running have ended. A second signal kills them with the
+/// processes they have started, and their messages come again. The run also ends if COMMAND cannot be started (exit
+/// code 126 or 127), or dies because nobody reads standard output any more: its message comes again, and no other
+/// is tried. Exit codes with --exec: 0 if all messages were deleted; 1 if a COMMAND failed, or a lease was lost
+/// before its COMMAND ended. A message that is gone when its COMMAND ends (COMMAND settled it itself, or somebody
+/// purged the queue) counts apart and is no failure.
 ///
-/// Without --exec, SIGINT or SIGTERM ends the command once the messages that were received are printed; those
-/// that nobody reads are put back, at no attempt's cost.
+/// Without --exec, SIGINT or SIGTERM ends the command when it has printed what it has received. It puts back what
+/// nobody reads, which costs no attempt.
 ///
-/// With --follow a server that does not answer is asked again for as long as --timeout says; that it is away,
-/// and that it is back, is said on standard error, as is why nothing comes.
+/// With --follow the command asks a server that does not answer again for as long as --timeout says. It tells on
+/// standard error when the server is away, when it is back, and why nothing comes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -252,33 +255,37 @@ pub(crate) struct Receive {
     #[arg(long, short, value_name = "TIME", value_parser = duration, default_value = "0s", hide_default_value = true)]
     pub(crate) wait: Duration,
 
-    /// Delete each message after it was printed, to a terminal or a file; refused into a pipe
+    /// Delete each message after printing it, to a terminal or a file; refused into a pipe
     #[arg(long, conflicts_with_all = ["nack", "exec"])]
     pub(crate) ack: bool,
 
-    /// Put all messages back at the end, at once; the attempt does not count
+    /// Put all messages back before printing them; the attempt does not count
     #[arg(long, conflicts_with_all = ["follow", "exec"])]
     pub(crate) nack: bool,
 
-    /// Run this command for each message, with the body on its standard input: exit code 0 deletes it
+    /// Run this command for each message, with the body on its standard input; if it exits with 0, the message is deleted
     #[arg(long, short = 'x', value_name = "COMMAND")]
     pub(crate) exec: Option<String>,
 
-    /// Commands that run at the same time, of different keys
+    /// Run up to so many commands at the same time, of different keys
     #[arg(long, value_name = "N", requires = "exec", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) concurrency: u16,
 
     /// How long a message whose command failed stays away
-    #[arg(long, value_name = "TIME", requires = "exec", default_value = "10s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", requires = "exec", default_value = "10s", value_parser = retry_delay)]
     pub(crate) retry_delay: Duration,
 
     /// How long the leases last, 1ms to 12h [default: as the queue says]
-    #[arg(long, short, value_name = "TIME", value_parser = receive_lease)]
+    #[arg(long, short, value_name = "TIME", value_parser = lease)]
     pub(crate) lease: Option<Duration>,
 
     /// Go on until interrupted
     #[arg(long, short)]
     pub(crate) follow: bool,
+
+    /// Print one JSON object for each message, also on a terminal
+    #[arg(long, conflicts_with = "exec")]
+    pub(crate) json: bool,
 
     #[command(flatten)]
     pub(crate) settings: ClientFlags,
@@ -286,11 +293,11 @@ pub(crate) struct Receive {
 
 /// Take a backup of a running server
 ///
-/// Everything the server holds as of one instant: all queues with their messages, counts, remembered
-/// ids and leases. The server goes on meanwhile; everything it answered before is in the backup. The
-/// file appears under its name when it is whole and was read back, never before.
+/// The backup has everything that the server holds at one instant: all queues with their messages, counts,
+/// remembered ids and leases, and everything that the server answered before. The server goes on meanwhile. The
+/// file gets its name when it is whole and was read back, not before.
 ///
-/// Where clients need access keys, it takes one with all verbs on all queues (AWS_ACCESS_KEY_ID and
+/// If clients need access keys, the backup takes one with all verbs on all queues (AWS_ACCESS_KEY_ID and
 /// AWS_SECRET_ACCESS_KEY).
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -303,22 +310,26 @@ pub(crate) struct Backup {
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
 
+    /// Print a JSON object: file, created_at, messages, bytes, unreadable
+    #[arg(long)]
+    pub(crate) json: bool,
+
     #[command(flatten)]
     pub(crate) settings: ClientFlags,
 }
 
-/// Make a data folder of a backup
+/// Make a data folder from a backup
 ///
-/// The folder must be missing or empty. It appears under its name when all of it is on the disk; a
-/// backup that is damaged, cut or of a newer version leaves nothing behind and exits with 9. Nor does
-/// a signal leave anything; what kill -9 leaves the next restore into the folder removes.
+/// The folder must be missing or empty. It gets its name when all of it is on the disk. If the backup is damaged,
+/// cut or of a newer version, the command leaves nothing behind and exits with 9. A signal leaves nothing behind
+/// either. A killed restore (kill -9) leaves partial files; the next restore into the same folder removes them.
 ///
-/// Leases of the backup are kept and end as they would have ended; who has their receipts can still
-/// settle. What was acknowledged after the backup was taken comes again. Nothing that is given out
-/// later has an id or a receipt that was ever given out, so the server that the backup was taken
-/// from may go on. The shard keeps its number, which is told; the server must be started with it
-/// (serve --shard).
+/// The restore keeps the leases of the backup: they end when they would have ended, and who has their receipts can
+/// still settle. What was acknowledged after the backup comes again. The server that the backup came from may go
+/// on, because no id and no receipt is ever given out twice. The shard keeps its number, which the command prints;
+/// start the server with it (serve --shard).
 #[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("place").required(true).args(["data", "postgres_shard"])))]
 #[command(after_help = "\
 Examples:
   lockgate restore monday.backup --data ./lockgate-data
@@ -331,12 +342,7 @@ pub(crate) struct Restore {
     pub(crate) file: PathBuf,
 
     /// Folder to make
-    #[arg(
-        long,
-        value_name = "DIR",
-        required_unless_present = "postgres_shard",
-        conflicts_with = "postgres_shard"
-    )]
+    #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
 
     /// Shard to make in a PostgreSQL database, instead of a folder
@@ -349,24 +355,27 @@ pub(crate) struct Restore {
 
     /// Another number for the shard, 0 to 1023; otherwise it keeps the one in the backup
     ///
-    /// For a copy that is to serve beside the shard it was taken from. Messages keep their ids, with the old
-    /// number in them. Leases of the backup end as they would have ended, but their receipts are those of
-    /// the old number and cannot settle them any more.
+    /// For a copy that is to serve beside the shard of the backup. Messages keep their ids, with the old number in
+    /// them. Leases of the backup end when they would have ended, but nobody can settle them: their receipts name
+    /// the old number.
     #[arg(long, value_name = "N")]
     pub(crate) shard: Option<ShardId>,
+
+    /// Print a JSON object: data or postgres_shard, shard, created_at, queues, messages, dropped
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Check a data folder: what is in it, what is damaged, what a start would do
 ///
-/// Reads every record and every snapshot, makes the state from them as a start would, and looks for the
-/// payload of every message. Changes nothing, not even the lock: no write permission is needed. A
-/// server must not be running on the folder. With --postgres-shard it is a shard in PostgreSQL, as it is
-/// at one instant; its server goes on.
+/// Reads every record and every snapshot, makes the state from them as a start would, and looks for the payload of
+/// every message. Changes nothing, not even the lock, so it needs no permission to write. No server may be running
+/// on the folder. With --postgres-shard it checks a shard in PostgreSQL as it is at one instant; its server may go
+/// on.
 ///
-/// Exit codes: 0 if all that was promised is there (a torn tail that a start would cut was never
-/// promised); 8 if a start would serve without something that is damaged; 9 if a start would refuse
-/// the folder; 4 if a running server has it; 3 if there is nothing of Lockgate's; 1 if something cannot be
-/// read, which may succeed the next time.
+/// Exit codes: 0 if all that was promised is there (a torn tail that a start would cut was never promised); 8 if a
+/// start would serve without something that is damaged; 9 if a start would refuse the folder; 4 if a running server
+/// has it; 3 if there is nothing of Lockgate's; 1 if something cannot be read, which may succeed the next time.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -404,14 +413,13 @@ pub(crate) struct Source {
 
 /// Print the records of a data folder as JSON, one a line
 ///
-/// Each has its position, its number (they rise by one; missing ones belong to a segment that was given
-/// back, or are lost), the epoch it was written under, and its effects in the words of
-/// docs/internals/format.md.
-/// Bodies, values of headers and words of rejections are left out unless --bodies asks for them;
-/// keys and unique ids are shown. A stretch that cannot be read becomes a line of its own, and the
-/// command exits with 8.
+/// Each line has the record's position, its number (numbers rise by one; missing ones belong to a segment that was
+/// given back, or are lost), the epoch it was written under, and its effects in the words of
+/// docs/internals/format.md. Lines show keys and unique ids. They show bodies, values of headers and reasons of
+/// rejections only with --bodies. If a stretch cannot be read, it has a line of its own, and the command exits with
+/// 8.
 ///
-/// Changes nothing. A server must not be running on the folder; that of a shard in PostgreSQL may go on.
+/// Changes nothing. No server may be running on the folder; the server of a shard in PostgreSQL may go on.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -419,11 +427,11 @@ Examples:
   lockgate dump ./lockgate-data --queue orders.fifo --bodies
   lockgate dump ./lockgate-data --snapshot")]
 pub(crate) struct Dump {
-    /// Only records that start here or behind it, such as 0x100001000
+    /// Only records that start at this position or behind it, such as 0x100001000
     #[arg(long, value_name = "POSITION", value_parser = position)]
     pub(crate) from: Option<u64>,
 
-    /// Only records that start before this
+    /// Only records that start before this position
     #[arg(long, value_name = "POSITION", value_parser = position)]
     pub(crate) to: Option<u64>,
 
@@ -431,13 +439,17 @@ pub(crate) struct Dump {
     #[arg(long, short, value_name = "QUEUE")]
     pub(crate) queue: Option<String>,
 
-    /// Show what users wrote: bodies, values of headers, words of rejections
+    /// Show what users wrote: bodies, values of headers, reasons of rejections
     #[arg(long)]
     pub(crate) bodies: bool,
 
-    /// A line for each snapshot instead of the records
+    /// Print a line for each snapshot instead of the records
     #[arg(long, conflicts_with_all = ["from", "to", "queue", "bodies"])]
     pub(crate) snapshot: bool,
+
+    /// Print JSON, which this command always does
+    #[arg(long)]
+    pub(crate) json: bool,
 
     #[command(flatten)]
     pub(crate) source: Source,
@@ -445,20 +457,20 @@ pub(crate) struct Dump {
 
 /// Measure a running server: sends, receives and acks per second, and how long the calls take
 ///
-/// From outside, as any client: callers on connections of their own make one call after the other. For half
-/// of the time they send, for the other half they receive and ack, or until all is acked. A latency is that
-/// of a whole call; a receive waits up to 1s while other callers hold all keys, and one that finds nothing
-/// does not count. If a call fails, the command fails.
+/// Measures from outside, as any client: callers on connections of their own make one call after the other. For
+/// half of the time they send. For the other half they receive and ack, or until they have acked all. A latency is
+/// that of a whole call. A receive waits up to 1s while other callers hold all keys; one that finds nothing does
+/// not count. If a call fails, the command fails.
 ///
-/// It makes a queue of its own, bench- and 16 random digits, and deletes it at the end, also after SIGINT,
-/// SIGTERM or a failure; if it cannot, it says which queue is left. No other queue is touched, but the
-/// server's other clients feel the load, and what was sent takes space until it is acked or the queue is
-/// deleted: --size times the messages of half the time.
+/// The command makes a queue of its own, bench- and 16 random digits, and deletes it at the end, also after SIGINT,
+/// SIGTERM or a failure. If it cannot, it says which queue is left. It touches no other queue, but other clients of
+/// the server feel the load. What it sends takes space until it is acked or the queue is deleted: --size times the
+/// messages of half the time.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lockgate bench
-  lockgate bench --endpoint https://queue.example.com --callers 64 --seconds 60
+  lockgate bench --endpoint https://queue.example.com --callers 64 --time 1m
   lockgate bench --keys 0 --batch 1 --size 100B
   lockgate bench --json | jq '{call, messages_per_second, p99_ms}'")]
 pub(crate) struct Bench {
@@ -470,7 +482,7 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) callers: u16,
 
-    /// Messages in a call; together they may have 1MiB
+    /// Messages in a call; together they have at most 1MiB
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=10))]
     pub(crate) batch: u16,
 
@@ -478,13 +490,13 @@ pub(crate) struct Bench {
     #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = body_size)]
     pub(crate) size: usize,
 
-    /// Keys the messages are spread over; 0 is an unkeyed queue
+    /// Keys that the messages are spread over; 0 for an unkeyed queue
     #[arg(long, value_name = "N", default_value_t = 1000)]
     pub(crate) keys: u32,
 
-    /// Time for all calls together
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
-    pub(crate) seconds: u32,
+    /// Time for all calls together, 1s to 1h
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = bench_time)]
+    pub(crate) time: Duration,
 
     #[command(flatten)]
     pub(crate) settings: ClientFlags,
@@ -499,7 +511,7 @@ pub(crate) enum Config {
 
 /// Show the value of every setting and where it came from
 ///
-/// Takes the flags of all other commands, so that one can see what they would do.
+/// Takes the flags of all other commands, so that you can see what they would do.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -516,12 +528,16 @@ pub(crate) struct ConfigShow {
 
 /// Check the configuration file and the LOCKGATE_* variables
 ///
-/// Every problem is reported with its line; the exit code is 2 if there is one.
+/// Reports every problem with its line, and exits with 2 if there is one.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lockgate config check --config lockgate.toml")]
 pub(crate) struct ConfigCheck {
+    /// Print a JSON object: file, queues, warnings, problems
+    #[arg(long)]
+    pub(crate) json: bool,
+
     #[command(flatten)]
     pub(crate) settings: AllFlags,
 }
@@ -555,11 +571,14 @@ Settings:
   ./lockgate.toml, else $XDG_CONFIG_HOME/lockgate/config.toml. Unknown keys are errors.
 
 Values:
-  Durations are whole numbers with a unit: 500ms, 5s, 5m, 2h, 4d. Sizes too: 512B, 10MiB.
+  Durations and sizes are whole numbers with a unit: 500ms, 5s, 5m, 1h30m, 4d; 512B, 64KiB, 10MiB.
+  Only 0 needs none.
 
 Output:
-  Data goes to standard output, everything else to standard error. Tables are for terminals; in
-  a pipe they are tab-separated lines without a header. NO_COLOR is respected.
+  Data goes to standard output, everything else to standard error. A table has aligned columns
+  on a terminal and tab-separated ones in a pipe or file, both below a header. Scripts use --json,
+  which every command but serve and completions has: it prints JSON, one value a line. Columns of
+  tables may change; names in JSON stay. NO_COLOR is respected.
 
 Exit codes:
 "
@@ -576,14 +595,13 @@ Exit codes:
 fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("expected NAME=VALUE".to_owned()),
+        _ => Err(format!("{text:?} has no name and value: write NAME=VALUE")),
     }
 }
 
 /// Name, type and value of a header.
 fn typed_pair(text: &str) -> Result<(String, String, String), String> {
-    let (name, value) =
-        pair(text).map_err(|_| "expected NAME=VALUE or NAME:TYPE=VALUE".to_owned())?;
+    let (name, value) = pair(text).map_err(|what| what + " or NAME:TYPE=VALUE")?;
     let (name, kind) = match name.split_once(':') {
         Some((name, kind)) => (name.to_owned(), kind.to_owned()),
         None => (name, "String".to_owned()),
@@ -597,18 +615,24 @@ fn position(text: &str) -> Result<u64, String> {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => text.parse(),
     };
-    parsed.map_err(|_| format!("{text:?} is no position, such as 0x100001000"))
+    parsed.map_err(|_| format!("{text:?} is no position from 0 to 2^64-1, such as 0x100001000"))
 }
 
 fn body_size(text: &str) -> Result<usize, String> {
-    if text.parse::<u64>().is_ok() {
-        return Err(format!("{text:?} is no size: write {text}B"));
-    }
     let bytes = size(text)?;
     usize::try_from(bytes)
         .ok()
         .filter(|bytes| (1..=1 << 20).contains(bytes))
-        .ok_or_else(|| format!("{text:?} is outside 1B to 1MiB, the sizes a message can have"))
+        .ok_or_else(|| format!("{text:?} is not from 1B to 1MiB"))
+}
+
+fn bench_time(text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    let bounds = Duration::from_secs(1)..=Duration::from_secs(3600);
+    if bounds.contains(&time) {
+        return Ok(time);
+    }
+    Err(format!("{text:?} is not from 1s to 1h"))
 }
 
 #[cfg(test)]

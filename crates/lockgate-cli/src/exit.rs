@@ -88,6 +88,12 @@ impl Failure {
         Self::new(Exit::Usage, what)
     }
 
+    /// Several things are wrong with what was given, each told on a line of its own.
+    pub(crate) fn problems(problems: &[String]) -> Self {
+        // Below the word `error: `.
+        Self::usage(problems.join("\n       "))
+    }
+
     pub(crate) fn failed(what: impl fmt::Display) -> Self {
         Self::new(Exit::Failed, what)
     }

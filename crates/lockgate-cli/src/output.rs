@@ -31,7 +31,7 @@ pub(crate) struct Output {
     terminal: bool,
 }
 
-/// Rows for people on a terminal, or for scripts in a pipe.
+/// Rows with a header: aligned on a terminal, tab-separated elsewhere.
 pub(crate) struct Table {
     header: Vec<&'static str>,
     rows: Vec<Vec<String>>,
@@ -163,7 +163,8 @@ impl Output {
         self.raw(b"\n")
     }
 
-    /// Aligned columns with a header on a terminal; tab-separated values without one elsewhere.
+    /// Aligned columns on a terminal, tab-separated ones elsewhere. Both begin with the header: who pages,
+    /// searches or watches the output reads it too.
     pub(crate) fn table(&mut self, table: &Table) -> Result<(), Failure> {
         let text = table.render(self.terminal);
         self.raw(text.as_bytes())
@@ -196,19 +197,18 @@ impl Table {
 
     /// The text, with a line feed at its end unless it is empty.
     pub(crate) fn render(&self, terminal: bool) -> String {
+        let has_header = self.header.iter().any(|name| !name.is_empty());
         if !terminal {
-            return self
-                .rows
-                .iter()
-                .map(|row| {
-                    let cells: Vec<_> = row.iter().map(|cell| one_cell(cell)).collect();
-                    cells.join("\t") + "\n"
-                })
-                .collect();
+            let header = has_header.then(|| self.header.join("\t") + "\n");
+            let rows = self.rows.iter().map(|row| {
+                let cells: Vec<_> = row.iter().map(|cell| one_cell(cell)).collect();
+                cells.join("\t") + "\n"
+            });
+            return header.into_iter().chain(rows).collect();
         }
         let mut table = comfy_table::Table::new();
         table.load_style(comfy_table::TableStyle::new());
-        if self.header.iter().any(|name| !name.is_empty()) {
+        if has_header {
             table.set_header(self.header.iter().copied());
         }
         for row in &self.rows {
@@ -244,11 +244,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_aligned_for_people_and_tab_separated_for_scripts() {
+    fn a_table_is_aligned_for_people_and_tab_separated_in_a_pipe() {
         let mut table = Table::new(["NAME", "READY"]);
         table.row(["orders", "7"]);
         table.row(["a\tb\x1b[31m", "1200"]);
-        assert_eq!(table.render(false), "orders\t7\na\\tb\\u{1b}[31m\t1200\n");
+        assert_eq!(
+            table.render(false),
+            "NAME\tREADY\norders\t7\na\\tb\\u{1b}[31m\t1200\n"
+        );
         assert_eq!(
             table.render(true),
             " NAME            READY\n orders              7\n a\\tb\\u{1b}[31m   1200\n"

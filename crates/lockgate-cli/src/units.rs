@@ -7,30 +7,43 @@ pub(crate) use lockgate_core::units::{
 };
 use lockgate_core::{QueueName, units};
 pub(crate) use lockgate_inspect::setting_json;
-use lockgate_machine::QueueSettings;
+use lockgate_machine::{QueueSettings, Settle};
 
 /// Reads a duration as [`units::millis`] does.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     units::millis(text).map(Duration::from_millis)
 }
 
-/// Reads how long a lease may last: up to what the machine allows.
-pub(crate) fn lease(text: &str) -> Result<Duration, String> {
-    let lease = duration(text)?;
-    let max = Duration::from_millis(QueueSettings::LEASE_MAX);
-    if lease > max {
-        let max = show_duration(max);
-        return Err(format!("{text:?} is too long, a lease lasts up to {max}"));
+/// Reads a duration up to what the server takes.
+fn up_to(max: u64, what: &str, text: &str) -> Result<Duration, String> {
+    let time = duration(text)?;
+    if millis(time) <= max {
+        return Ok(time);
     }
-    Ok(lease)
+    let max = units::show_millis(max);
+    Err(format!("{text:?} is too long: {what} lasts up to {max}"))
 }
 
-/// The same of a lease that somebody wants to hold.
-pub(crate) fn receive_lease(text: &str) -> Result<Duration, String> {
-    match lease(text)? {
+/// Reads how long a message waits before its delivery.
+pub(crate) fn delay(text: &str) -> Result<Duration, String> {
+    up_to(QueueSettings::DELAY_MAX, "a delay", text)
+}
+
+/// Reads how long a message that was received stays away.
+pub(crate) fn retry_delay(text: &str) -> Result<Duration, String> {
+    up_to(
+        Settle::DELAY_MAX,
+        "the delay of a message that was received",
+        text,
+    )
+}
+
+/// Reads how long a lease lasts.
+pub(crate) fn lease(text: &str) -> Result<Duration, String> {
+    match up_to(QueueSettings::LEASE_MAX, "a lease", text)? {
         Duration::ZERO => Err(
-            "a lease of 0s is over before the message is there, and counts as an \
-                               attempt: to look, use --nack or `lockgate peek`"
+            "a lease lasts 1ms to 12h, not 0s: to look at messages use `lockgate peek`, to put received ones back \
+             `lockgate defer`"
                 .to_owned(),
         ),
         lease => Ok(lease),
@@ -42,15 +55,19 @@ pub(crate) fn receive_lease(text: &str) -> Result<Duration, String> {
 pub(crate) fn queue_name(text: &str) -> Result<String, String> {
     match QueueName::new(text) {
         Ok(_) => Ok(text.to_owned()),
-        Err(_) => Err(
-            "a queue name is 1 to 80 letters, digits, '-' and '_', and ends in .fifo if the queue keeps \
-             the order of its keys"
-                .to_owned(),
-        ),
+        Err(_) => Err(format!(
+            "{text:?} is no queue name: write 1 to 80 letters, digits, '-' and '_', with .fifo at the end if the queue \
+             keeps the order of its keys"
+        )),
     }
+}
+
+/// A time as the API has it.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Writes a duration so that [`duration`] reads it back.
 pub(crate) fn show_duration(duration: Duration) -> String {
-    units::show_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+    units::show_millis(millis(duration))
 }

@@ -17,6 +17,9 @@ pub trait Fixture {
     /// A new, empty queue; keyed or not. Leases last 30 s unless a receive says otherwise.
     fn queue(&mut self, keyed: bool) -> impl Future<Output = Self::Queue>;
 
+    /// Deletes a queue, with all it holds. False: it cannot.
+    fn delete(&mut self, queue: &Self::Queue) -> impl Future<Output = bool>;
+
     /// Lets time pass for the queues of this fixture. False: it cannot.
     fn pass(&mut self, span: Duration) -> bool;
 }

@@ -214,6 +214,20 @@ pub struct DiskError {
     pub source: io::Error,
 }
 
+impl Clone for DiskError {
+    fn clone(&self) -> Self {
+        let source = match self.source.raw_os_error() {
+            Some(number) => io::Error::from_raw_os_error(number),
+            None => io::Error::new(self.source.kind(), self.source.to_string()),
+        };
+        Self {
+            operation: self.operation,
+            name: self.name.clone(),
+            source,
+        }
+    }
+}
+
 impl DiskError {
     /// Tells whether the disk, or the user's share of it, is full.
     #[must_use]

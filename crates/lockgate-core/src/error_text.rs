@@ -1,6 +1,6 @@
-//! Errors as one line of text.
+//! Errors for many: as one line of text, and shared.
 
-use std::error::Error;
+use std::{error::Error, fmt, ops::Deref, sync::Arc};
 
 /// An error's text with those of its sources, each behind a colon: for where only the text can be
 /// kept, as when one failure is told to many.
@@ -21,6 +21,47 @@ pub fn with_sources(error: &dyn Error) -> String {
     }
     text
 }
+
+/// A failure of storage, for everybody whom it concerns. Displays the error with its sources, and
+/// derefs to it.
+#[derive(Clone)]
+pub struct StorageFailure(Arc<dyn Error + Send + Sync>);
+
+impl StorageFailure {
+    /// Shares an error, such as a [`LogError`](crate::LogError).
+    pub fn new(error: impl Error + Send + Sync + 'static) -> Self {
+        Self(Arc::new(error))
+    }
+}
+
+impl Deref for StorageFailure {
+    type Target = dyn Error + Send + Sync;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.0
+    }
+}
+
+impl fmt::Display for StorageFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&with_sources(&*self.0))
+    }
+}
+
+impl fmt::Debug for StorageFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// By what they tell.
+impl PartialEq for StorageFailure {
+    fn eq(&self, other: &Self) -> bool {
+        self.to_string() == other.to_string()
+    }
+}
+
+impl Eq for StorageFailure {}
 
 #[cfg(test)]
 mod tests {

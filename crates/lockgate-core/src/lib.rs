@@ -39,7 +39,7 @@ pub use disk::{
     Disk, DiskError, DiskFile, DiskOperation, DiskSpace, FileIdentity, FolderLock, LockError,
     OpenMode,
 };
-pub use error_text::with_sources;
+pub use error_text::{StorageFailure, with_sources};
 pub use ids::{
     Epoch, Incarnation, LeaseNumber, LeaseToken, Location, MessageId, ParseMessageIdError,
     Position, QueueId, Sequence, ShardId, ShardIdError, Term,
@@ -49,7 +49,7 @@ pub use log::{
     AppendError, DamagedRange, Log, LogCapabilities, LogError, LogMaintenance, LogProgress,
     LogRange, LogReader, LogRecord, LogSource, LogSpace, Preview, Progress, Purpose, ReadError,
     RecordGroup, RecordStamp, RecoveryReport, ReserveError, Scanned, SnapshotReader, SnapshotStore,
-    SnapshotWriter, SpaceState, Storage, Unsynced, Watcher,
+    SnapshotWriter, SpaceState, StepOutcome, Storage, Unsynced, Watcher,
 };
 pub use manual_clock::ManualClock;
 pub use message::{Header, Message, SizeError};

@@ -11,7 +11,7 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::{DiskError, Epoch, Position};
+use crate::{DiskError, Epoch, Position, StorageFailure};
 
 /// The part of a log that anybody may use, also those who do not own it: a view, a standby, a
 /// check. It cannot append, sync or give anything back, so no engine can serve over it.
@@ -285,20 +285,37 @@ pub trait LogProgress: Send + Sync {
 /// The function that [`LogProgress::watch`] calls.
 pub type Watcher = Box<dyn Fn() + Send + Sync>;
 
+/// What a [`LogMaintenance::step`] leaves to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepOutcome {
+    /// There is more to do now.
+    More,
+    /// There is nothing to do until the next append, trim or release, or the end of the
+    /// [`pause`](LogMaintenance::pause).
+    Done,
+}
+
 /// The work of a log that nobody waits for: it prepares storage before it is needed, gives back
 /// what was released, and looks at the free space.
 pub trait LogMaintenance: Send + Sync {
     /// Does one piece of work, small enough that nobody on the same disk waits long: it writes and
-    /// syncs a MiB, or changes a few names. Returns whether there is more to do now. If there is
-    /// not, there may be more after the next appends, trims and releases, and after
-    /// [`pause`](Self::pause). It is cheap when there is nothing to do. Ten calls a second are
-    /// enough while much is appended.
+    /// syncs a MiB, or changes a few names. It is cheap when there is nothing to do. Ten calls a
+    /// second are enough while much is appended.
     ///
     /// # Errors
     /// If storage fails or is full. The log stays usable and the step may be tried again later,
     /// unless the error is [`LogError::Stopped`] or [`LogError::Deposed`]: then the log is dead. An
     /// owner with nothing to append would not know it otherwise.
-    fn step(&self) -> Result<bool, LogError>;
+    fn step(&self) -> Result<StepOutcome, LogError>;
+
+    /// Does all there is to do now.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    fn catch_up(&self) -> Result<(), LogError> {
+        while self.step()? == StepOutcome::More {}
+        Ok(())
+    }
 
     /// Returns how long nobody need call [`step`](Self::step) after it said that there is no more
     /// to do, while nothing is appended, trimmed or released. Default: 1 s.
@@ -757,7 +774,7 @@ pub struct DamagedRange {
 }
 
 /// Says why [`Log::append`] or [`Log::begin_epoch`] failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppendError {
     /// Somebody else owns the log under a higher epoch. Nothing was written.
@@ -794,7 +811,7 @@ pub enum AppendError {
 }
 
 /// Says why room could not be reserved.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReserveError {
     /// Not enough room; settling and deleting may make some.
@@ -814,7 +831,7 @@ pub enum ReserveError {
 }
 
 /// A log operation that failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
     /// The disk failed.
@@ -845,8 +862,8 @@ pub enum LogError {
     /// An earlier failure ended this instance; the first reason is kept.
     #[error("the log has stopped after an earlier failure: {reason}")]
     Stopped {
-        /// The first failure, with its sources.
-        reason: String,
+        /// The first failure.
+        reason: StorageFailure,
     },
     /// Another owner has claimed the log. The instance is dead: every later append and sync says the same.
     #[error("another instance has taken the shard over, under epoch {by} or a later one")]
@@ -867,12 +884,12 @@ pub enum LogError {
         what: String,
         /// The driver's error.
         #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: StorageFailure,
     },
 }
 
 /// Why a record could not be read.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
     /// No record starts there, or it was trimmed or released.

@@ -8,13 +8,15 @@ use std::{fmt, sync::Arc};
 #[non_exhaustive]
 pub enum NameError {
     /// The name has no characters.
-    #[error("a {what} must not be empty")]
+    #[error("a {what} must have 1 to {max} bytes, this one is empty")]
     Empty {
         /// The kind of name, in words.
         what: &'static str,
+        /// The limit in bytes.
+        max: usize,
     },
     /// The name is longer than its limit.
-    #[error("a {what} may have {max} bytes at most, this one has {len}")]
+    #[error("a {what} must have 1 to {max} bytes, this one has {len}")]
     TooLong {
         /// The kind of name, in words.
         what: &'static str,
@@ -63,7 +65,10 @@ macro_rules! name {
             /// If the text is empty, too long, or has a character that is not allowed.
             pub fn check(text: &str) -> Result<(), NameError> {
                 if text.is_empty() {
-                    return Err(NameError::Empty { what: $what });
+                    return Err(NameError::Empty {
+                        what: $what,
+                        max: Self::MAX_LEN,
+                    });
                 }
                 if text.len() > Self::MAX_LEN {
                     return Err(NameError::TooLong {
@@ -160,10 +165,13 @@ mod tests {
     #[test]
     fn a_refused_name_says_what_is_wrong_and_where() {
         let error = |text: &str| QueueName::new(text).unwrap_err().to_string();
-        assert_eq!(error(""), "a queue name must not be empty");
+        assert_eq!(
+            error(""),
+            "a queue name must have 1 to 80 bytes, this one is empty"
+        );
         assert_eq!(
             error(&"x".repeat(81)),
-            "a queue name may have 80 bytes at most, this one has 81"
+            "a queue name must have 1 to 80 bytes, this one has 81"
         );
         assert!(error("a/b").contains("'/' (at byte 1)"), "{}", error("a/b"));
         assert!(QueueName::new("orders.fifo").is_ok());

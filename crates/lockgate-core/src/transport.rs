@@ -213,7 +213,8 @@ pub enum Fate {
     Retry,
     /// It did not happen: the lease is not current any more, and somebody else may have the message.
     Stale,
-    /// It did not happen: the transport is closed.
+    /// It did not happen: the transport is closed, or the queue behind it is gone. What was asked is not at
+    /// fault; open the queue again.
     Closed,
     /// It may have happened or not: try again only if doing it twice is harmless.
     Unknown,
@@ -346,7 +347,7 @@ impl Fate {
             Self::Unsupported => "the transport cannot do that; it did not happen",
             Self::Retry => "it did not happen; try again later",
             Self::Stale => "the lease is not current any more; it did not happen",
-            Self::Closed => "the transport is closed; it did not happen",
+            Self::Closed => "the transport or its queue is closed; it did not happen",
             Self::Unknown => "whether it happened is unknown",
         }
     }

@@ -64,21 +64,32 @@ pub fn millis(text: &str) -> Result<Millis, String> {
         total = number
             .checked_mul(millis)
             .and_then(|part| total.checked_add(part))
-            .ok_or_else(|| format!("{text:?} is too long a time"))?;
+            .ok_or_else(|| {
+                let max = Millis::MAX / TIMES[0].1;
+                format!("{text:?} is too long a time: the longest that can be written is {max}d")
+            })?;
         rest = after;
     }
     Ok(total)
 }
 
 /// Reads a size in bytes: a whole number with `B`, `KiB`, `MiB`, `GiB`, `TiB` (or the decimal `kB`, `MB`,
-/// `GB`, `TB`); a bare number is bytes.
+/// `GB`, `TB`). A bare `0` is allowed, any other bare number is not: nobody should have to guess whether 30 is
+/// MiB.
 ///
 /// # Errors
 /// What is wrong with the text, and how to write it.
 pub fn bytes(text: &str) -> Result<u64, String> {
-    let bad = || format!("{text:?} is no size: write a number with a unit, such as 512B or 10MiB");
-    if let Ok(bytes) = text.parse() {
-        return Ok(bytes);
+    let bad = || match text.parse::<u64>() {
+        Ok(_) => {
+            format!("{text:?} is no size: write {text}B, or another unit, as in 64KiB or 10MiB")
+        }
+        Err(_) => {
+            format!("{text:?} is no size: write a number with a unit, such as 512B, 64KiB or 10MiB")
+        }
+    };
+    if text == "0" {
+        return Ok(0);
     }
     let (number, unit, rest) = number_and_unit(text).ok_or_else(bad)?;
     let (_, bytes) = SIZES
@@ -86,9 +97,10 @@ pub fn bytes(text: &str) -> Result<u64, String> {
         .find(|(name, _)| *name == unit)
         .filter(|_| rest.is_empty())
         .ok_or_else(bad)?;
-    number
-        .checked_mul(bytes)
-        .ok_or_else(|| format!("{text:?} is too large a size"))
+    number.checked_mul(bytes).ok_or_else(|| {
+        let max = u64::MAX / SIZES[0].1;
+        format!("{text:?} is too large a size: the largest that can be written is {max}TiB")
+    })
 }
 
 /// Writes a time so that [`millis`] reads it back.
@@ -185,7 +197,6 @@ mod tests {
     fn sizes_are_read_and_written_back() {
         for (text, size) in [
             ("0", 0),
-            ("512", 512),
             ("512B", 512),
             ("1KiB", 1024),
             ("10MiB", 10 << 20),
@@ -196,9 +207,36 @@ mod tests {
             assert_eq!(bytes(text), Ok(size), "{text}");
             assert_eq!(bytes(&show_bytes(size)), Ok(size), "{text}");
         }
-        for text in ["", "MiB", "1mib", "-1", "1MiB2", "1.5MiB", "99999999999GiB"] {
+        for text in [
+            "",
+            "512",
+            "MiB",
+            "1mib",
+            "-1",
+            "1MiB2",
+            "1.5MiB",
+            "99999999999GiB",
+        ] {
             assert!(bytes(text).is_err(), "{text:?} was read");
         }
+    }
+
+    #[test]
+    fn a_refusal_says_what_to_write() {
+        let time = |text| millis(text).unwrap_err();
+        assert_eq!(
+            time("5"),
+            "\"5\" is no duration: write 5s, or another unit, as in 500ms, 5m or 2h"
+        );
+        assert!(time("9999999999999d").contains("213503982334d"));
+        assert!(millis("213503982334d").is_ok());
+        let size = |text| bytes(text).unwrap_err();
+        assert_eq!(
+            size("5"),
+            "\"5\" is no size: write 5B, or another unit, as in 64KiB or 10MiB"
+        );
+        assert!(size("99999999999GiB").contains("16777215TiB"));
+        assert!(bytes("16777215TiB").is_ok());
     }
 
     #[test]

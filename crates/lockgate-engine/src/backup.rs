@@ -1,10 +1,10 @@
-//! Backups: a whole shard as one stream of bytes, taken while it serves, over any log. A restore
-//! makes a log of such a stream.
+//! Backups: a whole shard as one stream of bytes, written while the shard serves, over any log. A
+//! restore turns such a stream into a log.
 //!
-//! A backup is logical. It holds the image of the machine at one instant, and behind it the payload
+//! A backup is logical. It holds the image of the machine at one instant, followed by the payload
 //! of each message. The positions in the image mean nothing in another log: a restore writes the
-//! payloads into a new log and folds where they are now. `docs/internals/format.md`, section
-//! "Backup", describes the bytes.
+//! payloads into a new log and folds them at their new positions. `docs/internals/format.md`,
+//! section "Backup", describes the bytes.
 
 mod restore;
 mod stream;

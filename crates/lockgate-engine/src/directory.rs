@@ -1,4 +1,4 @@
-//! The list of queues, which any thread can read without asking the engine.
+//! The list of queues, which any thread can read without a request to the engine.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,8 +12,8 @@ use crate::sync::RwLock;
 
 /// The queues of a shard, as of the last durable change.
 ///
-/// A queue is in here when the answer to its creation leaves, and a change when its answer does;
-/// never earlier, so that nothing is ever seen that a power cut could take back.
+/// A new queue appears when the answer to its creation leaves, and a change when its answer leaves.
+/// So a reader never sees a state that a power cut could take back.
 #[derive(Debug, Default)]
 pub struct Directory {
     entries: RwLock<Entries>,
@@ -31,10 +31,9 @@ pub struct QueueEntry {
     pub id: QueueId,
     pub name: QueueName,
     pub settings: QueueSettings,
-    /// Attributes that are kept and not interpreted.
     pub annotations: BTreeMap<String, String>,
     pub tags: BTreeMap<String, String>,
-    /// When it was made.
+    /// When it was created.
     pub created: WallTime,
     /// When its settings, annotations or tags last changed.
     pub changed: WallTime,
@@ -67,7 +66,7 @@ impl Directory {
         self.read(|entries| entries.by_id.get(&id).cloned())
     }
 
-    /// All queues, in order of their names. Copies a pointer for each.
+    /// All queues, in order of their names. Copies one pointer per queue.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<QueueEntry>> {
         let mut all: Vec<_> = self.read(|entries| entries.by_id.values().cloned().collect());
@@ -75,7 +74,7 @@ impl Directory {
         all
     }
 
-    /// The queues whose dead letters go to that one, in order of their names.
+    /// The queues whose dead-letter queue is `target`, in order of their names.
     #[must_use]
     pub fn dead_letter_sources(&self, target: &QueueName) -> Vec<Arc<QueueEntry>> {
         let mut sources = self.all();
@@ -104,14 +103,14 @@ impl Directory {
     pub(crate) fn remove(&self, id: QueueId) {
         let mut entries = self.entries.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = entries.by_id.remove(&id)
-            // Not a younger queue of the same name.
+            // A newer queue may have the same name.
             && entries.by_name.get(&entry.name).is_some_and(|named| named.id == id)
         {
             entries.by_name.remove(&entry.name);
         }
     }
 
-    /// A panic while the lock is held leaves whole entries behind, so a poisoned lock is still good.
+    /// A panic under the lock leaves whole entries, so a poisoned lock can still be used.
     fn read<R>(&self, ask: impl FnOnce(&Entries) -> R) -> R {
         ask(&self.entries.read().unwrap_or_else(PoisonError::into_inner))
     }

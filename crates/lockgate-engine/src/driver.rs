@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, mem, sync::Arc};
 use lockgate_core::{
     AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogProgress, LogReader, MachineTime,
     Millis, Now, Position, Purpose, QueueId, RecordGroup, ReserveError, Sequence, SnapshotStore,
-    Storage, Term, WallTime,
+    Storage, StorageFailure, Term, WallTime,
 };
 use lockgate_machine::{
     AnyCommand, Command, Deadlines, Delivery, Effect, EngineCommand, Housekeeping, Machine,
@@ -23,18 +23,18 @@ use crate::{
 
 /// One machine over one log, with the receives that wait.
 ///
-/// Use it in this order, always from one thread:
+/// Use it in this order, from one thread:
 ///
 /// 1. [`recover`](Self::recover) begins a term.
-/// 2. [`run_group`](Self::run_group), any number of times: whatever has arrived, decided and
-///    submitted to the log together. It hands out what may be answered, and from when on.
-/// 3. [`reached`](Self::reached) after each sync, then `run_group` again, if need be with nothing:
-///    messages that have become durable may now be leased to receives that wait.
+/// 2. [`run_group`](Self::run_group), any number of times: decides all requests that have arrived and
+///    submits them to the log together. It hands out answers, and says when each may leave.
+/// 3. [`reached`](Self::reached) after each sync, then `run_group` again, even without requests:
+///    receives that wait may now lease messages that have become durable.
 ///
-/// The driver keeps nothing that waits for the log; [`Output::written`] and [`Output::durable`] say when an
-/// answer may leave, and the caller keeps it until then.
+/// The driver keeps no answer that waits for the log. [`Output::written`] and [`Output::durable`]
+/// say when an answer may leave, and the caller keeps the answer until then.
 ///
-/// `T` is the caller's ticket, handed back with the answer.
+/// `T` is the caller's ticket, which comes back with the answer.
 pub struct Driver<T> {
     pub(crate) machine: Machine,
     pub(crate) log: Box<dyn Log>,
@@ -42,43 +42,43 @@ pub struct Driver<T> {
     capabilities: LogCapabilities,
     epoch: Epoch,
     pub(crate) clock_offset: i64,
-    /// Records decided and folded, and not yet submitted.
+    /// Records that were decided and folded, and not submitted yet.
     group: RecordGroup,
     group_payload_bytes: u64,
-    /// Behind the last record submitted.
+    /// The end of the last submitted record.
     tail: Position,
-    /// Where the next record goes: the tail, moved on by the records of `group`.
+    /// Where the next record goes: `tail` plus the records of `group`.
     cursor: Position,
-    /// Queues deleted in the current group, whose waiters are to be told.
+    /// Queues that the current group deleted; their waiters must be told.
     queues_deleted: Vec<QueueId>,
-    /// Behind the last record that some answer waits to see synced.
+    /// The end of the last record whose sync an answer waits for.
     promised: Position,
     waiters: Waiters<T>,
     waiters_max: usize,
-    /// When waiters whose callers are gone were last looked for.
+    /// When waiters whose callers are gone were last removed.
     swept: MachineTime,
-    /// The last time given to the machine, which must not go back.
+    /// The last time given to the machine; it must not go back.
     machine_time: MachineTime,
-    /// How much the time may be later than the clock reads.
+    /// How much later than the clock's reading the time may be.
     clock_drops: Millis,
-    /// Whether more was due than the group had time for.
+    /// Whether more timers were due than the group had time for.
     is_behind: bool,
-    /// So often may receives of the current group be decided again, see [`REPEATS_PER_GROUP`].
+    /// How many more decisions on receives the current group may repeat, see [`REPEATS_PER_GROUP`].
     repeats_left: usize,
-    /// Queues in which the current group has found exhausted messages only and may not look further.
+    /// Queues in which the current group found only exhausted messages and may not search further.
     /// The next group does.
     unfinished: BTreeSet<QueueId>,
-    /// Messages that the last group may have been about.
+    /// The most messages that the last group may have concerned.
     group_messages: usize,
-    /// Outputs of the current group that are handed out when it is submitted.
+    /// Outputs of the current group, to hand out when it is submitted.
     after_submit: Vec<Output<T>>,
     stopped: Option<StopReason>,
     counts: DriverCounts,
-    /// Within what records of no queue, and of queues that say nothing of it, are to be synced.
+    /// The sync window for records of no queue, and of queues without their own window.
     window_of_log: SyncWindow,
-    /// The shortest window of the records since it was last taken.
+    /// The shortest sync window of the records since it was last taken.
     sync_window: SyncWindow,
-    /// Everything that starts before it is durable.
+    /// Everything that starts before this is durable.
     pub(crate) durable: Position,
     /// Bytes of compacted messages in `group`.
     group_compacted_bytes: u64,
@@ -92,12 +92,11 @@ pub struct Driver<T> {
 /// What a [`Driver`] hands out.
 #[derive(Debug)]
 pub struct Output<T> {
-    /// It may leave when everything that starts before this is written, see
-    /// [`Progress`](lockgate_core::Progress), and
+    /// The log must have written everything that starts before this, see
+    /// [`Progress`](lockgate_core::Progress), before the output may leave,
     pub written: Position,
-    /// everything that starts before this is durable. The lowest position: at once.
+    /// and everything that starts before this must be durable. The lowest position: no wait.
     pub durable: Position,
-    /// What it is.
     pub kind: OutputKind<T>,
 }
 
@@ -107,18 +106,18 @@ pub enum OutputKind<T> {
         ticket: T,
         result: Result<Answer, EngineError>,
     },
-    /// A queue was made, changed or deleted. Comes before the answer to the command that did it.
+    /// A queue was created, changed or deleted. Comes before the answer to the command.
     QueueChanged {
         queue: QueueId,
-        /// As it is now; `None` if it was deleted.
+        /// The queue's new state; `None` if it was deleted.
         entry: Option<Arc<QueueEntry>>,
     },
 }
 
-/// Who waits for an answer.
+/// The caller that waits for an answer.
 pub trait Ticket {
-    /// Whether nobody waits any more, so that nothing need be leased for them. May be wrong in one
-    /// direction: somebody who left just now may not be noticed.
+    /// Whether the caller has left, so that nothing need be leased for it. May miss a caller that
+    /// left just now.
     fn is_gone(&self) -> bool {
         false
     }
@@ -149,7 +148,7 @@ pub struct DriverCounts {
     pub answered_disk: u64,
 }
 
-/// How far the answer to a request has to wait.
+/// How long the answer to a request must wait.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Wait {
     Nothing,
@@ -157,29 +156,29 @@ enum Wait {
     Sync(Position),
 }
 
-/// Steps of time before each group, of some 100 µs each.
+/// Steps of time before each group, of about 100 µs each.
 const TICKS_PER_GROUP: usize = 8;
 
-/// And one more for so many messages of the group before, each of which may have made a few of the 256
-/// timers that a step can fire: however large groups are, time keeps up with them.
+/// One more step for each so many messages of the group before. Each of those may have created a
+/// few of the 256 timers that one step can fire, so time keeps up with groups of any size.
 const MESSAGES_PER_TICK: usize = 32;
 
-/// A receive that finds nothing but exhausted messages, of which one decision moves 64, is decided again, so
-/// often in all for the receives of a group: some milliseconds. A whole backlog can be exhausted at once, when
-/// its queue gets a dead-letter queue or fewer attempts, and other callers are served while it moves.
+/// If a receive finds only exhausted messages, of which one decision moves 64, it is decided again. This is
+/// how often in all for the receives of one group: a few milliseconds. A whole backlog can be exhausted at
+/// once, when its queue gets a dead-letter queue or fewer attempts; other callers are served while it moves.
 const REPEATS_PER_GROUP: usize = 16;
 
-/// A buffer that a rare large group has made larger than this is given back.
+/// A group's buffer that a large group has grown beyond this is freed.
 const GROUP_BUFFER_KEEP_BYTES: usize = 8 << 20;
 
-/// So many messages whose bytes are lost are dropped with one append.
+/// Lost messages that one append drops.
 const LOST_PER_GROUP: usize = 1_000;
 
-/// How often, at most, waiters whose callers are gone are looked for when too many wait.
+/// How often waiters whose callers are gone are removed, at most, when too many wait.
 const SWEEP_EVERY_MS: u64 = 100;
 
-/// Messages that the machine reads ahead for at once: what it has read for the last of them must
-/// still be near when they are decided.
+/// Messages that the machine reads ahead for at a time: what it has read for the last of them must
+/// still be in the processor's cache when they are decided.
 const READ_AHEAD: usize = 256;
 
 impl<T: Ticket> Driver<T> {
@@ -214,11 +213,7 @@ impl<T: Ticket> Driver<T> {
             after_submit: Vec::new(),
             stopped: None,
             counts: DriverCounts::default(),
-            window_of_log: SyncWindow {
-                // A longer time than these numbers have never ends.
-                after: options.sync_window.after.as_millis().try_into().ok(),
-                records: Some(options.sync_window.records),
-            },
+            window_of_log: options.sync_window,
             sync_window: SyncWindow::default(),
             durable: Position::default(),
             trimmed: Position::default(),
@@ -232,23 +227,23 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    /// Decides the requests in order, submits what they do as one group, and hands out everything
-    /// that can be answered then, also to receives that have been waiting. Before that, time passes:
-    /// what is due by `now` happens, or the first part of it if that is much
+    /// Decides the requests in order, submits their records as one group, and hands out all
+    /// possible answers, including those to receives that have been waiting. First, time passes:
+    /// timers due by `now` fire, or the first of them if there are many
     /// ([`is_behind`](Self::is_behind)).
     ///
-    /// Outputs come in the order in which they were decided, except that those which wait for
-    /// nothing come first, before the group is submitted.
+    /// Outputs come in the order of their decisions, except that those which wait for nothing come
+    /// first, before the group is submitted.
     ///
-    /// After a failure of the log every output is an error: [`EngineError::UnknownOutcome`] for what
-    /// was decided in that group, [`EngineError::Stopped`] for what comes later.
+    /// After a failure of the log every output is an error: [`EngineError::UnknownOutcome`] for
+    /// decisions of that group, [`EngineError::Stopped`] for later ones.
     pub fn run_group(
         &mut self,
         requests: impl IntoIterator<Item = Request<T>>,
         now: Now,
         out: &mut impl FnMut(Output<T>),
     ) {
-        // The wall clock may step; the machine's time must not, whatever the caller's clock does.
+        // The wall clock may step. Machine time must not go back, whatever the caller's clock does.
         self.machine_time = self.machine_time.max(now.machine);
         let now = Now {
             machine: self.machine_time,
@@ -270,7 +265,7 @@ impl<T: Ticket> Driver<T> {
         self.serve_woken(now);
         let mut next = Vec::new();
         while take_some(&mut requests, &mut next) {
-            // Beside millions of keys this halves what they cost.
+            // With millions of keys this halves the cost of a command.
             self.machine
                 .read_ahead(next.iter().flat_map(|request| request.work.upcoming()));
             for Request { work, ticket } in next.drain(..) {
@@ -303,14 +298,14 @@ impl<T: Ticket> Driver<T> {
         self.hand_out(out);
     }
 
-    /// Everything that starts before `durable` survives a power cut. Follow with
-    /// [`run_group`](Self::run_group) if receives wait.
+    /// Tells the driver that everything that starts before `durable` survives a power cut. Call
+    /// [`run_group`](Self::run_group) afterwards if receives wait.
     pub fn reached(&mut self, durable: Position) {
         self.durable = self.durable.max(durable);
         self.machine.reached(durable);
     }
 
-    /// Ends all waiting receives empty. For a shutdown.
+    /// Answers all waiting receives with no messages, for a shutdown.
     pub fn end_waiters(&mut self, out: &mut impl FnMut(Output<T>)) {
         while let Some(waiter) = self.waiters.pop_ended(MachineTime::MAX) {
             out(Output {
@@ -324,11 +319,11 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    /// Ends the term in good order, durably: the last thing a driver does. Behind a last snapshot, so
-    /// that a start which finds a snapshot and nothing behind it knows that this was not reached.
+    /// Ends the term durably; the last call of a driver. It comes behind a last snapshot, so a
+    /// start that finds a snapshot with nothing behind it knows that the term did not end this way.
     ///
     /// # Errors
-    /// Why the driver has stopped instead: storage failed.
+    /// The reason why the driver has stopped instead: storage failed.
     pub(crate) fn end_term(&mut self, now: Now, nobody: T) -> Result<(), StopReason> {
         let last = Request {
             work: Work::from(EngineCommand::EndTerm),
@@ -347,8 +342,8 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    /// Stops the driver for good, as after a failed append: for a failed sync. Waiting receives are
-    /// told.
+    /// Stops the driver for good after a failed sync, as after a failed append. Waiting receives
+    /// get an error.
     pub fn stop(&mut self, reason: StopReason, out: &mut impl FnMut(Output<T>)) {
         let reason = self.stopped.get_or_insert(reason).clone();
         while let Some(waiter) = self.waiters.pop_ended(MachineTime::MAX) {
@@ -371,31 +366,29 @@ impl<T: Ticket> Driver<T> {
         self.stopped.as_ref()
     }
 
-    /// Behind the last record submitted.
+    /// The end of the last submitted record.
     #[must_use]
     pub fn tail(&self) -> Position {
         self.tail
     }
 
-    /// Behind the last record that some answer waits to see synced: a sync is wanted as long as this
-    /// is not durable.
+    /// The end of the last record whose sync an answer waits for: a sync is wanted until this is durable.
     #[must_use]
     pub fn promised(&self) -> Position {
         self.promised
     }
 
-    /// What the log can do.
     pub(crate) fn capabilities(&self) -> LogCapabilities {
         self.capabilities
     }
 
-    /// Receives that wait for a message.
+    /// The number of receives that wait for a message.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiters.len()
     }
 
-    /// When something is to be done although nobody asks.
+    /// When time next has an effect without a request.
     #[must_use]
     pub fn next_deadline(&self) -> Deadlines {
         let mut next = self.machine.next_deadline();
@@ -407,18 +400,18 @@ impl<T: Ticket> Driver<T> {
         next
     }
 
-    /// Frees memory of purged and deleted messages, at most `budget` of them.
+    /// Frees the memory of at most `budget` purged and deleted messages.
     pub fn housekeep(&mut self, budget: usize) -> Housekeeping {
         self.machine.housekeep(budget)
     }
 
-    /// The machine, to look at.
+    /// The machine, for reading.
     #[must_use]
     pub fn machine(&self) -> &Machine {
         &self.machine
     }
 
-    /// A handle that tells how far the log's records have come, and syncs them.
+    /// A handle that reports the log's progress and syncs the log.
     #[must_use]
     pub fn progress(&self) -> Arc<dyn LogProgress> {
         self.log.progress()
@@ -442,17 +435,17 @@ impl<T: Ticket> Driver<T> {
         self.counts
     }
 
-    /// The shortest window of the records since this was last called: within what they are to be
-    /// synced, unless an answer waits for them. Without any, it says nothing.
+    /// The shortest sync window of the records since the last call: they must be synced within it,
+    /// unless an answer waits for them earlier. Without such records, it has no limit.
     pub fn take_sync_window(&mut self) -> SyncWindow {
         mem::take(&mut self.sync_window)
     }
 
-    /// Appends the record with which the term begins.
+    /// Appends the first record of the term.
     pub(crate) fn begin(&mut self, start: &EngineCommand, now: Now) -> Result<(), StartError> {
         self.machine_time = now.machine;
         let decision = self.machine.decide(start, now);
-        // It is a few dozen bytes and always fits in a record.
+        // The record has a few dozen bytes and always fits.
         if let Ok(bytes) = self.encode(&decision.effects) {
             self.fold(&decision.effects, Level::Disk, bytes);
         }
@@ -465,8 +458,8 @@ impl<T: Ticket> Driver<T> {
         Ok(())
     }
 
-    /// Drops messages whose bytes are not there and never will be. What a full log has no room to say is
-    /// found out again: when the message is to be delivered, and at the next start.
+    /// Drops messages whose bytes are lost for good. If a full log has no room for that, the loss
+    /// is found again when the message would be delivered, and at the next start.
     ///
     /// # Errors
     /// If the log failed.
@@ -489,13 +482,13 @@ impl<T: Ticket> Driver<T> {
                 Err(StartError::Recover(LogError::Deposed { by: *by }))
             }
             Some(reason) => Err(StartError::Recover(LogError::Stopped {
-                reason: reason.to_string(),
+                reason: StorageFailure::new(reason.clone()),
             })),
         }
     }
 
-    /// Lets time pass: what has ended or come due is logged and folded, up to a bound, so that callers
-    /// need not wait for millions of timers.
+    /// Lets time pass: logs and folds what has ended or is due, up to a bound, so that callers need
+    /// not wait for millions of timers.
     fn tick(&mut self, now: Now) {
         let now = self.past(now);
         self.is_behind = false;
@@ -506,19 +499,19 @@ impl<T: Ticket> Driver<T> {
             };
             let logged = self.log_effects(&[effect], Level::Process, Purpose::Maintenance);
             if logged.is_err() {
-                // Time stands still until there is room again: nothing ends, nothing comes due.
+                // Time stands still until there is room again: nothing ends and nothing becomes due.
                 return;
             }
         }
         self.is_behind = true;
     }
 
-    /// Takes the time to be up to so much later than the clock reads; zero without this call.
+    /// Sets how much later than the clock's reading the time may be; zero without this call.
     pub fn set_clock_drops(&mut self, dropped: Millis) {
         self.clock_drops = dropped;
     }
 
-    /// What has surely passed when a clock reads `now`: what is due by then has its time behind it.
+    /// A time that has certainly passed when a clock reads `now`.
     #[must_use]
     pub fn past(&self, now: Now) -> Now {
         let earlier = |time: u64| time.saturating_sub(self.clock_drops);
@@ -528,8 +521,8 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    /// Whether there was more to do than the last group had time for, of what was due or of exhausted messages
-    /// to be moved: run another one at once.
+    /// Whether more timers were due, or more exhausted messages had to move, than the last group
+    /// had time for: run another group at once.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         (self.is_behind || !self.unfinished.is_empty()) && self.stopped.is_none()
@@ -584,11 +577,11 @@ impl<T: Ticket> Driver<T> {
             }
         }
         self.machine.note_outcome(command, &decision.outcome);
-        // The record at that position included.
+        // Including the record at that position.
         let rests_on = decision.rests_on.map(|at| Position(at.0 + 1));
         let mut wait = if decision.effects.is_empty() {
-            // An answer about the state as it is: that a queue is missing, that a lease is stale. It
-            // must not tell of anything that a power cut can still take back.
+            // The answer reports a state, such as a missing queue or a stale lease. That state must
+            // not be one that a power cut can still take back.
             Wait::Sync(rests_on.unwrap_or(self.promised))
         } else if decision.level > self.capabilities.append_level {
             Wait::Sync(self.cursor)
@@ -609,14 +602,14 @@ impl<T: Ticket> Driver<T> {
         (decision.outcome, wait)
     }
 
-    /// Gives leases, or lets the caller wait for some.
+    /// Gives leases, or lets the caller wait for them.
     fn run_receive(&mut self, receive: Receive, until: Option<MachineTime>, ticket: T, now: Now) {
         let queue = self.machine.queue_id(&receive.queue);
-        // Who has been waiting goes first.
+        // Receives that have been waiting go first.
         if let Some(queue) = queue {
             self.serve(queue, now);
         }
-        // Where the group may not look further, who can wait stands behind those who do.
+        // If the group may not search further, a receive that can wait queues behind those that do.
         let waits = until.is_some_and(|until| until > now.machine)
             && queue.is_some_and(|queue| self.unfinished.contains(&queue));
         let (result, wait) = if waits {
@@ -651,8 +644,8 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    /// Decides a receive as often as it takes, and the group may: one decision moves only so many exhausted
-    /// messages out of the way and may come back empty although more can be found behind them.
+    /// Decides a receive repeatedly, as often as needed and as the group may: one decision moves a bounded
+    /// number of exhausted messages and may return nothing although there are leasable ones behind them.
     fn lease(&mut self, receive: &Receive, now: Now) -> (Result<Vec<Delivery>, Rejection>, Wait) {
         let command = Command::Receive(receive.clone());
         loop {
@@ -675,7 +668,7 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    /// Serves the receives that wait for queues which have gained leasable messages, or are gone.
+    /// Serves the waiting receives of queues that have new leasable messages or were deleted.
     fn serve_woken(&mut self, now: Now) {
         loop {
             let mut woken: SmallVec<[QueueId; 8]> = self.machine.take_woken().collect();
@@ -689,7 +682,7 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    /// Serves the receives that wait for a queue, oldest first, as long as it has something.
+    /// Serves the waiting receives of a queue, oldest first, as long as it has messages.
     fn serve(&mut self, queue: QueueId, now: Now) {
         if self.unfinished.contains(&queue) {
             return;
@@ -699,7 +692,7 @@ impl<T: Ticket> Driver<T> {
                 self.waiters.pop(queue);
                 continue;
             }
-            // A queue that was deleted, or made anew under its name, is told as a rejection.
+            // If the queue was deleted, or created again under its name, the receive is rejected.
             let there = self.machine.queue_id(&waiter.receive.queue) == Some(queue);
             if there && !self.machine.leasable(&waiter.receive.queue) {
                 return;
@@ -713,7 +706,7 @@ impl<T: Ticket> Driver<T> {
                 (Err(gone), Wait::Sync(self.promised))
             };
             if is_empty(&result) {
-                // There were only exhausted messages, so far. It keeps its place in the line.
+                // Only exhausted messages so far. The receive keeps its place.
                 return;
             }
             if let Some(waiter) = self.waiters.pop(queue) {
@@ -722,9 +715,9 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    /// Makes a record of effects, if there is room for it, and folds them at the position it will have. Decided
-    /// effects change nothing before that. What adds to the log's live contents is refused first; everything
-    /// else goes on from what the log keeps back: it is what makes room again.
+    /// Encodes effects as a record, if there is room for it, and folds them at the record's position. Until
+    /// then, decided effects change nothing. On a full log, records that add to its live contents are refused
+    /// first; all others use the log's reserve, because they make room again.
     fn log_effects(
         &mut self,
         effects: &[Effect],
@@ -740,7 +733,7 @@ impl<T: Ticket> Driver<T> {
         Ok(())
     }
 
-    /// Encodes effects as the last record of the group. How many bytes that takes.
+    /// Encodes effects as the last record of the group, and returns its length.
     fn encode(&mut self, effects: &[Effect]) -> Result<usize, Rejection> {
         let bytes = self.group.push(|buffer| encode_record(effects, buffer));
         if bytes > self.capabilities.record_bytes_max {
@@ -753,7 +746,7 @@ impl<T: Ticket> Driver<T> {
         Ok(bytes)
     }
 
-    /// Makes sure that the group fits, of which the last record, of so many bytes, is new.
+    /// Reserves room for the group. Its last record, of `bytes` bytes, is new.
     fn reserve(&mut self, purpose: Purpose, bytes: usize) -> Result<(), Rejection> {
         let bytes = self.group_payload_bytes + bytes as u64;
         let records = self.group.len() as u64;
@@ -769,10 +762,10 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    /// Folds effects at the position that the last record of the group, theirs, will have.
+    /// Folds effects at the position of the group's last record, which contains them.
     fn fold(&mut self, effects: &[Effect], level: Level, bytes: usize) {
         self.group_payload_bytes += bytes as u64;
-        // An answer waits for what is decided at level `disk`, and no window matters to it.
+        // At level `disk` an answer waits for the record, so no window matters.
         let window = if level < Level::Disk {
             self.machine.sync_window(effects, self.window_of_log)
         } else {
@@ -816,10 +809,10 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    /// Submits the group. If that fails the driver stops, and what was to be handed out becomes an
-    /// error.
+    /// Submits the group. If that fails, the driver stops, and the group's outputs become errors.
     fn submit(&mut self) {
-        // Without a record there may still be answers that storage failed while room was reserved.
+        // Without records, there may still be answers that must fail because storage failed while
+        // room was reserved.
         if self.group.is_empty() && self.stopped.is_none() {
             return;
         }
@@ -842,7 +835,7 @@ impl<T: Ticket> Driver<T> {
                     return;
                 }
                 Err(error) => {
-                    // All other errors are certain that nothing was written.
+                    // After any other error it is certain that nothing was written.
                     let is_unknown = matches!(error, AppendError::Unknown(_));
                     (self.fail(error), is_unknown)
                 }
@@ -870,7 +863,7 @@ impl<T: Ticket> Driver<T> {
         let (written, durable) = match wait {
             Wait::Nothing => (Position::default(), Position::default()),
             Wait::Append => (self.cursor, Position::default()),
-            // What was decided before is told too, at whatever level.
+            // Answers that were decided before the failure also get its error, at any level.
             Wait::Sync(position) => (self.cursor, position),
         };
         self.promised = self.promised.max(durable);
@@ -887,7 +880,7 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    /// The first failure stops the driver; whoever runs it tells who waits.
+    /// Stops the driver at the first failure; its caller tells those who wait.
     pub(crate) fn fail(
         &mut self,
         error: impl std::error::Error + Send + Sync + 'static,
@@ -909,7 +902,7 @@ fn is_empty(result: &Result<Vec<Delivery>, Rejection>) -> bool {
     matches!(result, Ok(leases) if leases.is_empty())
 }
 
-/// Whether a command adds to what the shard holds, so that a full log refuses it first.
+/// Whether a command adds to the shard's contents, so that a full log refuses it first.
 fn grows(command: AnyCommand<'_>) -> bool {
     let AnyCommand::Caller(command) = command else {
         return false;
@@ -921,13 +914,13 @@ fn grows(command: AnyCommand<'_>) -> bool {
     }
 }
 
-/// Whether nothing but messages accepted and settled is at stake. Leases are of no use before they
-/// and their payloads can be found in the log, and queues are there for all.
+/// Whether the reply concerns only messages that were accepted or settled. Leases are useless
+/// before they and their payloads can be found in the log, and queues concern all callers.
 fn may_be_lost(outcome: &Result<Reply, Rejection>) -> bool {
     !matches!(outcome, Ok(Reply::Queue(_) | Reply::Received(_)))
 }
 
-/// Takes the next requests, of about [`READ_AHEAD`] messages. False: there are none.
+/// Takes the next requests, of about [`READ_AHEAD`] messages. Returns false if there are none.
 fn take_some<T>(
     requests: &mut impl Iterator<Item = Request<T>>,
     next: &mut Vec<Request<T>>,

@@ -21,21 +21,21 @@ use crate::{
 
 /// One shard in service: a machine over a log, driven by a thread of its own. Clones are cheap.
 ///
-/// It needs no particular async runtime. When the last handle is dropped the engine stops as after
-/// [`shutdown`](Self::shutdown), but nobody waits for it: the log may stay in use for a moment
-/// longer.
+/// It needs no particular async runtime. Dropping the last handle stops the engine as
+/// [`shutdown`](Self::shutdown) does, but without waiting for it: the log may stay in use for a
+/// moment longer.
 ///
 /// # Order
 /// The engine decides the requests of a caller that awaits each answer in that caller's order. If
-/// several requests are on the way at once, it decides sends in the order they came, and all others
-/// in theirs. But the others pass sends that wait: do not delete a queue behind a send whose answer
-/// is still to come. What must happen in order and at once goes into one
+/// several requests are on the way at once, the engine decides the sends in their order, and all
+/// others in theirs. But other requests may pass waiting sends: do not delete a queue behind a send
+/// whose answer has not come yet. Put requests that must happen in order and at once into one
 /// [`submit_all`](Self::submit_all).
 ///
 /// # Cancellation
-/// You may drop the future of a request at any time. While the request waits for room in the inbox,
-/// dropping it means that it never happens. Later it may happen, as if its answer had been lost on
-/// the way. Leases that it was given go back at once, and their attempts do not count.
+/// You may drop the future of a request at any time. While the request waits for room in the inbox, dropping
+/// the future means that the request never happens. Later the request may happen, as if its answer had been
+/// lost on the way. Leases that it was given go back at once, and their attempts do not count.
 #[derive(Clone)]
 pub struct Engine {
     handle: Arc<Handle>,
@@ -51,7 +51,7 @@ struct Handle {
 #[non_exhaustive]
 pub enum Status {
     Serving,
-    /// It was asked to stop, and answers what it had accepted before.
+    /// It was asked to stop, and still answers what it accepted before.
     Stopping,
     /// It has stopped, and its log is free for another owner.
     Stopped {
@@ -59,8 +59,8 @@ pub enum Status {
     },
 }
 
-/// The turn to ask for an overview. It ends when that was given, not when its caller is gone: else callers that give
-/// up would pile up tasks for an owner that hangs.
+/// The turn to ask for an overview. It ends when the overview was given, not when its caller is
+/// gone: otherwise callers that give up would pile up tasks for an owner thread that hangs.
 struct OverviewTurn(Arc<Semaphore>);
 
 impl OverviewTurn {
@@ -79,11 +79,11 @@ impl Drop for OverviewTurn {
 }
 
 impl Engine {
-    /// Recovers the shard in `storage`, such as a log with snapshots of its own, begins a new term
-    /// and starts serving.
+    /// Recovers the shard in `storage`, such as a log with its own snapshots, begins a new term and
+    /// starts serving.
     ///
-    /// It blocks until all is ready, which takes about as long as reading the log: do not call it
-    /// from an async task.
+    /// Blocks until the engine can serve, which takes about as long as reading the log: do not call
+    /// it from an async task.
     ///
     /// # Errors
     /// If the log cannot be recovered, was written by a newer version, or does not accept and sync
@@ -98,8 +98,8 @@ impl Engine {
         Ok((Self { handle }, report))
     }
 
-    /// Has one command decided, and returns when its level is reached. The type of the reply is the
-    /// one that the command's type has.
+    /// Decides one command, and returns when its level is reached. The type of the command
+    /// determines the type of the reply.
     ///
     /// Use [`receive`](Self::receive) for a receive: it guards the leases and reads the payloads.
     ///
@@ -117,24 +117,24 @@ impl Engine {
         Ok(result.await??)
     }
 
-    /// Has several independent commands decided in order, and returns when all of them have reached
-    /// their levels. They take one place in the inbox and are written and synced together, each as
-    /// a record of its own. After a crash the first of them may have survived and the others not.
+    /// Decides several independent commands in order, and returns when all of them have reached
+    /// their levels. They take one place in the inbox and are written and synced together, each in
+    /// its own record. After a crash, the first of them may have survived and the others not.
     /// [`Transact`](lockgate_machine::Transact) does all or nothing.
     ///
     /// Pass commands of different kinds as [`Command`](lockgate_machine::Command)s; their replies are
     /// [`Reply`](lockgate_machine::Reply)s.
     ///
     /// # Errors
-    /// As [`submit`](Self::submit). But if the machine refuses a command, that command's result
-    /// says so, and the others happen.
+    /// As [`submit`](Self::submit). But if the machine refuses a command, only that command's
+    /// result is an error, and the others happen.
     pub async fn submit_all<C: TypedCommand>(
         &self,
         commands: Batch<C>,
     ) -> Result<Vec<Result<C::Reply, Rejection>>, EngineError> {
         self.ask(commands.into(), |answer| match answer {
             GuardedAnswer::Other(Answer::Commands(results)) => {
-                // A vector's memory is used again for what is collected out of it.
+                // The collected results reuse the vector's memory.
                 let results = results.into_vec().into_iter();
                 let typed = results.map(|result| match result {
                     Ok(reply) => Some(Ok(C::reply(reply)?)),
@@ -147,25 +147,24 @@ impl Engine {
         .await
     }
 
-    /// Leases messages, waiting up to `wait` for a first one. The batch is empty if there is none
-    /// by then. Receives wait in line, oldest first, and cost nothing meanwhile.
+    /// Leases messages, waiting up to `wait` for a first one. The batch is empty if none came by
+    /// then. Waiting receives are served oldest first and cost nothing meanwhile.
     ///
     /// It never blocks the caller's thread. It reads payloads in the caller's task if that needs
-    /// [no waiting](lockgate_core::LogReader::try_read_all), because they are in the operating
-    /// system's cache, say: a system call of about a microsecond per record is cheaper than a
-    /// hand-over to another thread. Threads of the engine read all others, 16 at most. Up to 20,000
-    /// calls can wait for these; beyond that a call fails with [`EngineError::Overloaded`]. A
-    /// damaged payload is dropped from the queue, counted and traced, and the rest is delivered.
+    /// [no waiting](lockgate_core::LogReader::try_read_all), for example because they are in the
+    /// operating system's cache: a system call of about a microsecond per record is cheaper than a
+    /// hand-over to another thread. Otherwise up to 16 threads of the engine read them. Up to
+    /// 20,000 calls can wait for these threads; beyond that a call fails with
+    /// [`EngineError::Overloaded`]. A message with a damaged payload is dropped from its queue,
+    /// counted and logged, and the rest is delivered.
     ///
-    /// A batch goes back if one of its leases has ended before it could be handed over, because
-    /// others may have its messages by then. Only leases of 0 are handed over all the same. The
-    /// receive is repeated while time of `wait` is left, and is empty otherwise. Each lease that
-    /// ended counts as an attempt, so make `lease` longer than an answer takes, disk and network
-    /// included.
+    /// If one of its leases ended before the batch could be returned, the batch goes back, because other
+    /// callers may have its messages by then. Only leases of 0 are returned anyway. The receive is repeated
+    /// while time of `wait` is left, and is empty otherwise. Each lease that ended counts as an attempt, so
+    /// make `lease` longer than an answer takes, including disk and network.
     ///
-    /// The batch may also be empty without a `wait` if the queue's first thousand messages have had
-    /// all their attempts: these move to its dead-letter queue, and the next call finds what is
-    /// behind them.
+    /// The batch may also be empty without a `wait` if the queue's first thousand messages have had all their
+    /// attempts: these move to its dead-letter queue, and the next call finds the messages behind them.
     ///
     /// # Errors
     /// As [`EngineError`] says; [`EngineError::Unreadable`] if storage failed on the first payload.
@@ -192,7 +191,7 @@ impl Engine {
             } else {
                 let batch = self.handle.shared.read(leases).await?;
                 if leased && batch.is_empty() {
-                    // All of it is damaged and dropped, which is no reason to come back early.
+                    // All messages were damaged and dropped; continue waiting.
                     continue;
                 }
                 let deliveries = batch.iter().map(|received| &received.delivery);
@@ -201,16 +200,15 @@ impl Engine {
                 }
                 batch.give_back()
             };
-            // Without an end, a lease that is shorter than the way of an answer would be given again and again.
+            // Without an end, a lease that is shorter than an answer takes would be given again and again.
             if until.is_none_or(|until| until <= self.now().machine) {
                 return Ok(batch);
             }
         }
     }
 
-    /// Whether leases have ended before they could be handed over: the disk was stuck for as long, with a
-    /// sync or with the payloads. Somebody else may have the messages by now. A lease of no length is over
-    /// from the start, as its caller wants it.
+    /// Whether leases ended before they could be returned: a sync or a read took longer than they lasted.
+    /// Other callers may have the messages by now. A lease of zero has always ended, as its caller wants.
     fn ended_on_the_way<'a>(
         &self,
         receive: &Receive,
@@ -225,9 +223,9 @@ impl Engine {
         }
     }
 
-    /// Answers a query about the state. It tells nothing that commands of level `disk` did before
-    /// it is durable. It tells at once what others did, and a power cut can take that back: leases,
-    /// and messages of queues at a lower level.
+    /// Answers a query about the state. The answer reports changes by commands of level `disk` only
+    /// once they are durable. It reports other changes at once, and a power cut can take those
+    /// back: leases, and messages of queues at a lower level.
     ///
     /// # Errors
     /// See [`EngineError`].
@@ -243,10 +241,9 @@ impl Engine {
         Ok(reply.await??)
     }
 
-    /// Returns the first queues by name, up to `limit`, as they are decided now. That may not be
-    /// durable yet, so a crash may take it back: use it only for figures that somebody watches. It
-    /// does not wait for storage unless the engine itself does, and serves one caller after the
-    /// other.
+    /// Returns the first queues by name, up to `limit`, in their present state. The state may not be durable
+    /// yet, so a crash may take it back: use it only for figures to look at. The call does not wait for
+    /// storage unless the engine itself does, and callers are served one after the other.
     ///
     /// Returns `None` if the engine has stopped.
     ///
@@ -256,9 +253,9 @@ impl Engine {
         overview(&shared.inbox, &shared.overview, limit).await
     }
 
-    /// Looks at messages without leasing them. Returns a page of those that [`Query::ListMessages`]
-    /// names, each with its payload; fewer, if they have [`Peek::BYTES_MAX`] bytes together.
-    /// Payloads are read where those of a [`receive`](Self::receive) are.
+    /// Reads messages without leasing them. Returns a page of the messages that [`Query::ListMessages`]
+    /// names, each with its payload, but fewer once they have [`Peek::BYTES_MAX`] bytes together. Payloads
+    /// are read in the same way as by [`receive`](Self::receive).
     ///
     /// # Errors
     /// As [`EngineError`] says; [`EngineError::Unreadable`] if storage failed.
@@ -278,10 +275,10 @@ impl Engine {
         self.look(page.into()).await
     }
 
-    /// Looks at one message without leasing it. As [`peek`](Self::peek).
+    /// Reads one message without leasing it. As [`peek`](Self::peek).
     ///
     /// # Errors
-    /// Of the machine, [`Rejection::MessageNotFound`]; else as [`peek`](Self::peek).
+    /// [`Rejection::MessageNotFound`] from the machine; else as [`peek`](Self::peek).
     pub async fn peek_one(
         &self,
         queue: QueueName,
@@ -309,7 +306,7 @@ impl Engine {
         self.handle.shared.read_page(page.await??).await
     }
 
-    /// The queues there are, without asking the engine.
+    /// All queues, without a request to the engine.
     #[must_use]
     pub fn directory(&self) -> &Directory {
         &self.handle.shared.directory
@@ -321,13 +318,13 @@ impl Engine {
         self.handle.shared.term
     }
 
-    /// 32 random bytes that stay with the shard for ever, for tokens that cannot be forged.
+    /// 32 random bytes that never change for the shard, for tokens that cannot be forged.
     #[must_use]
     pub fn secret(&self) -> [u8; 32] {
         self.handle.shared.secret
     }
 
-    /// The highest level that the log reaches, and so the highest that a message may ask for.
+    /// The highest level that the log supports, and so the highest that a message may ask for.
     #[must_use]
     pub fn level_max(&self) -> Level {
         self.handle.shared.level_max
@@ -345,13 +342,13 @@ impl Engine {
         Duration::from_millis(deadline.since(self.now().machine))
     }
 
-    /// Whether the engine takes work.
+    /// Whether the engine accepts work.
     #[must_use]
     pub fn status(&self) -> Status {
         self.handle.shared.status.borrow().clone()
     }
 
-    /// Waits until the engine has stopped and says why.
+    /// Waits until the engine has stopped and returns the reason.
     ///
     /// Cancellation safe.
     pub async fn stopped(&self) -> StopReason {
@@ -366,48 +363,47 @@ impl Engine {
         }
     }
 
-    /// What was counted since the start, and how things stand now.
+    /// The counters since the start, and the present gauges.
     #[must_use]
     pub fn metrics(&self) -> EngineMetrics {
         self.handle.shared.metrics()
     }
 
-    /// Writes a backup of the whole shard as it is at one instant between the call and the first byte:
-    /// everything that was answered before the call is in it, and all in it is durable. Service goes
-    /// on meanwhile; what happens to a message later does not change the backup. Make a log of it with
-    /// [`restore`](crate::restore).
+    /// Writes a backup of the whole shard at one instant between the call and the first byte: everything that
+    /// was answered before the call is in it, and all of it is durable. The engine serves meanwhile, and
+    /// later changes do not affect the backup. [`restore`](crate::restore) turns it into a log.
     ///
-    /// While it runs no space of the log comes back that messages lived in when it began, and pages of
-    /// the state that change are copied once; so `out` should not be slow for no reason. Memory is that
-    /// and a few MiB.
+    /// While it runs, the log keeps all space of messages that lived when it began, and pages of
+    /// the state that change are copied once; so avoid a slow `out`. It needs memory for these
+    /// pages and a few MiB more.
     ///
-    /// Blocks the calling thread until all is written: not for an async task.
+    /// Blocks the calling thread until all is written: do not call it from an async task.
     ///
     /// # Errors
-    /// If the engine stops meanwhile, the log cannot be read or `out` fails. What was written then is
-    /// of no use, and a restore says so.
+    /// If the engine stops meanwhile, the log cannot be read or `out` fails. The bytes written so
+    /// far are then useless, and a restore refuses them.
     pub fn backup(&self, out: &mut dyn Write) -> Result<BackupReport, BackupError> {
         self.handle.shared.backup(out)
     }
 
-    /// Makes the engine look at its clock again. Only for clocks that are set by hand: the engine
+    /// Makes the engine read its clock again. Only for clocks that are set by hand: the engine
     /// sleeps until the next deadline as if time passed at its usual rate.
     pub fn clock_changed(&self) {
         self.handle.shared.inbox.poke();
     }
 
-    /// Stops: answers what is in the inbox, ends waiting receives empty, syncs the log, gives it
-    /// free for another owner, and ends the threads. May be called any number of times; each call
-    /// returns when the engine has stopped.
+    /// Stops the engine: answers the requests in the inbox, ends waiting receives empty, syncs the
+    /// log, releases it for another owner, and ends the threads. May be called any number of times;
+    /// each call returns when the engine has stopped.
     ///
-    /// Cancellation safe: the engine stops also if nobody waits for it.
+    /// Cancellation safe: the engine stops even if nobody waits for it.
     pub async fn shutdown(&self) {
         self.handle.shared.stop();
         let _reason = self.stopped().await;
         self.handle.shared.join();
     }
 
-    /// Has the owner do it. `pick` takes out of the answer what such a work is answered.
+    /// Sends work to the owner thread. `pick` takes the expected kind of reply out of the answer.
     async fn ask<A>(
         &self,
         work: Work,
@@ -423,12 +419,12 @@ impl Engine {
         let unknown = || EngineError::UnknownOutcome {
             cause: UnknownCause::NoAnswer,
         };
-        // The owner answers everything it takes. If it is gone without an answer it has panicked,
-        // perhaps after the append.
+        // The owner answers everything that it takes. If there is no answer, the owner has
+        // panicked, perhaps after the append.
         let Ok(answer) = answer.await else {
             return Err(unknown());
         };
-        // Works and commands are answered in their kind; one that is not is no reason to panic in a caller's task.
+        // An answer is of its work's kind. If it were not, this avoids a panic in the caller's task.
         pick(answer?).ok_or_else(unknown)
     }
 }
@@ -461,7 +457,7 @@ async fn overview(
             after: None,
             limit,
         };
-        // Nobody may wait any more.
+        // Fails if the caller is gone.
         if let Ok(QueryReply::Queues(page)) = driver.machine().query(&first.into(), now) {
             drop(sender.send(page.queues));
         }

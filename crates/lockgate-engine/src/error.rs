@@ -1,21 +1,23 @@
 //! The errors of an engine: the caller's, the environment's and the operator's.
 
-use std::{error::Error, fmt, sync::Arc};
+use std::{error::Error, fmt};
 
-use lockgate_core::{AppendError, Epoch, LogError, Position, ReadError, ShardId, with_sources};
-use lockgate_machine::Rejection;
+use lockgate_core::{
+    AppendError, Epoch, LogError, Position, ReadError, ShardId, StorageFailure, with_sources,
+};
+use lockgate_machine::{ImageError, Rejection};
 
 use crate::{MissingPart, WithoutQueue};
 
-/// Says why a request has no positive answer.
+/// Why a request failed.
 ///
 /// After [`Rejected`](Self::Rejected), [`Overloaded`](Self::Overloaded) and
-/// [`Stopped`](Self::Stopped) nothing happened, and that is certain. After
-/// [`UnknownOutcome`](Self::UnknownOutcome) it may have happened or not.
+/// [`Stopped`](Self::Stopped) it is certain that nothing happened. After
+/// [`UnknownOutcome`](Self::UnknownOutcome) the request may have happened or not.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// The command was refused; nothing it asked for happened.
+    /// The machine refused the command; nothing happened.
     #[error(transparent)]
     Rejected(#[from] Rejection),
     /// The engine has more work than it can do; nothing happened. Try again later, with jitter.
@@ -30,82 +32,48 @@ pub enum EngineError {
     /// Storage failed, and no payload of a receive could be read. The leases were given back.
     #[error("reading the message at {at}; its lease was given back")]
     Unreadable {
-        /// The record that was to be read.
         at: Position,
         #[source]
         source: ReadError,
     },
 }
 
-/// Why nobody can say whether a request was done.
+/// Why it is unknown whether a request was done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnknownCause {
     /// The engine stopped while the request was on its way to the log.
     Stopped(StopReason),
-    /// The thread that had the request gave no answer to it: it has panicked.
+    /// The thread that had the request panicked before it answered.
     NoAnswer,
 }
 
-/// Says why an engine serves no more.
+/// Why an engine stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StopReason {
-    /// Somebody shut it down.
+    /// It was shut down on request.
     ShutDown,
-    /// Another owner has taken the log over. A start would take it back.
+    /// Another owner has taken over the log. A new start here would take it back.
     Deposed {
         /// The lowest epoch that the other owner can have.
         by: Epoch,
     },
-    /// The log failed; the folder must be opened anew. What was answered before stays true, unless this says that
-    /// files were removed.
+    /// The log failed; open the folder again. What was answered before stays true, unless the error
+    /// says that files were removed.
     Storage(StorageFailure),
-    /// A part of the engine has panicked; the folder must be opened anew. What was answered before stays true.
+    /// A part of the engine has panicked; open the folder again. What was answered before stays true.
     Panicked,
 }
 
-/// What the log failed with, for everybody whom that concerns. Displays the error with its sources.
-#[derive(Clone)]
-pub struct StorageFailure(Arc<dyn Error + Send + Sync>);
-
-impl StorageFailure {
-    /// The error itself, such as a [`LogError`] or an [`AppendError`].
-    #[must_use]
-    pub fn error(&self) -> &(dyn Error + Send + Sync + 'static) {
-        &*self.0
-    }
-}
-
-impl fmt::Display for StorageFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&with_sources(&*self.0))
-    }
-}
-
-impl fmt::Debug for StorageFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// By what they tell.
-impl PartialEq for StorageFailure {
-    fn eq(&self, other: &Self) -> bool {
-        self.to_string() == other.to_string()
-    }
-}
-
-impl Eq for StorageFailure {}
-
 impl StopReason {
-    /// Tells whether something went wrong, so that the process should end with an error.
+    /// Whether something went wrong, so that the process should end with an error.
     #[must_use]
     pub fn is_failure(&self) -> bool {
         !matches!(self, Self::ShutDown)
     }
 
-    /// What a failure of the log means for who serves it.
+    /// The reason to stop after this error of the log.
     pub fn of(error: impl Error + Send + Sync + 'static) -> Self {
         let mut cause: Option<&(dyn Error + 'static)> = Some(&error);
         while let Some(error) = cause {
@@ -117,10 +85,10 @@ impl StopReason {
             }
             cause = error.source();
         }
-        Self::Storage(StorageFailure(Arc::new(error)))
+        Self::Storage(StorageFailure::new(error))
     }
 
-    /// For those whose requests it leaves unknown.
+    /// The error for requests whose outcome it leaves unknown.
     pub(crate) fn unknown_outcome(&self) -> EngineError {
         EngineError::UnknownOutcome {
             cause: UnknownCause::Stopped(self.clone()),
@@ -137,6 +105,8 @@ impl fmt::Display for UnknownCause {
     }
 }
 
+impl Error for StopReason {}
+
 impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -150,7 +120,7 @@ impl fmt::Display for StopReason {
     }
 }
 
-/// Says why an engine could not start. Nothing was changed, except for what recovery repairs.
+/// Why an engine could not start. Nothing was changed, except for what recovery repairs.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -164,8 +134,8 @@ pub enum StartError {
     NewerFormat {
         /// The first such record.
         at: Position,
-        /// What is not known: a [`DecodeError`](lockgate_machine::DecodeError) of the record, or an
-        /// [`ImageError`](lockgate_machine::ImageError) of the snapshot.
+        /// What this version does not know: a [`DecodeError`](lockgate_machine::DecodeError) of the
+        /// record, or an [`ImageError`](lockgate_machine::ImageError) of the snapshot.
         source: Box<dyn Error + Send + Sync>,
     },
     /// The log belongs to a shard with another number. Nothing was changed.
@@ -173,29 +143,23 @@ pub enum StartError {
         "the log is that of shard {held}, and it was opened as shard {given}: open it as shard {held}, or open \
          the log of shard {given}"
     )]
-    OtherShard {
-        /// The number in the log.
-        held: ShardId,
-        /// The number in [`EngineOptions::shard`](crate::EngineOptions::shard).
-        given: ShardId,
-    },
+    OtherShard { held: ShardId, given: ShardId },
     /// No snapshot can be loaded, and the log does not reach back to its beginning, so the state
     /// cannot be rebuilt. Nothing was changed.
     #[error(
         "no snapshot can be loaded ({}), and the log was trimmed up to {trimmed}: restore a backup, \
          or put back the snapshot files",
-        if unreadable.is_empty() { "there is none".to_owned() } else { unreadable.join("; ") }
+        list(unreadable)
     )]
     NoSnapshot {
         /// The position before which no recovery can start.
         trimmed: Position,
-        /// The snapshots there are, and what is wrong with each.
-        unreadable: Vec<String>,
+        /// The snapshots there are, newest first, and what is wrong with each.
+        unreadable: Vec<(Position, SnapshotError)>,
     },
-    /// Parts of the log are missing, such as files that somebody moved away, and they are needed:
-    /// messages have their bytes in them, or they held what was done since the last snapshot.
-    /// Nothing was changed. [`EngineOptions::accept_loss`](crate::EngineOptions::accept_loss)
-    /// serves without them.
+    /// Needed parts of the log are missing, for example because files were moved away: messages have their
+    /// bytes in them, or they held records behind the last snapshot. Nothing was changed.
+    /// [`EngineOptions::accept_loss`](crate::EngineOptions::accept_loss) starts without them.
     #[error(
         "parts of the log are not there: {}; nothing that is stored was changed. Put them back and start again, or restore a \
          backup, or accept the loss of what they held",
@@ -216,10 +180,34 @@ pub enum StartError {
     /// The log could not be synced.
     #[error("syncing the log before the first answer")]
     Sync(#[source] LogError),
-    /// The operating system gave no random bytes.
+    /// The operating system provided no random bytes.
     #[error("drawing random bytes")]
     Random(#[source] getrandom::Error),
     /// A thread could not be started.
     #[error("starting the engine's threads")]
     Threads(#[source] std::io::Error),
+}
+
+/// Says why a snapshot cannot be loaded.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SnapshotError {
+    /// Storage did not hand it over, or its bytes are damaged.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// What was read is no image of a machine.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+}
+
+fn list(unreadable: &[(Position, SnapshotError)]) -> String {
+    let told = unreadable.iter();
+    let told: Vec<_> = told
+        .map(|(at, error)| format!("{at}: {}", with_sources(error)))
+        .collect();
+    if told.is_empty() {
+        "there is none".to_owned()
+    } else {
+        told.join("; ")
+    }
 }

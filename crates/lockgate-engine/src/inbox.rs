@@ -1,13 +1,13 @@
-//! The inbox: requests wait here for the owner thread. It is bounded and pushes back, and load is
-//! shed from it.
+//! The inbox: requests wait here for the owner thread. The inbox is bounded, makes callers wait,
+//! and refuses sends under load.
 //!
 //! # Order
-//! There are two queues. Requests that free load (settles, receives, queries: everything but pure
-//! sends) pass sends that wait. So a full inbox of sends holds an acknowledgement up by one share
-//! of them, not by 64 MiB. Sends keep their order among themselves, and so does the rest. A caller
+//! There are two queues. Requests that reduce load (settles, receives, queries: everything but pure
+//! sends) pass waiting sends. So a full inbox of sends delays an acknowledgement by one share of
+//! them, not by 64 MiB. Sends keep their order among themselves, and so do the others. A caller
 //! that awaits each answer therefore sees its requests happen in its order. A caller with several
-//! requests on the way must not expect a send to happen before something else that it submitted
-//! later.
+//! requests on the way must not expect that a send happens before a different request that it
+//! submitted later.
 
 use std::{collections::VecDeque, mem, sync::PoisonError, time::Duration};
 
@@ -26,11 +26,11 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct AnswerSender {
     sender: Option<oneshot::Sender<Result<GuardedAnswer, EngineError>>>,
-    /// What the answer's leases point to must stay there until it is read.
+    /// Keeps the ranges that the answer's leases point to until their payloads are read.
     pin: Option<Pin>,
 }
 
-/// An answer on its way to its caller. Leases are guarded from the start.
+/// An answer on its way to its caller. Its leases are guarded from the start.
 #[derive(Debug)]
 pub(crate) enum GuardedAnswer {
     Other(Answer),
@@ -38,15 +38,15 @@ pub(crate) enum GuardedAnswer {
     Messages(GuardedPage),
 }
 
-/// What nobody waits for an answer to.
+/// A message to the owner without an answer.
 #[derive(Debug)]
 pub(crate) enum Notice {
-    /// The lease never reached anybody.
+    /// The lease never reached its caller.
     GiveBack(LeaseToken),
     Engine(EngineCommand),
 }
 
-/// Messages somebody looks at, kept readable while they are.
+/// Messages of a peek; keeps them readable.
 #[derive(Debug)]
 pub(crate) struct GuardedPage {
     pub(crate) messages: Vec<MessageStatus>,
@@ -64,7 +64,7 @@ impl AnswerSender {
         (ticket, receiver)
     }
 
-    /// For what the engine does of its own accord.
+    /// For the engine's own commands.
     pub(crate) fn nobody() -> Self {
         Self {
             sender: None,
@@ -72,7 +72,8 @@ impl AnswerSender {
         }
     }
 
-    /// Keeps readable what the answer points to. For the owner thread, see [`Pins`](crate::maintenance::Pins).
+    /// Keeps the ranges readable that the answer points to. Called by the owner thread, see
+    /// [`Pins`](crate::maintenance::Pins).
     pub(crate) fn pin(&mut self, pin: Pin) {
         self.pin = Some(pin);
     }
@@ -81,7 +82,7 @@ impl AnswerSender {
         self.pin.take()
     }
 
-    /// Answers. If the caller is gone the answer is dropped, and leases in it go back.
+    /// Sends the answer. If the caller is gone, the answer is dropped, and its leases go back.
     pub(crate) fn send(self, answer: Result<GuardedAnswer, EngineError>) {
         if let Some(sender) = self.sender {
             drop(sender.send(answer));
@@ -95,21 +96,21 @@ impl crate::Ticket for AnswerSender {
     }
 }
 
-/// What the owner thread does with its driver between two groups, when everything decided so far is
-/// appended. Short: nobody is answered meanwhile.
+/// A task for the owner thread between two groups, when everything decided so far is appended. It
+/// must be short: nothing is answered meanwhile.
 pub(crate) type OwnerTask = Box<dyn FnOnce(&mut crate::Driver<AnswerSender>, Now) + Send>;
 
-/// Both inboxes (sends, and everything else) count in one unit of so many bytes: a request takes
-/// what its payload takes, and at least its share of
+/// The unit of room in both inboxes (sends, and everything else), in bytes. A request takes units
+/// for its payload, and at least its share of
 /// [`inbox_requests_max`](EngineOptions::inbox_requests_max), so one count bounds both.
 const UNIT_BYTES: u32 = 64;
 
-/// How many bytes of others may pass sends that wait, before a share of those is taken: 256 settles.
+/// How many bytes of other requests may pass waiting sends before sends get a share: 256 settles.
 const OTHERS_SHARE_BYTES: u64 = 256 << 10;
-/// How many bytes of sends are taken then, and at least one. So many a settle waits for at most,
-/// beside one that is larger, for each share of others that came before it.
+/// How many bytes of sends are taken then, and at least one send. For each share of others before
+/// it, a settle waits for at most that, or for one send that is larger.
 const SENDS_SHARE_BYTES: u64 = 64 << 10;
-/// What a request takes of its share at least: deciding it takes time even if it brings nothing.
+/// The least that a request takes of its share: deciding it takes time even without a payload.
 const SHARE_BYTES_MIN: u64 = 1 << 10;
 
 pub(crate) struct Inbox {
@@ -117,7 +118,7 @@ pub(crate) struct Inbox {
     arrived: Condvar,
     /// Room for sends.
     room_for_sends: Semaphore,
-    /// Room for everything else: settles never wait behind sends.
+    /// Room for everything else, so that settles never wait behind sends.
     room_for_others: Semaphore,
     units: u32,
     units_min: u32,
@@ -130,16 +131,15 @@ struct State {
     others: VecDeque<Entry>,
     turn: Turn,
     bytes: u64,
-    /// What nobody waits for. Not bounded by a
-    /// count of its own: there are never more than messages in flight.
+    /// Notices for the owner. They have no bound of their own: there are never more than messages in flight.
     notices: Vec<Notice>,
     tasks: Vec<OwnerTask>,
-    /// Something other than a request wants the owner's attention.
+    /// The owner must look at something other than a request.
     poked: bool,
-    /// Whether the owner waits on `arrived`, so that others save a system call when it does not.
+    /// Whether the owner waits on `arrived`; if not, senders save the system call to wake it.
     owner_waits: bool,
     closed: Option<StopReason>,
-    /// The owner has taken the last of it.
+    /// The owner has taken the last request.
     finished: bool,
 }
 
@@ -150,12 +150,12 @@ struct Entry {
     since: Millis,
 }
 
-/// Whose turn it is while both wait.
+/// Which queue is next while both have requests.
 #[derive(Default)]
 struct Turn {
-    /// Bytes of others that have passed waiting sends since sends had their share.
+    /// Bytes of other requests that have passed waiting sends since the last share of sends.
     passed: u64,
-    /// What is left of the sends' share.
+    /// The rest of the sends' share.
     sends_left: u64,
 }
 
@@ -164,10 +164,10 @@ impl State {
         self.sends.is_empty() && self.others.is_empty()
     }
 
-    /// Whether the next request to be taken is a send.
+    /// Whether the next request to take is a send.
     fn is_sends_turn(&mut self) -> bool {
         if self.sends.is_empty() || self.others.is_empty() {
-            // Nobody passes anybody.
+            // With one kind only, nothing passes.
             self.turn = Turn::default();
             return self.others.is_empty();
         }
@@ -180,7 +180,7 @@ impl State {
         self.turn.sends_left > 0
     }
 
-    /// The next request, and whether it is a send.
+    /// Takes the next request; returns whether it is a send.
     fn pop(&mut self) -> Option<(Entry, bool)> {
         let is_send = self.is_sends_turn();
         if is_send {
@@ -194,7 +194,7 @@ impl State {
         }
     }
 
-    /// Since when the oldest request waits.
+    /// When the oldest request arrived.
     fn oldest(&self) -> Option<Millis> {
         let first = |queue: &VecDeque<Entry>| queue.front().map(|entry| entry.since);
         first(&self.sends)
@@ -216,7 +216,7 @@ pub(crate) struct Taken {
     pub(crate) requests: Vec<Request<AnswerSender>>,
     pub(crate) notices: Vec<Notice>,
     pub(crate) tasks: Vec<OwnerTask>,
-    /// Nothing more will come, and this was the last of it.
+    /// This was the last of it, and nothing more will come.
     pub(crate) finished: bool,
 }
 
@@ -234,9 +234,9 @@ impl Inbox {
         }
     }
 
-    /// Puts a request in, waiting for room.
+    /// Adds a request, waiting for room.
     ///
-    /// Cancellation safe: dropped while it waits, the request never gets in.
+    /// Cancellation safe: if the future is dropped while it waits, the request is never added.
     pub(crate) async fn enter(
         &self,
         request: Request<AnswerSender>,
@@ -291,7 +291,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Hands over what nobody waits for; never blocks. After the end they are dropped.
+    /// Adds notices; never blocks. After the end they are dropped.
     pub(crate) fn notice(&self, notices: impl Iterator<Item = Notice>) {
         let mut notices = notices.peekable();
         if notices.peek().is_none() {
@@ -304,7 +304,7 @@ impl Inbox {
         }
     }
 
-    /// Hands over a task; never blocks. After the end it is dropped.
+    /// Adds a task; never blocks. After the end it is dropped.
     pub(crate) fn task(&self, task: OwnerTask) {
         let mut state = self.lock();
         if state.closed.is_none() {
@@ -313,19 +313,19 @@ impl Inbox {
         }
     }
 
-    /// Whether nothing more gets in.
+    /// Whether the inbox accepts nothing more.
     pub(crate) fn is_closed(&self) -> bool {
         self.lock().closed.is_some()
     }
 
-    /// Makes the owner look at the time and at what was synced.
+    /// Makes the owner check the time and the synced position.
     pub(crate) fn poke(&self) {
         let mut state = self.lock();
         state.poked = true;
         self.wake(state);
     }
 
-    /// Lets nothing more in; the owner takes what is there.
+    /// Accepts nothing more; the owner still takes what is there.
     pub(crate) fn close(&self, reason: StopReason) {
         let mut state = self.lock();
         state.closed.get_or_insert(reason);
@@ -335,9 +335,9 @@ impl Inbox {
         self.wake(state);
     }
 
-    /// For the owner: waits for something to do, at most `timeout` (`None`: for ever), and takes up
-    /// to the limits. Takes at least one request if there is one, and by shares if both kinds wait.
-    /// With `requests_max` zero it leaves the requests and waits for anything else.
+    /// For the owner: waits for something to do, at most `timeout` (`None`: for ever), and takes
+    /// requests up to the limits. Takes at least one request if there is one, and by shares if both
+    /// kinds wait. If `requests_max` is zero, it leaves the requests and waits for anything else.
     pub(crate) fn take(
         &self,
         timeout: Option<Duration>,
@@ -356,7 +356,7 @@ impl Inbox {
         if idle(&state) && timeout != Some(Duration::ZERO) {
             state.owner_waits = true;
             state = match timeout {
-                // A wake-up for no reason does no harm: the owner looks again.
+                // A spurious wake-up does no harm: the owner checks again.
                 Some(timeout) => {
                     self.arrived
                         .wait_timeout(state, timeout)
@@ -400,7 +400,7 @@ impl Inbox {
         }
     }
 
-    /// Requests and bytes in it, and how long the oldest has waited.
+    /// Requests and bytes in the inbox, and how long the oldest request has waited.
     pub(crate) fn depth(&self, now: Millis) -> (u64, u64, Millis) {
         let state = self.lock();
         let age = state.oldest().map_or(0, |since| now.saturating_sub(since));
@@ -423,8 +423,8 @@ impl Inbox {
         }
     }
 
-    /// Refuses a send while the oldest request waits too long. Age, not length, says whether the
-    /// engine keeps up: a long inbox that moves is no reason to refuse anything.
+    /// Refuses a send while the oldest request has waited too long. Age, not length, shows whether
+    /// the engine keeps up: a long inbox that moves is no reason to refuse.
     fn shed(&self, state: &State, now: Millis) -> Result<(), EngineError> {
         match state.oldest() {
             Some(since) if now.saturating_sub(since) > self.shed_after => {
@@ -442,7 +442,7 @@ impl Inbox {
     }
 
     fn wake(&self, mut state: MutexGuard<'_, State>) {
-        // Whoever comes next, before the owner runs, need not call it again.
+        // The next sender, before the owner runs, need not wake it again.
         let owner_waits = mem::take(&mut state.owner_waits);
         drop(state);
         if owner_waits {
@@ -450,7 +450,7 @@ impl Inbox {
         }
     }
 
-    /// No code that can panic runs under the lock, so a poisoned lock is still good.
+    /// No code under the lock can panic, so a poisoned lock can still be used.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -491,7 +491,7 @@ mod tests {
         inbox.enter(request, clock).await.unwrap();
     }
 
-    /// What the owner takes at once, as "s" and "q" with their numbers.
+    /// The requests that the owner takes at once, as "s" and "q" with their numbers.
     fn take(inbox: &Inbox, requests_max: usize, bytes_max: usize) -> Vec<String> {
         let mut taken = Taken::default();
         inbox.take(Some(Duration::ZERO), requests_max, bytes_max, &mut taken);
@@ -547,7 +547,7 @@ mod tests {
         }
         let mut order = String::new();
         loop {
-            // A group of one is the smallest there can be: shares go on from group to group.
+            // With the smallest groups, of one request: shares continue from group to group.
             let one = take(&inbox, 1, 1);
             let Some(one) = one.first() else { break };
             order.push_str(&one[..1]);
@@ -581,7 +581,7 @@ mod tests {
         clock.advance(3);
         enter(&inbox, &clock, Kind::Send(10), 1).await;
         assert_eq!(age(&inbox), 3, "the query");
-        // By the age of a query a send is shed, too.
+        // The age of a query also refuses a send.
         clock.advance(998);
         assert!(inbox.shed(&inbox.lock(), clock.since_boot()).is_err());
         assert_eq!(take(&inbox, 1, 1), ["q1"]);

@@ -1,4 +1,4 @@
-//! Received messages. Until somebody takes them over, dropping them gives their leases back.
+//! Received messages. Dropping them gives their leases back, unless they are kept.
 
 use std::{fmt, ops::Deref, sync::Arc};
 
@@ -17,34 +17,34 @@ pub struct Received {
     pub stored: StoredMessage,
 }
 
-/// What a receive got: messages of one or more keys, in order; may be none.
+/// The messages of a receive, of one or more keys, in order; may be empty.
 ///
-/// Dropping it gives all leases back without the attempts counting, as if the receive had never
-/// been: for callers that may be gone before they can hand the messages on. [`keep`](Self::keep)
-/// takes them over.
+/// Dropping it gives all leases back without counting the attempts, as if the receive had not
+/// happened. This serves callers that may be gone before they can pass the messages on.
+/// [`keep`](Self::keep) keeps the leases.
 pub struct ReceivedBatch {
     received: Vec<Received>,
     leases: Leases,
 }
 
-/// Leases that go back when dropped. Travels with the answer to a receive from the moment the answer
-/// exists, so that there is no instant at which a caller can vanish and leave leases behind.
+/// Leases that go back when dropped. They are guarded from the moment the answer to a receive
+/// exists, so a caller that vanishes at any instant leaves no leases behind.
 pub(crate) struct Leases {
     pub(crate) deliveries: Vec<Delivery>,
     inbox: Arc<Inbox>,
-    /// Keeps the payloads where the deliveries say, until they are read.
+    /// Keeps the payloads' ranges until they are read.
     pub(crate) pin: Option<Pin>,
 }
 
 impl ReceivedBatch {
-    /// Takes the leases over: they last until they are settled or run out.
+    /// Keeps the leases: they last until they are settled or run out.
     #[must_use]
     pub fn keep(mut self) -> Vec<Received> {
         std::mem::take(&mut self.received)
     }
 
-    /// Keeps the first `len` messages. The leases of the others go back at once, without their
-    /// attempts counting: for callers that have no room for all.
+    /// Keeps the first `len` messages in the batch. The leases of the others go back at once,
+    /// without counting their attempts; for callers that have no room for all.
     pub fn truncate(&mut self, len: usize) {
         let rest = self.received.split_off(len.min(self.received.len()));
         if !rest.is_empty() {
@@ -59,13 +59,13 @@ impl ReceivedBatch {
         self
     }
 
-    /// Nothing: all leases go back at once.
+    /// An empty batch: all leases go back at once.
     pub(crate) fn none(mut leases: Leases) -> Self {
         leases.give_back();
         Self::new(Vec::new(), leases)
     }
 
-    /// Joins payloads to `leases`: those that `stored` has no message for go back at once.
+    /// Joins payloads to `leases`. Leases without a message in `stored` go back at once.
     pub(crate) fn new(received: Vec<Received>, leases: Leases) -> Self {
         Self { received, leases }
     }
@@ -103,7 +103,7 @@ impl Leases {
 }
 
 impl Leases {
-    /// Where the payloads are.
+    /// The locations of the payloads.
     pub(crate) fn places(&self) -> impl Iterator<Item = Location> {
         self.deliveries.iter().map(|delivery| delivery.location)
     }
@@ -127,7 +127,7 @@ impl fmt::Debug for Leases {
     }
 }
 
-/// Last message first, so that each is the last of its key's batch when it goes back.
+/// The last message first, so that each is the last of its key's batch when it goes back.
 fn give_back(inbox: &Inbox, tokens: impl DoubleEndedIterator<Item = LeaseToken>) {
     inbox.notice(tokens.rev().map(Notice::GiveBack));
 }

@@ -1,12 +1,12 @@
 //! Drives one Lockgate machine over one log for many callers.
 //!
-//! An [`Engine`] owns a shard. It recovers the machine from the log and takes commands from any number
-//! of async callers. It decides whatever has arrived as one group, writes the group with one append, and
-//! syncs while the next group gathers. It answers each caller when the caller's level is reached. It also
-//! runs timers, long polls and maintenance; no server is needed.
+//! An [`Engine`] owns a shard. It recovers the machine from the log and takes commands from any
+//! number of async callers. It decides all commands that have arrived as one group, writes the
+//! group with one append, and syncs while the next group gathers. It answers each caller when the
+//! caller's level is reached. It also runs timers, long polls and maintenance. It needs no server.
 //!
-//! Other crates speak a protocol (`lockgate-server`), hide leases and settings behind a friendly API
-//! (`lockgate`), and bring bytes to a disk ([`Log`](lockgate_core::Log)).
+//! Other crates speak a protocol (`lockgate-server`), hide leases and settings behind a simpler API
+//! (`lockgate`), and write to a disk ([`Log`](lockgate_core::Log)).
 //!
 //! ```
 //! use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -81,14 +81,14 @@ pub use backup::{BackupError, BackupReport, RestoreError, RestoreReport, restore
 pub use directory::{Directory, QueueEntry};
 pub use driver::{Driver, DriverCounts, Output, OutputKind, Ticket};
 pub use engine::{Engine, Status};
-pub use error::{EngineError, StartError, StopReason, StorageFailure, UnknownCause};
+pub use error::{EngineError, SnapshotError, StartError, StopReason, UnknownCause};
 pub use leases::{Received, ReceivedBatch};
 pub use maintenance::{
     MaintenanceCounts, MaintenanceTask, TaskRest, TaskStep, threads::MaintenanceThreads,
 };
 pub use metrics::{AnsweredCounts, EngineMetrics};
 pub use missing::{MissingPart, WithoutQueue};
-pub use options::{EngineOptions, SyncWindow};
+pub use options::EngineOptions;
 pub use peek::{Peek, Peeked};
 pub use recover::{Beginning, Trial, try_start};
 pub use report::StartReport;

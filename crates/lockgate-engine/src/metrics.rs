@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::MaintenanceCounts;
 
-/// A snapshot of an engine's counters since its start, and of its gauges now.
+/// An engine's counters since its start, and its gauges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EngineMetrics {
@@ -19,22 +19,22 @@ pub struct EngineMetrics {
     pub sync_time: Duration,
     /// The longest sync.
     pub sync_time_max: Duration,
-    /// How long somebody has waited for a sync without one coming to its end, now.
+    /// How long a caller has waited for a sync while none ended, now.
     pub sync_age: Duration,
-    /// Records that were durable once and that the start found unreadable or without sense.
+    /// Records that were durable once and that the start could not read or decode.
     pub records_lost: u64,
-    /// Commands decided, those of the engine itself included.
+    /// Decided commands, including the engine's own.
     pub commands: u64,
     pub queries: u64,
-    /// Commands answered positively, by the level the answer waited for.
+    /// Commands answered successfully, by the level that the answer waited for.
     pub answered: AnsweredCounts,
-    /// Commands rejected by the machine, or for a full log.
+    /// Commands rejected by the machine, or because the log is full.
     pub rejected: u64,
-    /// Requests refused for load.
+    /// Requests refused because of load.
     pub overloaded: u64,
     /// Requests whose outcome is unknown.
     pub unknown: u64,
-    /// Payloads that could not be read any more.
+    /// Payloads that could not be read.
     pub damaged: u64,
     /// Leases given back because their caller was gone.
     pub given_back: u64,
@@ -48,11 +48,11 @@ pub struct EngineMetrics {
     pub held: u64,
     /// Receives waiting for a message, now.
     pub waiters: u64,
-    /// Snapshots, compaction and room of the log.
+    /// Snapshots, compaction and space of the log.
     pub maintenance: MaintenanceCounts,
 }
 
-/// Answers, by the durability level they waited for.
+/// Successful answers, by the durability level that they waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AnsweredCounts {
     /// After the decision.

@@ -1,4 +1,4 @@
-//! Missing parts of the log that messages have their bytes in.
+//! Finds missing parts of the log that contain bytes of messages.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,40 +8,39 @@ use std::{
 
 use lockgate_core::{
     LogError, LogReader, LogSource, Position, QueueId, QueueName, ReadError, RecoveryReport,
-    Scanned, Sequence,
+    Scanned, Sequence, StorageFailure,
 };
 use lockgate_machine::{Effect, LiveMessage, Machine, decode_record};
 
-/// A part of the log that is missing, whole or in part, and the messages that have their bytes in
-/// it.
+/// A part of the log that is missing, completely or in part, and the messages with bytes in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MissingPart {
     /// The first position of the part.
     pub from: Position,
-    /// What an operator calls it: a file of the folder, or rows of a table.
+    /// Its name for an operator: a file of the folder, or rows of a table.
     pub name: String,
-    /// Whether records are lost with it that no snapshot covers. Nobody knows what they did; their
-    /// number is in [`StartReport::damaged`](crate::StartReport::damaged).
+    /// Whether it contained records that no snapshot covers. What they did is unknown; their number
+    /// is in [`StartReport::damaged`](crate::StartReport::damaged).
     pub holds_records: bool,
-    /// Whether the part may have been given back before it was lost. Other records are lost that
-    /// may have settled all its messages, so nobody can tell.
+    /// Whether the part may have been released before it was lost. Other lost records may have
+    /// settled all its messages, so this cannot be decided.
     pub may_be_given_back: bool,
-    /// How many messages have their bytes in it.
+    /// How many messages have bytes in it.
     pub messages: u64,
-    /// The queues of these messages, with how many each has, most first.
+    /// The queues of these messages, with the number of messages of each, most first.
     pub queues: Vec<(QueueName, u64)>,
 }
 
-/// Messages that are whole in the log and that no start can use, because the record that created
+/// Messages that are complete in the log and that no start can use, because the record that created
 /// their queue is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WithoutQueue {
-    /// How many messages these are. Settled messages are not counted, as far as the remaining
-    /// records tell; messages that have expired since are.
+    /// How many messages these are. Messages that the remaining records settle are not counted;
+    /// messages that have expired since are.
     pub messages: u64,
-    /// How many queues they belong to. The names of these queues are lost.
+    /// How many queues they belong to. The queues' names are lost.
     pub queues: u64,
 }
 
@@ -60,8 +59,8 @@ impl fmt::Display for WithoutQueue {
 }
 
 impl WithoutQueue {
-    /// Reads the records between the first and the last of `ignored` again. `ignored`: where the records
-    /// start that have an effect which folding did nothing with, in order. `machine` is what folding came to.
+    /// Reads the records between the first and the last of `ignored` again. `ignored`: the starts of records
+    /// with an effect that folding ignored, in order. `machine`: the state after folding.
     pub(crate) fn count(
         machine: &Machine,
         reader: &dyn LogReader,
@@ -75,7 +74,7 @@ impl WithoutQueue {
         let scanned = reader.scan(first, Position(last.0.saturating_add(1)), &mut |scanned| {
             if let Scanned::Record { record, .. } = scanned {
                 let is_ignored = ignored.binary_search(&record.position).is_ok();
-                // What cannot be decoded does nothing, and was counted.
+                // Records that cannot be decoded have no effect and were counted.
                 for effect in decode_record(&record.payload).unwrap_or_default() {
                     match effect {
                         Effect::Accepted(stored) | Effect::Compacted(stored)
@@ -93,11 +92,11 @@ impl WithoutQueue {
         match scanned {
             Ok(()) => {}
             Err(ReadError::Log(error)) => return Err(error),
-            // A scan tells of damage what it finds, and goes on.
+            // The scan reports the damage that it finds, and continues.
             Err(error) => {
                 return Err(LogError::Remote {
                     what: "reading the log again".to_owned(),
-                    source: error.into(),
+                    source: StorageFailure::new(error),
                 });
             }
         }
@@ -109,10 +108,10 @@ impl WithoutQueue {
     }
 }
 
-/// Messages by the queue they are in, with the one that took them.
+/// Messages by their present queue, with the queue that accepted them.
 type Found = BTreeMap<QueueId, BTreeMap<Sequence, QueueId>>;
 
-/// Takes out what this effect has settled.
+/// Removes the messages that this effect settles.
 fn settle(found: &mut Found, effect: &Effect) {
     let mut take = |queue: &QueueId, sequence: &Sequence| found.get_mut(queue)?.remove(sequence);
     match effect {
@@ -154,7 +153,7 @@ impl MissingPart {
     }
 }
 
-/// So many queues of a part are named in a text.
+/// The most queues of a part that a text names.
 const QUEUES_TOLD: usize = 3;
 
 impl fmt::Display for MissingPart {
@@ -180,11 +179,10 @@ impl fmt::Display for MissingPart {
     }
 }
 
-/// So many parts are named in a text.
+/// The most parts that a text names.
 const PARTS_TOLD: usize = 16;
 
-/// The parts in one line, or as much of them as one can read, and what of the others is of no use without
-/// them.
+/// A line with the parts, as many as one can read, and with the messages that are useless without them.
 pub(crate) fn list(parts: &[MissingPart], without_queue: &WithoutQueue) -> String {
     match without_queue.messages {
         0 => list_parts(parts),
@@ -210,20 +208,20 @@ fn list_parts(parts: &[MissingPart]) -> String {
     }
 }
 
-/// What a start does not find.
+/// The losses that a start finds.
 #[derive(Debug, Default)]
 pub(crate) struct Lacking {
-    /// Parts that are not there.
+    /// Missing parts.
     pub(crate) missing: Vec<MissingPart>,
-    /// Parts that are too short for the messages in them.
+    /// Parts that are too short for their messages.
     pub(crate) cut_short: Vec<MissingPart>,
     /// The messages of the missing parts.
     pub(crate) lost: Vec<(QueueId, Sequence)>,
 }
 
 impl Lacking {
-    /// Compares what the recovered machine needs with what the log has. `is_all_known`: no record was lost or
-    /// skipped.
+    /// Compares what the recovered machine needs with what the log has. `is_all_known`: no record
+    /// was lost or skipped.
     pub(crate) fn find(
         machine: &Machine,
         log: &dyn LogSource,
@@ -239,8 +237,9 @@ impl Lacking {
         let held: BTreeMap<Position, u64> = (log.ranges().iter())
             .map(|range| (range.first, range.bytes))
             .collect();
-        // Where a purge has left something to be freed, that counts here: only the walk below tells what is
-        // really there. It takes time by the number of messages, so it is for the few that need it.
+        // The machine's count includes purged messages that are not freed yet; only the walk below
+        // shows which messages exist. It takes time in the number of messages, so only the few
+        // ranges that need it are walked.
         let needs_a_look: BTreeSet<Position> = (machine.live_ranges())
             .filter(|(first, live)| held.get(first).is_none_or(|held| *held < live.bytes_min()))
             .map(|(first, _)| first)
@@ -258,8 +257,8 @@ impl Lacking {
                 from,
                 name: log.name_of(from, end),
                 holds_records: false,
-                // What nothing lives in is given back once it lies before the trim. If what emptied it is
-                // lost, its messages look alive.
+                // A range without live messages is released once the log is trimmed behind it. If
+                // the records that emptied it are lost, its messages look alive.
                 may_be_given_back: !is_all_known && end <= recovered.trimmed,
                 messages: found.messages.len() as u64,
                 queues: found.queues(machine),
@@ -285,7 +284,7 @@ impl Lacking {
         lacking
     }
 
-    /// Those of the missing parts that were there.
+    /// The missing parts that were certainly needed.
     pub(crate) fn certain(&self) -> Vec<MissingPart> {
         let certain = self.missing.iter().filter(|part| !part.may_be_given_back);
         certain.cloned().collect()

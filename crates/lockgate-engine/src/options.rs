@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lockgate_core::ShardId;
+use lockgate_machine::SyncWindow;
 
 use crate::MaintenanceThreads;
 
@@ -14,22 +15,21 @@ use crate::MaintenanceThreads;
 /// answers of one more group, and about 300 bytes for each of [`waiters_max`](Self::waiters_max).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineOptions {
-    /// The number of the shard; default 0. The first start on a new log writes it down, and a start
+    /// The number of the shard; default 0. The first start on a new log stores it, and a start
     /// under another number fails with [`StartError::OtherShard`](crate::StartError::OtherShard).
-    /// Give shards different numbers if their ids, tokens or receipts meet.
+    /// Give shards different numbers if their ids, tokens or receipts can meet.
     pub shard: ShardId,
     /// How many requests may wait to be decided; 1 or more, default 16,384. Sends have this much
-    /// room and everything else has as much again, so sends never keep a settle from getting in.
+    /// room and all other requests have as much again, so sends never keep a settle out.
     pub inbox_requests_max: u32,
-    /// How many payload bytes may wait to be decided; default 64 MiB. A single request larger than
-    /// this gets in alone.
+    /// How many payload bytes may wait to be decided; default 64 MiB. A single larger request gets in alone.
     pub inbox_bytes_max: u32,
     /// How long the oldest request may wait before the engine refuses sends as
     /// [`Overloaded`](crate::EngineError::Overloaded); default 1 s. It never refuses settles and
     /// extensions for load.
     pub shed_after: Duration,
     /// How many answers may wait for a sync; 1 or more, default 65,536. Beyond that the engine
-    /// decides nothing more: requests wait in the inbox, and sends are refused after
+    /// decides nothing: requests wait in the inbox, and sends are refused after
     /// [`shed_after`](Self::shed_after).
     pub answers_max: usize,
     /// How many bytes of memory these answers may take; default 64 MiB.
@@ -39,40 +39,28 @@ pub struct EngineOptions {
     /// How many payload bytes the engine appends together at most; default 4 MiB. A single request
     /// larger than this is a group of its own.
     pub group_bytes_max: usize,
-    /// When the engine syncs records that nobody waits for (level `process`). A queue may have a
-    /// window of its own
+    /// When the engine syncs records that no answer waits for (level `process`). A queue may have
+    /// its own window
     /// ([`QueueSettings::sync_window`](lockgate_machine::QueueSettings::sync_window)).
     pub sync_window: SyncWindow,
     /// How many receives may wait for a message; default 20,000. Beyond that a receive that finds
     /// nothing is refused as [`Overloaded`](crate::EngineError::Overloaded).
     pub waiters_max: usize,
-    /// How many bytes may be appended since the last snapshot before the engine takes another one;
-    /// default 64 MiB. If eight times a snapshot's size is more, that counts. It bounds how much a
-    /// start has to read again.
+    /// How many bytes may be appended since the last snapshot before the engine takes another one; default 64
+    /// MiB, or eight times a snapshot's size if that is more. It bounds how much a start must read again.
     pub snapshot_bytes_min: u64,
-    /// Whether to start although parts of the log are missing that are needed; default `false`,
-    /// which refuses such a start with [`StartError::Missing`](crate::StartError::Missing). If
-    /// `true`, the engine drops the messages in them as damaged, durably and for good, before it
-    /// serves. The missing parts are of no use any more, and later starts need not be told again.
-    /// [`StartReport`](crate::StartReport) says what else is lost. Use it for one start, and only
-    /// if you know what you lose.
+    /// Whether to start although needed parts of the log are missing; default `false`, which
+    /// refuses such a start with [`StartError::Missing`](crate::StartError::Missing). If `true`,
+    /// the engine drops the messages in them as damaged, durably and for good, before it serves.
+    /// The missing parts are then useless, and later starts do not need this option.
+    /// [`StartReport`](crate::StartReport) says what else is lost. Use the option for one start,
+    /// and only if you know what you lose.
     pub accept_loss: bool,
-    /// The threads that do the engine's maintenance. Default: `None`, one thread of its own. For
-    /// many engines in one process that are mostly idle, give all of them clones of one
-    /// [`MaintenanceThreads`].
+    /// The threads that do the engine's maintenance. Default: `None`, one thread of its own. In a process
+    /// with many engines that are mostly idle, give all of them clones of one [`MaintenanceThreads`].
     pub maintenance: Option<MaintenanceThreads>,
     /// The name of the engine's threads, for debuggers. Default: `lockgate`.
     pub thread_name: String,
-}
-
-/// Bounds what a power cut may take of records that were answered at level `process`. Whichever
-/// limit is reached first starts a sync.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SyncWindow {
-    /// How old the oldest unsynced record may be when a sync starts. Default: 100 ms.
-    pub after: Duration,
-    /// How many records may be unsynced when a sync starts. Default: no limit.
-    pub records: u64,
 }
 
 impl Default for EngineOptions {
@@ -86,21 +74,15 @@ impl Default for EngineOptions {
             answers_bytes_max: 64 << 20,
             group_requests_max: 4_096,
             group_bytes_max: 4 << 20,
-            sync_window: SyncWindow::default(),
+            sync_window: SyncWindow {
+                after: Some(100),
+                records: None,
+            },
             waiters_max: 20_000,
             snapshot_bytes_min: 64 << 20,
             accept_loss: false,
             maintenance: None,
             thread_name: "lockgate".to_owned(),
-        }
-    }
-}
-
-impl Default for SyncWindow {
-    fn default() -> Self {
-        Self {
-            after: Duration::from_millis(100),
-            records: u64::MAX,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Peeks: messages that somebody looks at without taking them.
+//! Peeks: reading messages without leasing them.
 
 use lockgate_core::{Location, Sequence};
 use lockgate_machine::{MessageStatus, Receive, StoredMessage};
@@ -9,27 +9,27 @@ use crate::inbox::GuardedPage;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peek {
     pub messages: Vec<Peeked>,
-    /// Behind which one the next page begins; `None`: there is no more.
+    /// The last message of the page, behind which the next page begins; `None` on the last page.
     pub next: Option<Sequence>,
 }
 
 impl Peek {
-    /// A page ends with the message with which its messages have so many bytes, as a batch of a receive
+    /// A page ends with the message that takes its messages to so many bytes, as a receive's batch
     /// does: their payloads are in memory together.
     pub const BYTES_MAX: u64 = Receive::BYTES_MAX;
 }
 
-/// A message that somebody looks at.
+/// A message of a peek.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Peeked {
-    /// How it stands.
+    /// Its state.
     pub status: MessageStatus,
-    /// The message itself; `None` if its payload is damaged, which a receive would find and drop.
+    /// The message; `None` if its payload is damaged, in which case a receive would drop it.
     pub stored: Option<StoredMessage>,
 }
 
 impl GuardedPage {
-    /// Ends the page with the message with which its messages have so many bytes.
+    /// Ends the page with the message that takes its messages to so many bytes.
     pub(crate) fn shorten(&mut self, bytes_max: u64) {
         let mut bytes = 0;
         let fits = self.messages.iter().take_while(|status| {
@@ -44,7 +44,7 @@ impl GuardedPage {
         }
     }
 
-    /// Where the payloads are.
+    /// The locations of the payloads.
     pub(crate) fn places(&self) -> impl Iterator<Item = Location> {
         self.messages.iter().map(|status| status.location)
     }

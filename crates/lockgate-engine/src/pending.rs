@@ -11,49 +11,49 @@ use crate::{
     sync::{Condvar, Instant, Mutex, MutexGuard},
 };
 
-/// Between the owner thread, which submits groups and files answers, and the sync thread, which has the
-/// log synced and lets answers out. They leave from the sync thread, so that a caller need not wait until
-/// the owner has time.
+/// Connects the owner thread, which submits groups and files answers, with the sync thread, which
+/// syncs the log and lets answers leave. Answers leave from the sync thread, so that a caller need
+/// not wait until the owner has time.
 pub(crate) struct PendingAnswers {
     state: Mutex<State>,
     work: Condvar,
-    /// Something more is durable, or nothing will be any more.
+    /// Signals that more is durable, or that nothing more will be.
     reached: Condvar,
-    /// So many syncs may be on their way.
+    /// The most syncs in flight.
     syncs_max: usize,
 }
 
 struct State {
-    /// Answers that wait for their records to be written and for no sync, in the order filed.
+    /// Answers that wait until their records are written and for no sync, in the order filed.
     held_for_write: VecDeque<Output<AnswerSender>>,
-    /// Answers that wait for a sync, in the order filed. One may stand behind one that waits for more than
-    /// itself; the sync that lets that one out is never more than one later.
+    /// Answers that wait for a sync, in the order filed. An answer may be behind one that waits for
+    /// a later sync; then it leaves at most one sync later than it could.
     held: VecDeque<Output<AnswerSender>>,
-    /// About how much memory both take.
+    /// The approximate memory of both, in bytes.
     held_bytes: usize,
-    /// How far the log's records have come, as far as is known here.
+    /// The log's progress, as far as it is known here.
     progress: Progress,
-    /// Where the groups end that are submitted and not known to be written.
+    /// The ends of groups that are submitted and not known to be written.
     groups: VecDeque<Position>,
-    /// Behind the last record submitted.
+    /// The end of the last submitted record.
     submitted: Position,
-    /// Behind the last record that an answer waits for.
+    /// The end of the last record that an answer waits for.
     wanted: Position,
-    /// The syncs on their way: what each makes durable, and when it began.
+    /// The syncs in flight: how far each makes the log durable, and when it began.
     syncs: VecDeque<(Position, Instant)>,
-    /// The log has told that there is news.
+    /// The log has reported progress or a failure.
     is_told: bool,
-    /// Records submitted since the last sync began, how many of them there may be, and when the next
-    /// one must begin for them.
+    /// Records submitted since the last sync began, the most that may stay unsynced, and when the
+    /// next sync for them must begin.
     unsynced_records: u64,
     unsynced_max: u64,
     sync_by: Option<Instant>,
-    /// Since when somebody has waited for a sync without one coming to its end.
+    /// Since when callers have waited for a sync while none ended.
     waiting_since: Option<Instant>,
-    /// Whether the owner must know of progress at once: somebody waits for a message, or it has no room.
+    /// Whether the owner must learn of progress at once: a receive waits for a message, or there is no room.
     owner_cares: bool,
     sync_thread: SyncThread,
-    /// Sync what there is and end.
+    /// Sync the rest and end.
     finishing: bool,
     /// The sync thread has ended.
     ended: bool,
@@ -61,16 +61,16 @@ struct State {
     counts: Counts,
 }
 
-/// Why nothing goes further any more.
+/// The failure that ended all progress.
 #[derive(Clone)]
 struct Failed {
     reason: StopReason,
-    /// Of what is behind it, nothing was written; of the rest that nobody was told of, it is not known.
+    /// Records behind this were certainly not written. The outcome of earlier unanswered ones is unknown.
     unwritten: Option<Position>,
 }
 
 impl Failed {
-    /// What the one is told who waits for this.
+    /// The error for an answer that was waiting.
     fn error(&self, output: &Output<AnswerSender>) -> EngineError {
         if self.unwritten.is_some_and(|from| output.written > from) {
             EngineError::Stopped {
@@ -82,18 +82,18 @@ impl Failed {
     }
 }
 
-/// What the sync thread does.
+/// The state of the sync thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SyncThread {
-    /// It syncs, or was told to look at what there is.
+    /// It syncs, or was told to check for work.
     Awake,
     /// It sleeps until there is something to sync.
     Idle,
-    /// It sleeps until then, when the window of records that nobody waits for ends.
+    /// It sleeps until the window of records that no answer waits for ends.
     InWindow(Instant),
 }
 
-/// What is counted here, and what the owner files with its answers for others to see.
+/// Counters of this module, and those that the owner files with its answers for others to read.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Counts {
     pub(crate) driver: DriverCounts,
@@ -106,8 +106,8 @@ pub(crate) struct Counts {
     pub(crate) sync_age: Duration,
 }
 
-/// How many answers may wait before nothing more is decided, how many bytes of them, and how many groups
-/// may be on their way.
+/// How many answers may wait, and how many bytes of them, before nothing more is decided; and how
+/// many groups may be in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     pub(crate) answers_max: usize,
@@ -115,7 +115,7 @@ pub(crate) struct Room {
     pub(crate) groups_max: usize,
 }
 
-/// About how much memory an answer takes, in bytes.
+/// The approximate memory of an answer, in bytes.
 fn bytes(output: &Output<AnswerSender>) -> usize {
     let outcome = match &output.kind {
         OutputKind::Answer {
@@ -131,27 +131,27 @@ fn bytes(output: &Output<AnswerSender>) -> usize {
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Filed {
-    /// It waits until there is something to do.
+    /// Wait until there is something to do.
     Wait,
-    /// It looks again at once: a sync ended while it decided, when nobody waited for a message yet, so
-    /// that nobody told it; and the one who waits now may wait for just that.
+    /// Check again at once: a sync ended while the owner decided. No receive was waiting yet, so
+    /// the owner was not told; now one waits, possibly for that sync.
     LookAgain,
 }
 
-/// What the owner tells after a group.
+/// What the owner reports after a group.
 pub(crate) struct Filing<'a> {
-    /// Answers that wait.
+    /// Answers that must wait.
     pub(crate) outputs: &'a mut Vec<Output<AnswerSender>>,
     pub(crate) submitted: Position,
-    /// How far the log has written, as of now.
+    /// How far the log has written.
     pub(crate) written: Position,
     pub(crate) wanted: Position,
-    /// So much room there is for answers that wait.
+    /// The room for waiting answers.
     pub(crate) room: Room,
-    /// What the machine took for durable while it decided the group.
+    /// The durable position that the machine knew while it decided the group.
     pub(crate) known_durable: Position,
     pub(crate) counts: DriverCounts,
-    /// The shortest window of the group's records.
+    /// The shortest sync window of the group's records.
     pub(crate) window: SyncWindow,
     pub(crate) waiters: usize,
     pub(crate) maintenance: MaintenanceCounts,
@@ -164,15 +164,15 @@ impl State {
             && self.groups.len() < room.groups_max
     }
 
-    /// Whether somebody waits for what no sync on its way makes durable.
+    /// Whether an answer waits for records that no sync in flight makes durable.
     fn wants_sync(&self) -> bool {
         let synced = self.syncs.back().map(|(position, _)| *position);
-        // Who waits for more than was filed does so until that is.
+        // An answer may wait for records that are not submitted yet; then the submitted ones decide.
         self.wanted.min(self.submitted) > synced.unwrap_or(self.progress.durable)
     }
 
-    /// Whether the sync thread must be told. Beside a stream of records that nobody waits for it is
-    /// told once a window, not once a group: each time costs two threads a system call.
+    /// Whether to wake the sync thread. In a stream of records that no answer waits for, it is
+    /// woken once a window instead of once a group: each wake-up costs two threads a system call.
     fn wake_sync_thread(&mut self) -> bool {
         let wake = match self.sync_thread {
             SyncThread::Awake => false,
@@ -189,7 +189,7 @@ impl State {
         wake
     }
 
-    /// Takes in how far the log has come, and takes out the answers that need not wait any more.
+    /// Notes the log's progress, and takes out the answers that need not wait any more.
     fn advance(
         &mut self,
         progress: Progress,
@@ -222,8 +222,8 @@ impl State {
             {
                 self.held_bytes -= bytes(&output);
                 match output.kind {
-                    // Under the lock: the owner, once it sees how far the log is durable, may answer
-                    // others about this queue, and they must find it.
+                    // Under the lock: once the owner sees how far the log is durable, it may answer
+                    // other requests about this queue, and their callers must find the queue.
                     OutputKind::QueueChanged { .. } => deliver(output),
                     OutputKind::Answer { .. } => released.push(output),
                 }
@@ -231,10 +231,9 @@ impl State {
         }
     }
 
-    /// Records were submitted at `now`, the shortest of whose windows is that. A record that came
-    /// before keeps its own.
+    /// Notes records submitted at `now` with this shortest window. Earlier records keep their own window.
     fn note_unsynced(&mut self, records: u64, now: Instant, window: SyncWindow) {
-        // A window that ends past the end of time never does.
+        // A window longer than the clock can express has no end.
         let after = window.after.map(Duration::from_millis);
         let by = after.and_then(|after| now.checked_add(after));
         self.sync_by = self.sync_by.into_iter().chain(by).min();
@@ -257,8 +256,7 @@ impl State {
 }
 
 impl PendingAnswers {
-    /// For a log that is durable up to its end, which is there, and in which so many syncs may be on their
-    /// way.
+    /// For a log that is durable up to its end `end`, and that can have `syncs_max` syncs in flight.
     pub(crate) fn new(end: Position, syncs_max: usize, maintenance: MaintenanceCounts) -> Self {
         Self {
             syncs_max,
@@ -294,7 +292,7 @@ impl PendingAnswers {
         }
     }
 
-    /// How far the log is durable, or why it will never be further.
+    /// How far the log is durable, or why that will never advance.
     pub(crate) fn durable(&self) -> Result<Position, StopReason> {
         let state = self.lock();
         match &state.failed {
@@ -303,12 +301,12 @@ impl PendingAnswers {
         }
     }
 
-    /// Whether more answers may wait here.
+    /// Whether there is room for more waiting answers.
     pub(crate) fn has_room(&self, room: Room) -> bool {
         self.lock().has_room(room)
     }
 
-    /// Waits until everything that starts before `position` is durable, and has it synced at once.
+    /// Waits until everything that starts before `position` is durable, and requests a sync at once.
     ///
     /// # Errors
     /// If it never will be: the reason of the failure, if there was one.
@@ -331,15 +329,14 @@ impl PendingAnswers {
         }
     }
 
-    /// Takes in what a group has brought. Hands back at once what need not wait (any more).
-    ///
+    /// Files the results of a group. Delivers at once what need not wait any more.
     pub(crate) fn file(
         &self,
         filing: Filing<'_>,
         mut deliver: impl FnMut(Output<AnswerSender>),
     ) -> Filed {
         let mut state = self.lock();
-        // What the sync thread has not seen yet it will be told of, and then it tells the owner.
+        // If the sync thread has not seen this progress, the log tells it, and it tells the owner.
         let written = state.progress.written.max(filing.written);
         let records = filing.counts.records - state.counts.driver.records;
         if records > 0 {
@@ -367,7 +364,7 @@ impl PendingAnswers {
                 state.held_for_write.push_back(output);
             }
         }
-        // Who waits for room here must know of the progress that makes some.
+        // A caller that waits for room must learn of the progress that makes room.
         state.owner_cares |= !state.has_room(filing.room);
         let wake = state.wake_sync_thread();
         drop(state);
@@ -382,7 +379,7 @@ impl PendingAnswers {
         }
     }
 
-    /// Fails everything that waits, and the sync thread's further work. The first reason is kept.
+    /// Fails everything that waits, and the sync thread's further work. Keeps the first reason.
     pub(crate) fn fail(
         &self,
         reason: StopReason,
@@ -406,7 +403,7 @@ impl PendingAnswers {
         }
     }
 
-    /// The log has news: for a thread of the log's.
+    /// The log has news. Called by a thread of the log.
     pub(crate) fn tell(&self) {
         let mut state = self.lock();
         state.is_told = true;
@@ -418,7 +415,7 @@ impl PendingAnswers {
         }
     }
 
-    /// Has the sync thread sync what there is and end.
+    /// Tells the sync thread to sync the rest and end.
     pub(crate) fn finish(&self) {
         self.lock().finishing = true;
         self.work.notify_one();
@@ -435,10 +432,10 @@ impl PendingAnswers {
         }
     }
 
-    /// The sync thread. Ends after [`finish`](Self::finish), or at a failure, whose reason it gives.
+    /// Runs the sync thread. Ends after [`finish`](Self::finish), or at a failure, whose reason it returns.
     ///
-    /// One sync covers everything submitted before it, and there is no timer in the way of an answer
-    /// that waits: while as many syncs are on their way as there may be, the next group gathers.
+    /// One sync covers everything submitted before it, and no timer delays an answer that waits:
+    /// while the most allowed syncs are in flight, the next group gathers.
     pub(crate) fn run(
         &self,
         log: &dyn LogProgress,
@@ -469,7 +466,7 @@ impl PendingAnswers {
             } else {
                 drop(state);
             }
-            // First the failure: with a certain one, what is written by then is all that is.
+            // The failure first: after a certain one, the log's progress at that time is final.
             let failure = (was_told || started.is_err()).then(|| log.failure());
             let (failure, progress) = (failure.flatten(), log.now());
 
@@ -480,7 +477,7 @@ impl PendingAnswers {
             if state.progress.durable > before.durable {
                 self.reached.notify_all();
             }
-            // A sync is never tried again: the pages may be gone, and the next try would succeed.
+            // A sync is never tried again: the pages may be gone, and the next attempt would succeed.
             let is_certain = failure
                 .as_ref()
                 .is_some_and(|why| !matches!(why, AppendError::Unknown(_)));
@@ -509,7 +506,7 @@ impl PendingAnswers {
         }
     }
 
-    /// Whether a sync is to begin now.
+    /// Whether a sync must begin now.
     fn is_sync_due(&self, state: &State) -> bool {
         let is_window_over = || {
             state.unsynced_records >= state.unsynced_max
@@ -520,7 +517,7 @@ impl PendingAnswers {
                 || state.unsynced_records > 0 && (state.finishing || is_window_over()))
     }
 
-    /// Until a sync is due, there is news, or there will be none of either.
+    /// Waits until a sync is due, there is news, or neither will come any more.
     fn wait_for_work<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         loop {
             let is_over = state.finishing && state.syncs.is_empty() && state.groups.is_empty();
@@ -548,7 +545,7 @@ impl PendingAnswers {
         }
     }
 
-    /// No code that can panic runs under the lock, so a poisoned lock is still good.
+    /// No code under the lock can panic, so a poisoned lock can still be used.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -562,7 +559,7 @@ mod tests {
 
     use super::*;
 
-    /// A log that is durable up to there after the next sync.
+    /// A log whose next sync makes it durable up to this position.
     struct SyncsUpTo(Position);
 
     impl LogProgress for SyncsUpTo {
@@ -621,7 +618,7 @@ mod tests {
     fn a_sync_that_ends_while_the_owner_decides_is_not_missed_by_whom_it_lets_wait() {
         let mut outputs = Vec::new();
         let pending = pending_with(&mut outputs);
-        // Nobody waits when the sync ends, so the owner is not told.
+        // No receive waits when the sync ends, so the owner is not told.
         pending
             .run(&SyncsUpTo(END), |_| {}, || panic!("nobody waits"))
             .unwrap();
@@ -631,7 +628,7 @@ mod tests {
         assert_eq!(file(END, 1), Filed::Wait);
     }
 
-    /// Nobody waits for them, so nothing but their window has them synced, or the end.
+    /// No answer waits for them, so only their window, or the end, causes a sync.
     #[test]
     fn records_that_came_during_a_sync_are_left_for_the_next_one() {
         struct Busy<'a>(&'a PendingAnswers, AtomicU64);
@@ -713,7 +710,7 @@ mod tests {
             wakes(1, 0, later),
             "its window ends before the one slept for"
         );
-        // An answer may come to wait for a record of an earlier group.
+        // An answer may begin to wait for a record of an earlier group.
         assert!(wakes(0, 9, SyncThread::Idle));
         assert!(!wakes(3, 9, SyncThread::Awake));
     }

@@ -11,18 +11,18 @@ use crate::{
     sync::{Condvar, Mutex, MutexGuard, oneshot, thread},
 };
 
-/// Threads at most. Reads of a remote log share a connection, on which that many can be under way; a disk is
-/// busy with that many, too.
+/// The most threads. Reads of a remote log share a connection that can have so many in flight, and
+/// so many also keep a disk busy.
 const THREADS_MAX: usize = 16;
 
-/// Reads at most that wait for a thread. Beyond it they are refused as
+/// The most reads that wait for a thread. Further ones fail with
 /// [`Overloaded`](EngineError::Overloaded).
 const WAITING_MAX: usize = 20_000;
 
-/// Does what may block on threads of its own, which are started when they are first needed and end with
-/// the engine.
+/// Runs jobs that may block on its own threads, which are started when they are first needed and
+/// end with the engine.
 pub(crate) struct Readers {
-    /// What the threads are called.
+    /// The threads' name.
     name: String,
     state: Mutex<State>,
     work: Condvar,
@@ -34,9 +34,9 @@ type Job = Box<dyn FnOnce() + Send>;
 struct State {
     waiting: VecDeque<Job>,
     threads: usize,
-    /// Of them, those that wait for something to do.
+    /// Threads that wait for a job.
     idle: usize,
-    /// A thread with nothing to do ends.
+    /// Threads without a job end.
     ending: bool,
 }
 
@@ -49,11 +49,12 @@ impl Readers {
         })
     }
 
-    /// Does `job` on one of the threads. A caller that gives up meanwhile drops what it brings, or, as long
-    /// as it was not begun, the job.
+    /// Runs `job` on one of the threads. If the caller gives up meanwhile, the result is dropped,
+    /// or the job itself if it has not begun.
     ///
     /// # Errors
-    /// [`EngineError::Overloaded`] if too many wait, or no thread can be started; the job is dropped then.
+    /// [`EngineError::Overloaded`] if too many jobs wait, or no thread can be started; the job is
+    /// then dropped.
     pub(crate) async fn run<T: Send + 'static>(
         self: &Arc<Self>,
         job: impl FnOnce() -> T + Send + 'static,
@@ -64,7 +65,7 @@ impl Readers {
                 drop(sender.send(job()));
             }
         }))?;
-        // Only a panic leaves it unanswered.
+        // Only a panic leaves it without an answer.
         done.await.map_err(|_gone| EngineError::UnknownOutcome {
             cause: UnknownCause::NoAnswer,
         })
@@ -77,7 +78,7 @@ impl Readers {
             return Err(EngineError::Overloaded);
         }
         state.waiting.push_back(job);
-        // Some may have been told of what came before this.
+        // Some idle threads may already have been woken for earlier jobs.
         if state.waiting.len() <= state.idle {
             self.work.notify_one();
         } else if state.threads < THREADS_MAX {
@@ -94,7 +95,7 @@ impl Readers {
                     drop(job);
                     return Err(EngineError::Overloaded);
                 }
-                // The others come to it.
+                // The existing threads will run it.
                 Err(_) => {}
             }
         }
@@ -106,7 +107,7 @@ impl Readers {
         loop {
             if let Some(job) = state.waiting.pop_front() {
                 drop(state);
-                // A panic is a bug of ours. Its caller is told; the others are served.
+                // A panic is a bug of ours. Its caller gets an error, and the others are served.
                 let _told = panic::catch_unwind(AssertUnwindSafe(job));
                 state = self.lock();
             } else if state.ending {
@@ -123,7 +124,7 @@ impl Readers {
         }
     }
 
-    /// Lets the threads end when they have done what waits. Waits for none: storage may be stuck.
+    /// Tells the threads to end after the waiting jobs. Does not wait for them: storage may hang.
     pub(crate) fn end(&self) {
         let mut state = self.lock();
         state.ending = true;
@@ -131,7 +132,7 @@ impl Readers {
         self.work.notify_all();
     }
 
-    /// Jobs run outside the lock, so a poisoned lock is still good.
+    /// Jobs run outside the lock, so a poisoned lock can still be used.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

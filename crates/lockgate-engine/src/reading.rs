@@ -6,17 +6,17 @@ use bytes::Bytes;
 use lockgate_core::{Location, LogReader, MessageId, Position, ReadError};
 use lockgate_machine::{StoredMessage, read_message};
 
-/// Messages that are read one after the other; their records are read all at once.
+/// Reads messages one after the other; their records are read all at once.
 pub(crate) struct Reading<'a> {
     reader: &'a dyn LogReader,
-    /// Records that were read, in the order of the messages.
+    /// Records that were read already, in the order of the messages.
     ahead: VecDeque<(Position, Result<Bytes, ReadError>)>,
     /// Consecutive messages of one record share it.
     last: Option<(Position, Bytes)>,
 }
 
 impl<'a> Reading<'a> {
-    /// May wait for storage.
+    /// Reading may wait for storage.
     pub(crate) fn of(reader: &'a dyn LogReader, places: impl Iterator<Item = Location>) -> Self {
         let positions = positions(places);
         let records = reader.read_all(&positions);
@@ -27,8 +27,8 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Waits for nothing, nor does reading the messages one after the other: every record is there. `None`
-    /// if that cannot be.
+    /// Reads all records without waiting, so that reading the messages does not wait either. `None`
+    /// if that is not possible.
     pub(crate) fn at_once(
         reader: &'a dyn LogReader,
         places: impl Iterator<Item = Location>,
@@ -74,7 +74,7 @@ impl<'a> Reading<'a> {
         }
         let record = match self.ahead.pop_front_if(|(position, _)| *position == at) {
             Some((_, record)) => record,
-            // It could not be read for a message before this one, which has the reason.
+            // Reading stopped at an earlier message, which has the error.
             None => self.reader.read(at),
         }?;
         self.last = Some((at, record.clone()));

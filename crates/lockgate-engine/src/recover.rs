@@ -1,4 +1,4 @@
-//! Starts: recovers a log and makes a driver that serves it.
+//! Starts: recovers a log and makes a driver for it.
 
 use lockgate_core::{
     BootId, Epoch, Incarnation, Log, LogCapabilities, LogError, LogSource, MachineTime, Millis,
@@ -12,13 +12,13 @@ use lockgate_machine::{
 };
 
 use crate::{
-    Driver, EngineOptions, StartError, StartReport, Ticket, WithoutQueue,
+    Driver, EngineOptions, SnapshotError, StartError, StartReport, Ticket, WithoutQueue,
     maintenance::Plan,
     missing::{Lacking, MissingPart},
     sync::{Instant, mpsc, thread},
 };
 
-/// What a start brings along: readings of the clock, and randomness.
+/// The inputs of a start: the clock's readings, and randomness.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Beginning {
     /// The wall clock's reading.
@@ -28,19 +28,19 @@ pub struct Beginning {
     pub boot_id: BootId,
     /// Drawn for this start.
     pub incarnation: Incarnation,
-    /// Drawn for this start; the shard keeps the first it was given.
+    /// Drawn for this start; the shard keeps the first one that it was given.
     pub secret: [u8; 32],
 }
 
 impl<T: Ticket> Driver<T> {
-    /// Recovers the shard that is kept in `storage` and begins a new term, synced before this returns.
+    /// Recovers the shard in `storage` and begins a new term, synced before this returns.
     ///
-    /// Recovering is loading the newest snapshot that is whole and folding all records behind it
-    /// again: what was ever decided is there, and nothing is decided anew. A thread of its own
-    /// reads and decodes the records meanwhile.
+    /// Recovery loads the newest intact snapshot and folds all records behind it again. Everything
+    /// that was ever decided is in them, and nothing is decided anew. Another thread reads and
+    /// decodes the records meanwhile.
     ///
-    /// `begin` is called once, when the log is claimed. An owner before this one goes on writing until then, and the
-    /// clock must not be read before the last instant it writes down.
+    /// `begin` is called once, when the log is claimed. The previous owner may write until then,
+    /// and the clock must not be read before the last instant in its records.
     ///
     /// # Errors
     /// See [`StartError`].
@@ -54,7 +54,7 @@ impl<T: Ticket> Driver<T> {
         log.claim().map_err(StartError::Recover)?;
         let beginning = begin();
         let survey = Survey::of(&mut *log, &*snapshots, options)?;
-        // From here on the start changes something.
+        // From here on the start changes the log.
         log.apply_recovery().map_err(StartError::Recover)?;
         for &at in &survey.aside {
             let aside = snapshots.set_aside(at);
@@ -87,13 +87,13 @@ impl<T: Ticket> Driver<T> {
         let mut driver = Self::new(machine, storage, term.epoch, clock_offset, plan, options);
         driver.begin(&command, now)?;
         driver.drop_lost(&lacking.lost, now)?;
-        // Also for what was recovered: after a mere kill it may be in the system's cache only.
+        // Also for recovered records: after a mere kill they may only be in the system's cache.
         let durable = driver.log.progress().sync().map_err(StartError::Sync)?;
         driver.reached(durable);
         if !recovered.missing.is_empty() {
             driver.leave_behind(now);
         }
-        // So that nobody takes a disk for empty before maintenance has looked.
+        // So that the space is known before maintenance checks it.
         driver.maintenance.space = driver.log.space();
 
         report.count(&driver.machine, now);
@@ -113,8 +113,8 @@ impl<T: Ticket> Driver<T> {
         machine_time(self.clock_offset, since_boot)
     }
 
-    /// Takes a snapshot of what a start has made of a log with missing records, so that the next start begins
-    /// behind them and need not be told again to do without. If it cannot be taken, the next start is
+    /// Takes a snapshot after a start on a log with missing records, so that the next start begins
+    /// behind them and needs no permission to do without. If the snapshot fails, the next start is
     /// refused as this one would have been.
     fn leave_behind(&mut self, now: Now) {
         if let Err(error) = self.snapshot_now(now) {
@@ -138,17 +138,17 @@ pub(crate) fn for_each_queue(machine: &Machine, now: Now, mut visit: impl FnMut(
     loop {
         let page = Query::ListQueues(ListQueues {
             prefix: String::new(),
-            after: after.take(),
+            after,
             limit: 1_000,
         });
-        let Ok(QueryReply::Queues(QueuePage { queues, more })) = machine.query(&page, now) else {
+        let Ok(QueryReply::Queues(QueuePage { queues, next })) = machine.query(&page, now) else {
             return;
         };
-        after = queues.last().map(|queue| queue.name.clone());
         queues.into_iter().for_each(&mut visit);
-        if !more || after.is_none() {
+        if next.is_none() {
             return;
         }
+        after = next;
     }
 }
 
@@ -163,22 +163,21 @@ impl StartReport {
     }
 }
 
-/// What a start would make of a shard. See [`try_start`].
+/// The result of a trial start. See [`try_start`].
 #[derive(Debug)]
 pub struct Trial {
     /// The state that it would serve.
     pub machine: Machine,
-    /// What it would tell.
+    /// The report that it would give.
     pub report: StartReport,
-    /// Behind the last record there is.
+    /// The end of the last record.
     pub tail: Position,
 }
 
-/// Finds out what [`Driver::recover`] would make of a shard that is only looked at: writes nothing, and
-/// deposes nobody.
+/// Finds out what [`Driver::recover`] would do with a shard: writes nothing, and deposes nobody.
 ///
 /// # Errors
-/// With what the start would be refused.
+/// The error of the start.
 pub fn try_start(
     source: &mut dyn LogSource,
     snapshots: &dyn SnapshotStore,
@@ -207,9 +206,10 @@ pub fn try_start(
     })
 }
 
-/// Refuses a start on what somebody else may own, before that one is deposed, as far as little reading tells:
-/// another shard's number, what a newer version wrote lately, snapshots of which none can be begun to load, parts of the log that are
-/// not there. The rest is found out when the log is claimed; what is refused here would be refused then.
+/// Refuses a start before it deposes a possible other owner, as far as a little reading shows a
+/// reason: another shard's number, recent records of a newer version, no snapshot that begins to
+/// load, or missing parts of the log. The rest is found out when the log is claimed. What is
+/// refused here would also be refused then.
 fn look_first(
     log: &dyn Log,
     store: &dyn SnapshotStore,
@@ -228,7 +228,7 @@ fn look_first(
             match begin_loading(store, at, &limits) {
                 Ok(shard) => (from, held) = (Some(at), shard),
                 // Whether it can be loaded is not known.
-                Err(LoadError::Read(ReadError::Log(error)))
+                Err(SnapshotError::Read(ReadError::Log(error)))
                     if !matches!(error, LogError::NewerFormat { .. }) =>
                 {
                     return Ok(());
@@ -243,10 +243,13 @@ fn look_first(
         if from >= preview.trimmed {
             break from;
         }
-        // The owner may have removed what was listed, when there were newer ones.
+        // The owner may have removed listed snapshots because it has newer ones.
         let now = store.list().map_err(StartError::Recover)?;
         if now == listed {
-            return Err(no_snapshot(preview.trimmed, unreadable));
+            return Err(StartError::NoSnapshot {
+                trimmed: preview.trimmed,
+                unreadable,
+            });
         }
         listed = now;
     };
@@ -269,7 +272,7 @@ fn look_first(
                     source: error.into(),
                 });
             }
-            // What cannot be decoded is counted, by the start.
+            // The start itself counts what cannot be decoded.
             Err(_) => {}
         }
     }
@@ -289,42 +292,32 @@ fn look_first(
     })
 }
 
-/// Loads the first piece of a snapshot, which tells the shard's number.
+/// Loads the first piece of a snapshot, which contains the shard's number.
 fn begin_loading(
     store: &dyn SnapshotStore,
     at: Position,
     limits: &MachineLimits,
-) -> Result<Option<ShardId>, LoadError> {
+) -> Result<Option<ShardId>, SnapshotError> {
     let mut loader = ImageLoader::new(limits.clone());
     match store.open(at)?.next_piece()? {
         Some(piece) => loader.piece(&piece)?,
-        // There is none: it says what is wrong.
+        // The snapshot is empty; the error says what is wrong.
         None => return Ok(loader.finish()?.shard()),
     }
     Ok(loader.shard())
 }
 
-/// The reason for which a snapshot cannot be loaded, unless the start is refused for it.
-fn refusing(at: Position, error: LoadError) -> Result<String, StartError> {
+/// Why a snapshot cannot be loaded, unless the start is refused for it.
+fn refusing(at: Position, error: SnapshotError) -> Result<SnapshotError, StartError> {
     match error {
-        LoadError::Read(ReadError::Log(source @ LogError::NewerFormat { .. })) => {
+        SnapshotError::Read(ReadError::Log(source @ LogError::NewerFormat { .. })) => {
             Err(StartError::Recover(source))
         }
-        LoadError::Image(error @ ImageError::NewerFormat { .. }) => {
+        SnapshotError::Image(error @ ImageError::NewerFormat { .. }) => {
             let source = error.into();
             Err(StartError::NewerFormat { at, source })
         }
-        error => Ok(with_sources(&error)),
-    }
-}
-
-fn no_snapshot(trimmed: Position, unreadable: Vec<(Position, String)>) -> StartError {
-    let explained = unreadable.into_iter();
-    StartError::NoSnapshot {
-        trimmed,
-        unreadable: explained
-            .map(|(at, reason)| format!("{at}: {reason}"))
-            .collect(),
+        error => Ok(error),
     }
 }
 
@@ -336,15 +329,15 @@ fn limits(capabilities: &LogCapabilities) -> MachineLimits {
     }
 }
 
-/// What there is to start on, found without changing anything.
+/// What a start can begin with, found without changing anything.
 struct Survey {
     started: Instant,
     machine: Machine,
-    /// The snapshot that was loaded, and its bytes.
+    /// The position of the loaded snapshot, and its bytes.
     at: Option<Position>,
     snapshot_bytes: u64,
     snapshots: Vec<Position>,
-    unreadable: Vec<(Position, String)>,
+    unreadable: Vec<(Position, SnapshotError)>,
     /// Of these, the ones that must never be loaded again.
     aside: Vec<Position>,
     undecodable: u64,
@@ -355,7 +348,7 @@ struct Survey {
     shard: ShardId,
 }
 
-/// The command with which a term begins.
+/// The first command of a term.
 struct FirstCommand {
     command: EngineCommand,
     term: Term,
@@ -383,7 +376,10 @@ impl Survey {
         })
         .map_err(StartError::Recover)?;
         if from < recovered.trimmed {
-            return Err(no_snapshot(recovered.trimmed, loaded.unreadable));
+            return Err(StartError::NoSnapshot {
+                trimmed: recovered.trimmed,
+                unreadable: loaded.unreadable,
+            });
         }
         if let Some(held) = machine.shard()
             && held != options.shard
@@ -391,7 +387,7 @@ impl Survey {
             let given = options.shard;
             return Err(StartError::OtherShard { held, given });
         }
-        if folding.begins_compacted && recovered.damaged.is_empty() {
+        if folding.begins_restored && recovered.damaged.is_empty() && folding.undecodable == 0 {
             return Err(StartError::UnfinishedRestore);
         }
         if let Some((at, error)) = folding.newer {
@@ -414,17 +410,24 @@ impl Survey {
                 without_queue,
             });
         }
-        // A snapshot that could not be loaded may be loadable the next time. What it was made of
-        // and is lost from the log since would then be there again, under what this term builds
-        // without it.
+        // A snapshot that could not be loaded now may load the next time. Records from before it that the log
+        // has lost since would then be back, together with what this term does without them.
         let is_told_apart = |at: Position| {
             folding.undecodable > 0 || recovered.damaged.iter().any(|range| range.from < at)
         };
-        if let Some((at, error)) = loaded.unread
+        // The newest that storage did not hand over: it may be whole, and hold all that is lost from the
+        // source.
+        let unread = loaded
+            .unreadable
+            .iter()
+            .find_map(|(at, error)| match error {
+                SnapshotError::Read(ReadError::Log(error)) => Some((*at, error)),
+                _ => None,
+            });
+        if let Some((at, error)) = unread
             && is_told_apart(at)
         {
-            // It may be whole, and hold all that is lost from the source.
-            return Err(StartError::Recover(error));
+            return Err(StartError::Recover(error.clone()));
         }
         let aside = loaded.unreadable.iter().map(|(at, _)| *at);
         let aside = aside.filter(|at| is_told_apart(*at)).collect();
@@ -445,7 +448,7 @@ impl Survey {
         })
     }
 
-    /// The snapshots up to the one that was loaded.
+    /// The snapshots up to the loaded one.
     fn snapshots_known(&self) -> Vec<Position> {
         let from = self.at.unwrap_or_default();
         let known = self.snapshots.iter().copied();
@@ -476,13 +479,17 @@ impl Survey {
         }
     }
 
-    /// What there is to tell but for the counts of the queues.
+    /// The report, without the counts of the queues.
     fn report(&self, term: Term) -> StartReport {
         StartReport {
             term,
             snapshot: self.at,
             snapshot_bytes: self.snapshot_bytes,
-            snapshots_unreadable: self.unreadable.clone(),
+            snapshots_unreadable: self
+                .unreadable
+                .iter()
+                .map(|(at, error)| (*at, with_sources(error)))
+                .collect(),
             records: self.recovered.records,
             bytes: self.recovered.bytes,
             damaged: self.recovered.damaged.clone(),
@@ -491,28 +498,25 @@ impl Survey {
             without_queue: self.without_queue,
             undecodable: self.undecodable,
             tail_bytes_cut: self.recovered.tail_bytes_cut,
-            // A term ends behind its last snapshot. With nothing there, the one that took the
-            // snapshot did not come to its end.
+            // A term ends behind its last snapshot. With nothing behind the snapshot, the term that
+            // took it did not end.
             crashed: (self.recovered.records > 0 || self.at.is_some()) && !self.ended,
             ..StartReport::default()
         }
     }
 }
 
-/// The state of the newest snapshot that can be loaded, or of none.
+/// The state of the newest snapshot that can be loaded, or an empty one.
 struct Loaded {
     machine: Machine,
     at: Option<Position>,
     bytes: u64,
     /// Newer ones that could not be loaded.
-    unreadable: Vec<(Position, String)>,
-    /// The newest of them that storage did not hand over: nobody knows what is in it.
-    unread: Option<(Position, LogError)>,
+    unreadable: Vec<(Position, SnapshotError)>,
 }
 
 fn load_snapshot(store: &dyn SnapshotStore, limits: &MachineLimits) -> Result<Loaded, StartError> {
     let mut unreadable = Vec::new();
-    let mut unread = None;
     for at in store.list().map_err(StartError::Recover)? {
         match load(store, at, limits) {
             Ok((machine, bytes)) => {
@@ -521,33 +525,22 @@ fn load_snapshot(store: &dyn SnapshotStore, limits: &MachineLimits) -> Result<Lo
                     at: Some(at),
                     bytes,
                     unreadable,
-                    unread,
                 });
             }
-            Err(LoadError::Read(ReadError::Log(source @ LogError::NewerFormat { .. }))) => {
-                return Err(StartError::Recover(source));
-            }
             // It says nothing about the snapshot, and an older one needs a file as well.
-            Err(LoadError::Read(ReadError::Log(LogError::Disk(error))))
+            Err(SnapshotError::Read(ReadError::Log(LogError::Disk(error))))
                 if error.is_out_of_descriptors() =>
             {
                 return Err(StartError::Recover(error.into()));
             }
-            Err(LoadError::Image(error @ ImageError::NewerFormat { .. })) => {
-                let source = error.into();
-                return Err(StartError::NewerFormat { at, source });
-            }
             Err(error) => {
-                let reason = with_sources(&error);
+                let error = refusing(at, error)?;
                 tracing::error!(
                     position = %at,
-                    error = reason,
+                    error = with_sources(&error),
                     "a snapshot cannot be loaded"
                 );
-                unreadable.push((at, reason));
-                if let LoadError::Read(ReadError::Log(error)) = error {
-                    unread.get_or_insert((at, error));
-                }
+                unreadable.push((at, error));
             }
         }
     }
@@ -556,17 +549,7 @@ fn load_snapshot(store: &dyn SnapshotStore, limits: &MachineLimits) -> Result<Lo
         at: None,
         bytes: 0,
         unreadable,
-        unread,
     })
-}
-
-/// Why one snapshot cannot be loaded.
-#[derive(Debug, thiserror::Error)]
-enum LoadError {
-    #[error(transparent)]
-    Read(#[from] ReadError),
-    #[error(transparent)]
-    Image(#[from] ImageError),
 }
 
 /// How many batches of records are read ahead.
@@ -576,7 +559,7 @@ fn load(
     store: &dyn SnapshotStore,
     at: Position,
     limits: &MachineLimits,
-) -> Result<(Machine, u64), LoadError> {
+) -> Result<(Machine, u64), SnapshotError> {
     let mut reader = store.open(at)?;
     let bytes = reader.total_bytes();
     let mut loader = ImageLoader::new(limits.clone());
@@ -586,11 +569,10 @@ fn load(
     Ok((loader.finish()?, bytes))
 }
 
-/// Bytes of records that are handed at a time from the thread that reads and decodes to the one that
-/// folds.
+/// Bytes of records that the reading and decoding thread passes to the folding thread at a time.
 const BATCH_BYTES: usize = 256 << 10;
 
-/// Recovers the log on a thread of its own, which decodes too, and folds on this one.
+/// Recovers the log and decodes its records on another thread, and folds them on this one.
 fn read_ahead(
     log: &mut dyn LogSource,
     (from, lowest): (Position, Epoch),
@@ -598,7 +580,7 @@ fn read_ahead(
     mut fold: impl FnMut(&RecordBatch),
 ) -> Result<RecoveryReport, LogError> {
     let (sender, batches) = mpsc::sync_channel::<RecordBatch>(AHEAD);
-    // What was folded goes back, for the memory of the next ones.
+    // Folded batches go back, to reuse their memory.
     let (folded, done) = mpsc::channel::<RecordBatch>();
     thread::scope(|scope| {
         let recovering = scope.spawn(move || {
@@ -606,7 +588,7 @@ fn read_ahead(
                 decoder.push(&record.payload, record.position);
                 if decoder.bytes() >= BATCH_BYTES {
                     let next = done.try_recv().unwrap_or_default();
-                    // The other side takes all there is.
+                    // The other side takes all batches.
                     let _taken = sender.send(decoder.take(next));
                 }
             });
@@ -629,21 +611,21 @@ pub(crate) fn machine_time(offset: i64, since_boot: Millis) -> MachineTime {
     MachineTime(since_boot.saturating_add_signed(offset))
 }
 
-/// What the term records as its boot: leases are held back if storage is in another life than at `last`.
+/// The boot id that the term records: leases are held back if storage may have lost records since `last`.
 fn boot_id(unsynced: Unsynced, last: BootId, beginning: &Beginning) -> BootId {
     match unsynced {
         Unsynced::AskBootId => beginning.boot_id,
         Unsynced::Kept => beginning.boot_id.with_storage_of(last),
-        // Drawn for this start, so that it is a life that no other term was in.
+        // Drawn for this start, so that it differs from that of every other term.
         Unsynced::MayBeLost => beginning
             .boot_id
             .with_storage(beginning.incarnation.0.to_le_bytes()),
     }
 }
 
-/// Within one boot machine time goes on as if nothing had been, so that a lease runs on while the
-/// process is down. After a reboot nobody knows how long it was: machine time goes on from the last
-/// logged instant, which makes leases last longer than promised, never shorter.
+/// Within one boot, machine time continues without a gap, so that a lease runs on while the process
+/// is down. After a reboot the gap is unknown: machine time continues from the last logged instant,
+/// so that leases last longer than promised, never shorter.
 fn clock_offset(last: ClockState, beginning: &Beginning) -> i64 {
     let kept = machine_time(last.clock_offset, beginning.since_boot);
     if last.boot_id.has_clock_of(beginning.boot_id) && kept >= last.now.machine {
@@ -657,21 +639,20 @@ fn clock_offset(last: ClockState, beginning: &Beginning) -> i64 {
     }
 }
 
-/// What there is to know of the records beside what they do.
+/// Facts about the records besides their effects.
 #[derive(Default)]
 struct Folding {
     undecodable: u64,
-    /// The last record ends a term in good order.
+    /// The last record ends a term in order.
     ended: bool,
-    /// A message lives here that no owner ever accepted: what a restore left that did not come to
-    /// its snapshot.
-    begins_compacted: bool,
+    /// The log does not begin with a term: a restore was not finished, so there is no snapshot.
+    begins_restored: bool,
     newer: Option<(Position, DecodeError)>,
     /// The record folded last.
     last: Position,
-    /// The records with an effect that named something that is not there, in order.
+    /// Records with an effect on something that does not exist, in order.
     ignored: Vec<Position>,
-    /// Such effects so far, those before the snapshot included.
+    /// The number of such effects so far, including those before the snapshot.
     effects_ignored: u64,
 }
 
@@ -688,7 +669,7 @@ impl Folding {
         self.note_ignored(machine);
     }
 
-    /// Sees the machine after the last record was folded.
+    /// Checks the machine after the last record was folded.
     fn note_ignored(&mut self, machine: &Machine) {
         let effects_ignored = machine.effects_ignored();
         if effects_ignored > self.effects_ignored {
@@ -697,21 +678,21 @@ impl Folding {
         }
     }
 
-    /// Sees a record, and the machine before it is folded.
+    /// Checks a record before it is folded.
     fn look(&mut self, machine: &Machine, record: BatchRecord<'_>) {
         self.note_ignored(machine);
         let position = record.position;
         self.last = position;
         self.ended = matches!(record.only_effect, Some(Effect::TermEnded { .. }));
-        self.begins_compacted |=
-            matches!(record.only_effect, Some(Effect::Compacted(_))) && machine.shard().is_none();
+        self.begins_restored |= matches!(record.only_effect, Some(Effect::Advanced { .. }))
+            && machine.shard().is_none();
         match record.error {
             None => {}
             Some(error @ DecodeError::NewerFormat { .. }) => {
                 self.newer.get_or_insert_with(|| (position, error.clone()));
             }
-            // Its checksum is good, so it was written like this: by a fault of ours or of memory.
-            // Stopping here would hold everything else hostage.
+            // Its checksum is good, so it was written like this, because of a bug or a memory
+            // error. Stopping here would make everything else unavailable.
             Some(error) => {
                 self.undecodable += 1;
                 tracing::error!(

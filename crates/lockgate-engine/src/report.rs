@@ -6,54 +6,54 @@ use lockgate_core::{DamagedRange, Position, Term};
 
 use crate::{MissingPart, WithoutQueue};
 
-/// Tells the operator what recovery found and did.
+/// What recovery found and did, for the operator.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct StartReport {
     /// The term that was begun.
     pub term: Term,
-    /// The position of the loaded snapshot; the records are those behind it. `None`: there is no
-    /// snapshot, and the records are all there ever were.
+    /// The position of the loaded snapshot; the records counted here are behind it. `None`: there
+    /// is no snapshot, and they are all records of the log.
     pub snapshot: Option<Position>,
     /// Bytes of that snapshot.
     pub snapshot_bytes: u64,
-    /// Newer snapshots that could not be loaded, and why. What they held was recovered from an older
-    /// one and the log.
+    /// Newer snapshots that could not be loaded, with the reasons. Their contents were recovered
+    /// from an older one and the log.
     pub snapshots_unreadable: Vec<(Position, String)>,
     pub records: u64,
     /// Bytes of those records in the log.
     pub bytes: u64,
-    /// Stretches of the log that were durable once and cannot be read any more; set aside.
+    /// Parts of the log that were durable once and cannot be read any more. Their segments are set aside.
     pub damaged: Vec<DamagedRange>,
     /// Parts of the log that are missing and were needed, although the start was not refused: the
-    /// loss was [accepted](crate::EngineOptions::accept_loss), or the part [may have been given
-    /// back](MissingPart::may_be_given_back). Their messages were dropped as damaged.
+    /// loss was [accepted](crate::EngineOptions::accept_loss), or the part [may have been
+    /// released](MissingPart::may_be_given_back). Their messages were dropped as damaged.
     pub missing: Vec<MissingPart>,
     /// Parts of the log that are too short for the messages that have their bytes in them. A
     /// message whose bytes are missing is dropped as damaged when it comes up for delivery.
     pub cut_short: Vec<MissingPart>,
     /// Messages that are in the log but lost, because their queue was created in a part that is
-    /// damaged or missing. Nobody can do anything with them, and no queue counts them.
+    /// damaged or missing. They cannot be used, and no queue counts them.
     pub without_queue: WithoutQueue,
-    /// Records whose checksum is good and whose content makes no sense. They were skipped.
+    /// Records with a good checksum that cannot be decoded. They were skipped.
     pub undecodable: u64,
-    /// Bytes of a torn tail that were cut. Nobody was ever told that they are durable.
+    /// Bytes of a torn tail that were cut. No caller was told that they are durable.
     pub tail_bytes_cut: u64,
-    /// How long it took until the engine could serve.
+    /// How long the start took until the engine could serve.
     pub duration: Duration,
     /// How many queues there are.
     pub queues: u64,
     /// How many messages there are, in any state.
     pub messages: u64,
-    /// How many messages answered at level `memory` crashes have taken at most, over the life of
+    /// The most messages answered at level `memory` that crashes can have taken, over the life of
     /// the existing queues.
     pub possibly_lost: u64,
-    /// Whether the last term did not end in good order: the last record does not end a term.
+    /// Whether the previous term did not end in order: its last record is no end of a term.
     pub crashed: bool,
 }
 
 impl StartReport {
-    /// Tells whether everything that was ever promised is still there.
+    /// Whether everything that was ever promised is still there.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.damaged.is_empty()

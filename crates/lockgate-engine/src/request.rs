@@ -1,4 +1,4 @@
-//! The requests that a driver gets, and its answers.
+//! The requests to a driver, and its answers.
 
 use std::marker::PhantomData;
 
@@ -9,33 +9,30 @@ use lockgate_machine::{
 };
 use smallvec::SmallVec;
 
-/// Something a caller wants done, with the ticket under which the answer comes back.
+/// Work for a driver, with the ticket of its answer.
 #[derive(Debug)]
 pub struct Request<T> {
-    /// What is wanted.
     pub work: Work,
-    /// Whom to answer.
     pub ticket: T,
 }
 
-/// What a caller can want.
+/// The kinds of work.
 #[derive(Debug)]
 pub enum Work {
-    /// Commands, each decided and logged on its own, answered together.
+    /// Commands, each decided and logged separately, answered together.
     Commands(SmallVec<[Command; 1]>),
-    /// What the engine asks of itself, decided and logged like commands.
+    /// The engine's own commands, decided and logged like others.
     Engine(SmallVec<[EngineCommand; 1]>),
-    /// Leases on what is leasable, or on what becomes so until an instant.
+    /// Leases on messages that are leasable now, or become so before `until`.
     Receive {
-        /// From where, how many, for whom.
         receive: Receive,
-        /// How long to wait for a first message. `None`: not at all.
+        /// Until when to wait for a first message. `None`: do not wait.
         until: Option<MachineTime>,
     },
     Query(Query),
 }
 
-/// The answer to a [`Work`], of its kind.
+/// The answer to a [`Work`] of the same kind.
 #[derive(Debug)]
 pub enum Answer {
     /// One result per command, in order.
@@ -46,7 +43,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// About how much memory it takes, in bytes.
+    /// The approximate memory of the answer, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Self>()
             + match self {
@@ -72,7 +69,7 @@ impl Answer {
 }
 
 impl Work {
-    /// What it will ask of the machine.
+    /// What the work will need from the machine.
     pub(crate) fn upcoming(&self) -> impl Iterator<Item = Upcoming<'_>> {
         let (commands, receive) = match self {
             Self::Commands(commands) => (&commands[..], None),
@@ -82,7 +79,7 @@ impl Work {
         commands.iter().map(Upcoming::Command).chain(receive)
     }
 
-    /// About how many messages it may be.
+    /// The most messages that the work may concern, approximately.
     pub(crate) fn messages_max(&self) -> usize {
         match self {
             Self::Commands(commands) => commands.len(),
@@ -92,7 +89,7 @@ impl Work {
         }
     }
 
-    /// Whether all of it makes load and frees none, so that it may be shed.
+    /// Whether the work adds load and reduces none, so that it may be refused under load.
     pub(crate) fn is_send(&self) -> bool {
         match self {
             Self::Commands(commands) => commands
@@ -102,7 +99,7 @@ impl Work {
         }
     }
 
-    /// Bytes of the records it will make, as far as it tells, roughly.
+    /// The approximate bytes of its records, as far as the request shows.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Commands(commands) => commands.iter().map(command_bytes).sum(),
@@ -112,8 +109,8 @@ impl Work {
     }
 }
 
-/// Commands of one kind for [`Engine::submit_all`](crate::Engine::submit_all), in the order in which they are
-/// decided.
+/// Commands of one type for [`Engine::submit_all`](crate::Engine::submit_all), in the order in
+/// which they are decided.
 #[derive(Clone, Debug)]
 pub struct Batch<C> {
     commands: SmallVec<[Command; 1]>,
@@ -183,12 +180,12 @@ impl From<EngineCommand> for Work {
     }
 }
 
-/// An upper bound for what a record says about a message beside its variable parts, and about most
-/// settles and other small effects.
+/// An upper bound on a record's bytes for a message besides its variable parts; most settles and
+/// other small effects take about as much.
 const FIXED_BYTES: usize = 256;
 
-/// About how many bytes the record of the command's effects will have, as far as the command tells: what it
-/// takes of the inbox. What the log reserves is what the record does have.
+/// The approximate bytes of the record with the command's effects, which count in the inbox. The
+/// log later reserves the exact bytes.
 fn command_bytes(command: &Command) -> usize {
     match command {
         Command::Send(send) => message_bytes(&send.message),

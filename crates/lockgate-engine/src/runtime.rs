@@ -1,4 +1,4 @@
-//! The threads around the driver: one owns it, one syncs.
+//! The threads around the driver: one owns it, one syncs the log.
 
 use std::{
     io::Write,
@@ -53,9 +53,9 @@ pub(crate) struct Shared {
     reader: Arc<dyn LogReader>,
     readers: Arc<Readers>,
     pub(crate) pending: Arc<PendingAnswers>,
-    /// Rung when there may be something to do for maintenance.
+    /// Notified when maintenance may have work.
     maintenance: Notifier,
-    /// One at a time asks the owner for an overview.
+    /// Lets one caller at a time ask the owner for an overview.
     pub(crate) overview: Arc<Semaphore>,
     owner: Mutex<Option<JoinHandle<()>>>,
     overloaded: AtomicU64,
@@ -65,18 +65,18 @@ pub(crate) struct Shared {
     records_lost: u64,
 }
 
-/// How long the owner sleeps at most while something is due some day: the wall clock may step, and
+/// How long the owner sleeps at most while something has a deadline: the wall clock may step, and
 /// the computer may be suspended.
 const CLOCK_RECHECK: Duration = Duration::from_secs(1);
 
-/// How soon the owner looks again at something that is due and did not happen: for lack of log
-/// space, say.
+/// How soon the owner checks again for something that is due and did not happen, for example for
+/// lack of log space.
 const OVERDUE_RECHECK: Duration = Duration::from_millis(20);
 
-/// Messages whose memory is freed in one step beside the callers' work: some 100 µs.
+/// Messages whose memory is freed in one step alongside the callers' requests: about 100 µs.
 const HOUSEKEEPING_BUDGET: usize = 1_000;
 
-/// Starts an engine: recovery here, service on threads of its own.
+/// Starts an engine: recovers on this thread, then serves on its own threads.
 pub(crate) fn start(
     storage: Storage,
     clock: Arc<dyn Clock>,
@@ -96,7 +96,7 @@ pub(crate) fn start(
     let (mut driver, report) = Driver::recover(storage, &options, begin)?;
     driver.set_clock_drops(clock.dropped());
     let maintenance = options.maintenance.clone().unwrap_or_else(|| {
-        MaintenanceThreads::named(format!("{}-keep", options.thread_name), NonZeroUsize::MIN)
+        MaintenanceThreads::named(format!("{}-maint", options.thread_name), NonZeroUsize::MIN)
     });
     let shared = Arc::new(Shared {
         inbox: Arc::new(Inbox::new(&options)),
@@ -138,7 +138,7 @@ pub(crate) fn start(
     let sync_thread = spawn(format!("{}-sync", options.thread_name), {
         let (shared, log) = (shared.clone(), log.clone());
         move || {
-            // As for the owner: a panic is a bug of ours, and nobody may wait for ever.
+            // As for the owner: a panic is a bug of ours, and nothing may wait for ever.
             let synced = panic::catch_unwind(AssertUnwindSafe(|| {
                 shared.pending.run(
                     &*log,
@@ -153,7 +153,7 @@ pub(crate) fn start(
         }
     })?;
     let (log_maintenance, snapshots) = (driver.log.log_maintenance(), driver.snapshots());
-    // The owner comes first: maintenance asks it, and who gives maintenance up waits until it has been answered.
+    // The owner first: maintenance asks it, and dropping maintenance waits until it has answered.
     let (hand_over, helpers) = mpsc::sync_channel(1);
     let owner_thread = spawn(options.thread_name.clone(), {
         let shared = shared.clone();
@@ -172,7 +172,7 @@ pub(crate) fn start(
     match kept {
         Ok(maintenance) => {
             let sync = sync_thread;
-            // It waits for just that.
+            // The owner waits for exactly this.
             let _taken = hand_over.send(Helpers { sync, maintenance });
         }
         Err(error) => {
@@ -191,7 +191,7 @@ fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle
         .map_err(StartError::Threads)
 }
 
-/// Who works beside the owner. Both catch their own panics.
+/// The threads besides the owner. Both catch their own panics.
 struct Helpers {
     sync: JoinHandle<()>,
     maintenance: Place,
@@ -199,7 +199,7 @@ struct Helpers {
 
 /// The owner thread, from the first request to the last.
 fn own(shared: &Shared, driver: Driver<AnswerSender>, helpers: Helpers, options: &EngineOptions) {
-    // As below: also whoever waits for the end must be told of it.
+    // As below: a caller that waits for the end must learn of it.
     let ended = panic::catch_unwind(AssertUnwindSafe(|| {
         serve_and_end(shared, driver, helpers, options)
     }));
@@ -208,25 +208,25 @@ fn own(shared: &Shared, driver: Driver<AnswerSender>, helpers: Helpers, options:
         shared.failed(StopReason::Panicked);
         StopReason::Panicked
     });
-    // The log is free for another owner before anybody is told that this one has stopped.
+    // The log is released for another owner before anybody is told that this one has stopped.
     shared.status.send_replace(Status::Stopped { reason });
 }
 
-/// Serves, ends the term if all went well, and gives the log up. Why it ended.
+/// Serves, ends the term if all went well, and releases the log. Returns the reason of the end.
 fn serve_and_end(
     shared: &Shared,
     mut driver: Driver<AnswerSender>,
     helpers: Helpers,
     options: &EngineOptions,
 ) -> StopReason {
-    // A panic is a bug of ours. Callers must be told all the same, and none may wait for ever.
+    // A panic is a bug of ours. Callers must still get an error, and none may wait for ever.
     let served = panic::catch_unwind(AssertUnwindSafe(|| serve(shared, &mut driver, options)));
     if served.is_err() {
         shared.failed(StopReason::Panicked);
-        // Dropping their tickets tells them that the outcome is unknown.
+        // Dropping their tickets tells the callers that the outcome is unknown.
         let mut taken = Taken::default();
         while !mem::take(&mut taken).finished {
-            // Tasks too: whoever waits for one is told that there is no owner any more.
+            // Tasks too, so that a caller that waits for one learns that the owner is gone.
             taken.tasks.clear();
             shared
                 .inbox
@@ -246,7 +246,7 @@ fn serve_and_end(
         failed = Some(driver.fail(error));
     }
     if failed.is_none() && served.is_ok() {
-        // Everything is durable, and nobody else is at the log any more.
+        // Everything is durable, and nothing else uses the log any more.
         if let Err(error) = driver.final_snapshot(shared.now()) {
             tracing::warn!(
                 error = with_sources(&error),
@@ -256,7 +256,7 @@ fn serve_and_end(
         failed = driver.end_term(shared.now(), AnswerSender::nobody()).err();
     }
     if let Some(reason) = &failed {
-        // What was filed after the sync thread had gone.
+        // Answers that were filed after the sync thread had ended.
         shared.failed(reason.clone());
     }
     failed.unwrap_or(StopReason::ShutDown)
@@ -275,9 +275,9 @@ fn serve(shared: &Shared, driver: &mut Driver<AnswerSender>, options: &EngineOpt
         groups_max: driver.capabilities().groups_in_flight,
     };
     loop {
-        // A log that hangs holds up answers without end. Their requests then wait in the inbox, which
-        // is bounded and refuses sends; so they do while as many groups as may be are on their way, and
-        // the next one gathers. At the end all are taken: there will be no more.
+        // While the log hangs, answers pile up. Then requests stay in the inbox, which is bounded
+        // and refuses sends. They also stay there while as many groups are in flight as allowed, so
+        // that the next group gathers. At the end all are taken, because no more come.
         let has_room = shared.pending.has_room(room) || shared.inbox.is_closed();
         shared.inbox.take(
             timeout,
@@ -338,7 +338,7 @@ fn serve(shared: &Shared, driver: &mut Driver<AnswerSender>, options: &EngineOpt
             driver.end_waiters(&mut out);
         }
         for task in taken.tasks.drain(..) {
-            // A driver that has stopped may have decided what is not in the log.
+            // A driver that has stopped may have decided effects that are not in the log.
             if driver.stopped().is_none() {
                 task(driver, now);
             }
@@ -365,7 +365,7 @@ fn serve(shared: &Shared, driver: &mut Driver<AnswerSender>, options: &EngineOpt
             return;
         }
         let freeing = driver.housekeep(HOUSEKEEPING_BUDGET).is_unfinished();
-        // What was appended, or freed just now, may be worth a maintenance task.
+        // New or freed records may make a maintenance task worthwhile.
         let seen = mem::replace(&mut groups, driver.counts().groups);
         if mem::replace(&mut housekeeping, freeing) || groups != seen {
             shared.maintenance.notify();
@@ -378,7 +378,7 @@ fn serve(shared: &Shared, driver: &mut Driver<AnswerSender>, options: &EngineOpt
     }
 }
 
-/// How long there is nothing to do, as of a time that has passed; `None`: until somebody asks.
+/// How long there is nothing to do, as of a time that has passed; `None`: until a request comes.
 fn until_next(driver: &Driver<AnswerSender>, now: Now) -> Option<Duration> {
     let next = driver.next_deadline();
     let wall = next.wall.map(|at| at.since(now.wall));
@@ -398,11 +398,12 @@ impl Shared {
         }
     }
 
-    /// Reads the payloads of leases. A caller that gives up meanwhile has them given back.
+    /// Reads the payloads of leases. If the caller gives up meanwhile, the leases go back.
     ///
-    /// In the caller's task, if all are in the system's cache: that is a copy of about a microsecond, and handing
-    /// it to another thread and waking the caller again costs more than ten times that. Else on a thread of
-    /// the engine, because a disk, or another machine, may take as long as it likes.
+    /// Reads in the caller's task if all payloads are in the system's cache: copying takes about a
+    /// microsecond, while handing over to another thread and waking the caller again takes more
+    /// than ten times that. Otherwise reads on a thread of the engine, because a disk or another
+    /// machine may take any time.
     pub(crate) async fn read(
         self: &Arc<Self>,
         leases: Leases,
@@ -418,7 +419,7 @@ impl Shared {
         self.readers.run(read).await?
     }
 
-    /// Reads the payloads of messages somebody looks at, where [`read`](Self::read) does.
+    /// Reads the payloads of a peek in the same way as [`read`](Self::read).
     pub(crate) async fn read_page(
         self: &Arc<Self>,
         mut page: GuardedPage,
@@ -448,8 +449,8 @@ impl Shared {
             match reading.message(delivery.location, delivery.id) {
                 Ok(stored) => received.push(Received { delivery, stored }),
                 Err(ReadError::Log(error)) => {
-                    // Storage fails, which says nothing about the message. It and what comes behind
-                    // it, which may be of the same key, go back.
+                    // Storage fails, which says nothing about the message. Its lease and the later
+                    // ones, which may be of the same key, go back.
                     let at = delivery.location.position;
                     tracing::warn!(
                         position = %at,
@@ -470,7 +471,7 @@ impl Shared {
         Ok(ReceivedBatch::new(received, leases))
     }
 
-    /// Takes a backup in the thread that calls.
+    /// Takes a backup on the calling thread.
     pub(crate) fn backup(&self, out: &mut dyn Write) -> Result<BackupReport, BackupError> {
         let (sender, receiver) = mpsc::sync_channel(1);
         self.inbox.task(Box::new(move |driver, now| {
@@ -486,17 +487,17 @@ impl Shared {
             },
         };
         let (source, log_maintenance) = receiver.recv().map_err(|_gone| stopped())?;
-        // What a backup holds must be true whatever happens to the shard it was taken from.
+        // A backup must stay true whatever happens to the original shard.
         self.pending
             .wait_durable(source.position)
             .map_err(|reason| match reason {
                 Some(reason) => BackupError::Stopped { reason },
                 None => stopped(),
             })?;
-        // Once it has stopped, the log may be another owner's.
+        // Once the engine has stopped, the log may belong to another owner.
         let is_serving = || *self.status.borrow() == Status::Serving;
         let go_on = || is_serving().then_some(()).ok_or_else(stopped);
-        // And who has taken it over may have given back what was to be read, before that is known here.
+        // A new owner may have released the ranges that were read, before this process learns of it.
         let confirm = || {
             let checked = log_maintenance
                 .as_ref()
@@ -543,14 +544,14 @@ impl Shared {
         }
     }
 
-    /// Counts a request that did not get in.
+    /// Counts a request that was refused.
     pub(crate) fn count_refused(&self, error: &EngineError) {
         if matches!(error, EngineError::Overloaded) {
             self.overloaded.fetch_add(1, Relaxed);
         }
     }
 
-    /// Begins to stop, unless that was begun before.
+    /// Begins to stop, unless that has begun before.
     pub(crate) fn stop(&self) {
         self.status.send_if_modified(|status| {
             let serving = *status == Status::Serving;
@@ -562,7 +563,7 @@ impl Shared {
         self.inbox.close(StopReason::ShutDown);
     }
 
-    /// Waits for the owner thread, which has nothing left to do but return when it has stopped.
+    /// Waits for the owner thread, which only has to return once it has stopped.
     pub(crate) fn join(&self) {
         if let Some(thread) = self.owner_thread().take() {
             // It catches its own panics.
@@ -570,12 +571,13 @@ impl Shared {
         }
     }
 
-    /// A part of the engine has panicked.
+    /// Stops because a part of the engine has panicked.
     pub(crate) fn panicked(&self) {
         self.failed(StopReason::Panicked);
     }
 
-    /// Ends service: nothing more gets in, and whoever waits for the disk is told that it is unknown.
+    /// Ends service: no more requests get in, and callers that wait for the log learn that the
+    /// outcome is unknown.
     fn failed(&self, reason: StopReason) {
         self.inbox.close(reason.clone());
         self.pending.fail(reason, |output, error| {
@@ -587,7 +589,7 @@ impl Shared {
         });
     }
 
-    /// Lets an output out into the world.
+    /// Delivers an output.
     fn deliver(&self, output: Output<AnswerSender>) {
         match output.kind {
             OutputKind::QueueChanged { queue, entry } => match entry {
@@ -642,7 +644,7 @@ impl Shared {
     }
 }
 
-/// Joins payloads to messages somebody looks at.
+/// Joins payloads to the messages of a peek.
 fn peek(page: GuardedPage, mut reading: Reading<'_>) -> Result<Peek, EngineError> {
     let _pin = page.pin;
     let mut messages = Vec::with_capacity(page.messages.len());

@@ -1,9 +1,9 @@
 //! Locks, channels, threads and time: the system's and tokio's, or those of a model checker.
 //!
-//! Everything that one thread of the engine hands to another, or to a caller, goes through this
-//! module. With the feature `shuttle` a scheduler chooses at each of these points which thread goes
-//! on. So the models in `models` see orders that no test on real threads would. Without the feature
-//! these are plain names.
+//! Everything that one thread of the engine passes to another, or to a caller, goes through this
+//! module. With the feature `shuttle`, a scheduler chooses at each such point which thread runs
+//! next, so the models in `models` see orders that no test on real threads would. Without the
+//! feature, these are plain re-exports.
 
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use std::{

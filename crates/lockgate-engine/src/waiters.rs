@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use lockgate_core::{MachineTime, QueueId};
 use lockgate_machine::Receive;
 
-/// All waiting receives of a shard. Every operation costs O(log n).
+/// All waiting receives of a shard. Every operation takes O(log n).
 #[derive(Debug)]
 pub(crate) struct Waiters<T> {
-    /// In order of arrival per queue; numbers only rise.
+    /// In order of arrival per queue; numbers only grow.
     queues: HashMap<QueueId, BTreeMap<u64, Waiter<T>>>,
     deadlines: BTreeSet<(MachineTime, u64, QueueId)>,
     next_number: u64,
@@ -55,7 +55,7 @@ impl<T> Waiters<T> {
         self.remove(queue, number)
     }
 
-    /// Takes a waiter out whose time has run out by `now`, the earliest first.
+    /// Takes the waiter with the earliest end out, if its time has run out by `now`.
     pub(crate) fn pop_ended(&mut self, now: MachineTime) -> Option<Waiter<T>> {
         let &(until, number, queue) = self.deadlines.first()?;
         (until <= now).then(|| self.remove(queue, number)).flatten()
@@ -66,7 +66,7 @@ impl<T> Waiters<T> {
         self.deadlines.first().map(|&(until, ..)| until)
     }
 
-    /// Takes all waiters out that `gone` says are.
+    /// Removes all waiters that `gone` selects.
     pub(crate) fn sweep(&mut self, gone: impl Fn(&T) -> bool) {
         let deadlines = &mut self.deadlines;
         self.queues.retain(|&queue, waiters| {

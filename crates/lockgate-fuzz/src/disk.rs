@@ -13,7 +13,7 @@ pub(crate) const HEADER_BYTES: usize = 64;
 pub(crate) const RECORD_HEADER_BYTES: usize = 44;
 
 /// Position and number in the name of the snapshot.
-pub(crate) const SNAPSHOT: (u64, u64) = (0x0000_0001_0000_10ae, 3);
+pub(crate) const SNAPSHOT: (u64, u64) = (0x0000_0001_0000_10df, 4);
 
 fn options() -> LocalLogOptions {
     LocalLogOptions {

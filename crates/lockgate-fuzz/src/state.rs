@@ -80,9 +80,9 @@ fn load(pieces: &[Vec<u8>]) -> Result<Machine, String> {
 fn pieces(machine: &mut Machine) -> Vec<Vec<u8>> {
     let mut frozen = machine.freeze();
     let mut pieces = Vec::new();
-    let mut piece = Vec::new();
-    while frozen.next_piece(&mut piece) {
-        pieces.push(piece.clone());
+    let mut buffer = Vec::new();
+    while let Some(piece) = frozen.next_piece(&mut buffer) {
+        pieces.push(piece.to_vec());
     }
     pieces
 }

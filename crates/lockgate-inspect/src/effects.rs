@@ -1,4 +1,4 @@
-//! Effects as JSON, in the words of `docs/internals/format.md`.
+//! Effects as JSON, with the names in `docs/internals/format.md`.
 
 use bytes::Bytes;
 use lockgate_core::{MachineTime, Message, Now, QueueId, WallTime};
@@ -8,14 +8,14 @@ use lockgate_machine::{
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// Whether what users wrote is shown.
+/// Whether texts from users are shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bodies {
     Shown,
     Hidden,
 }
 
-/// An effect by its name, with what it says.
+/// An effect's name and contents.
 #[derive(Debug, Serialize)]
 pub struct EffectJson {
     effect: &'static str,
@@ -37,7 +37,7 @@ fn fields(effect: &Effect, bodies: Bodies) -> Value {
             term,
             boot_id,
             clock_offset,
-            // Who knows it can forge receipts.
+            // Hidden: with the secret one can forge receipts.
             secret: _,
             now,
         } => json!({
@@ -156,12 +156,12 @@ fn fields(effect: &Effect, bodies: Bodies) -> Value {
         }),
         Effect::KeyParked { queue, key } => json!({ "queue": queue.0, "key": key.as_str() }),
         Effect::KeyResumed { queue, key } => json!({ "queue": queue.0, "key": key.as_str() }),
-        // What a later version of the machine adds, until this says more of it.
+        // A fallback for effects of later versions of the machine.
         other => json!({ "text": format!("{other:?}") }),
     }
 }
 
-/// The queues an effect is about: none, one, or for a move two.
+/// The queues that an effect concerns: none, one, or two for a move.
 pub(crate) fn queues_of(effect: &Effect) -> impl Iterator<Item = QueueId> {
     let (queue, other) = match effect {
         Effect::QueueCreated { queue, .. }
@@ -241,7 +241,7 @@ fn message_json(stored: &StoredMessage, bodies: Bodies) -> Value {
     map.into()
 }
 
-/// `NAME` as text, or `NAME_hex` for bytes that are none.
+/// `NAME` as text, or `NAME_hex` for bytes that are no UTF-8.
 fn text_or_hex(name: &str, bytes: &Bytes) -> Map<String, Value> {
     let (name, value) = match std::str::from_utf8(bytes) {
         Ok(text) => (name.to_owned(), text.to_owned()),
@@ -279,7 +279,7 @@ fn now_json(now: Now) -> Value {
     json!({ "wall": time(now.wall), "machine": now.machine.0 })
 }
 
-/// RFC 3339 as far as that goes, else milliseconds.
+/// RFC 3339 if it can express the time, else milliseconds.
 fn time(at: WallTime) -> Value {
     i64::try_from(at.0)
         .ok()

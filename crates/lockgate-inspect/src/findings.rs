@@ -1,9 +1,10 @@
-//! What a check finds, for people and for programs.
+//! The findings of a check, for people and for programs.
 
 use std::{collections::BTreeMap, fmt, ops::ControlFlow};
 
 use lockgate_core::{
-    Clock as _, Location, LogError, Position, ReadError, Scanned, SnapshotStore, with_sources,
+    Clock as _, Location, LogError, Position, ReadError, Scanned, SnapshotStore, StorageFailure,
+    with_sources,
 };
 use lockgate_engine::{MissingPart, StartError, StartReport, WithoutQueue};
 use lockgate_log::{LogFile, SystemClock, segment_file};
@@ -15,22 +16,22 @@ use serde::{Serialize, Serializer};
 
 use super::{Change, Granted, Overlay, Place, Tried};
 
-/// What is in a folder or shard, what is wrong with it, and what a start would do.
+/// The contents of a folder or shard, what is wrong with it, and what a start would do.
 #[derive(Debug, Serialize)]
 pub struct Findings {
-    /// Which, in words.
+    /// The name of the folder or shard, for people.
     pub folder: String,
     pub verdict: Verdict,
-    /// The standby that it was read from, if it was one: what its primary did later is not in it.
+    /// The standby that was read, if it was one: later changes of its primary are not in it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub standby: Option<StandbyFound>,
-    /// The folder that a restore was to make when it left this one behind.
+    /// The target folder of the restore that left this folder unfinished.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unfinished_restore_of: Option<String>,
-    /// A restore into this shard was begun and has not ended; what it made is not in the shard.
+    /// A restore into this shard has begun and not ended. Its data is not in the shard.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unfinished_restore: bool,
-    /// Those of a folder.
+    /// The files, for a folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub files: Option<Files>,
     /// Newest first.
@@ -38,11 +39,11 @@ pub struct Findings {
     /// What a start would do.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<Start>,
-    /// Why a start would be refused. What `start` says holds for one with the loss accepted, if it is for
-    /// what is missing.
+    /// Why a start would be refused. If that is because of missing parts, `start` shows a start
+    /// that accepts the loss.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
-    /// Parts of the log that are not there and that a start would not go without, unless told to.
+    /// Missing parts of the log without which a start is refused unless it accepts the loss.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<MissingFound>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,12 +53,12 @@ pub struct Findings {
     /// Bytes of memory that the state takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_bytes: Option<u64>,
-    /// What the limits of the queues add up to.
+    /// The sums of the queues' limits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub granted: Option<Granted>,
 }
 
-/// How far a standby of PostgreSQL has come, in its own words.
+/// How far a standby of PostgreSQL has come, in PostgreSQL's terms.
 #[derive(Debug, Serialize)]
 pub struct StandbyFound {
     replayed: String,
@@ -91,13 +92,13 @@ impl fmt::Display for StandbyFound {
     }
 }
 
-/// What to think of the folder.
+/// The result of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// All that was promised is there.
+    /// Everything that was promised is there.
     Clean,
-    /// A start would serve, without some of it.
+    /// A start would serve, but something is lost.
     Damaged,
     /// A start would refuse the folder.
     Refused,
@@ -122,7 +123,7 @@ pub struct SnapshotFound {
     /// What is wrong with it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
-    /// The state in it, if that makes sense.
+    /// The snapshot's state, if it is valid.
     #[serde(skip)]
     pub machine: Option<Machine>,
 }
@@ -131,17 +132,17 @@ pub struct SnapshotFound {
 pub struct Start {
     /// The number of the shard.
     pub shard: u16,
-    /// The epoch it would begin.
+    /// The epoch that the start would begin.
     pub epoch: u64,
-    /// The snapshot it would begin with.
+    /// The snapshot that the start would load.
     pub snapshot: Option<String>,
-    /// Records behind it.
+    /// Records behind the snapshot.
     pub records: u64,
     pub bytes: u64,
     pub tail_bytes_cut: u64,
     pub undecodable: u64,
     pub damaged: Vec<Stretch>,
-    /// Messages that are in the log and that it could not use, if there are any.
+    /// Messages that are in the log and cannot be used, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub without_queue: Option<WithoutQueueFound>,
     pub after_crash: bool,
@@ -155,7 +156,6 @@ pub struct WithoutQueueFound {
     pub messages: u64,
     /// How many queues. Their names are lost.
     pub queues: u64,
-    /// The same in words.
     #[serde(skip)]
     pub told: WithoutQueue,
 }
@@ -167,36 +167,36 @@ pub struct Stretch {
     pub from: Position,
     #[serde(serialize_with = "as_text")]
     pub to: Position,
-    /// Records lost with it, as far as they can be counted.
+    /// Records lost with it, if they can be counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub records: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept_as: Option<String>,
 }
 
-/// What a reading of all segments found.
+/// The result of reading all segments.
 #[derive(Debug, Default, Serialize)]
 pub struct Records {
     pub records: u64,
     pub bytes: u64,
-    /// Stretches that do not verify, beside those that a start would report.
+    /// Parts that do not verify, besides those that a start would report.
     pub damaged: Vec<Stretch>,
-    /// Messages there are.
+    /// Live messages.
     pub messages: u64,
-    /// Those whose payload cannot be read.
+    /// Live messages whose payload cannot be read.
     pub unreadable: u64,
-    /// Where these had it.
+    /// The parts of the log that should contain those payloads.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unreadable_in: Vec<Unreadable>,
 }
 
-/// A part of the log that has not the payloads it should have.
+/// A part of the log that lacks payloads.
 #[derive(Debug, Serialize)]
 pub struct Unreadable {
     #[serde(serialize_with = "as_text")]
     pub from: Position,
     pub messages: u64,
-    /// Its file, if it is a folder's.
+    /// Its file, if the log is a folder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
     /// Whether all of it is missing.
@@ -213,20 +213,20 @@ pub struct QueueFound {
     pub keys: u64,
     pub parked_keys: u64,
     pub unique_ids: u64,
-    /// Whether what came is what went and what is there.
+    /// Whether the queue's totals agree with its contents.
     pub conserved: bool,
 }
 
 impl Findings {
-    /// Looks at everything in the folder.
+    /// Checks everything in the folder or shard.
     ///
     /// # Errors
-    /// If the folder cannot be read, which says nothing of what is in it.
+    /// If it cannot be read, which says nothing about its contents.
     pub fn of(place: &Place, folder: String) -> Result<Self, LogError> {
         let files = place.overlay().map(Files::of);
         let mut snapshots = snapshots(&*place.snapshots())?;
         for found in &mut snapshots {
-            // The start below makes it again; two at a time would be twice the memory.
+            // The start below builds the state again; keeping both would take twice the memory.
             found.machine = None;
         }
         let mut findings = Self {
@@ -251,7 +251,7 @@ impl Findings {
                 if let StartError::Missing { parts, .. } = error {
                     findings.missing = parts.iter().map(MissingFound::of).collect();
                 }
-                // All else that there is to tell.
+                // The start reports everything else.
                 super::start(place, true)
             }
             started => started,
@@ -265,13 +265,13 @@ impl Findings {
                     ReadError::Log(error) => error,
                     error => LogError::Remote {
                         what: "reading the log".to_owned(),
-                        source: error.into(),
+                        source: StorageFailure::new(error),
                     },
                 })?;
                 if place.overlay().is_some() {
                     records.name_files();
                 }
-                // The start has dropped these.
+                // The start has dropped these messages.
                 records.miss(&tried.report.missing, place.overlay().is_some());
                 findings.records = Some(records);
                 let descriptions = descriptions(tried.machine());
@@ -280,7 +280,7 @@ impl Findings {
                 findings.state_bytes = Some(tried.machine().heap_bytes() as u64);
                 findings.start = Some(start);
             }
-            // The start would end with it as well, and a second try may succeed.
+            // The start would fail with this error as well, and a second attempt may succeed.
             Err(StartError::Recover(error @ LogError::Disk(_))) => return Err(error),
             Err(error) => findings.refused = Some(with_sources(&error)),
         }
@@ -300,7 +300,7 @@ impl Findings {
         }
     }
 
-    /// Whether anything else is damaged than snapshots that a start does without.
+    /// Whether anything is damaged besides snapshots that a start does not need.
     pub fn lacks_something(&self) -> bool {
         (self.start.iter()).any(|start| !start.damaged.is_empty() || start.undecodable > 0)
             || (self.records.iter()).any(|found| !found.damaged.is_empty() || found.unreadable > 0)
@@ -325,10 +325,10 @@ impl Files {
     }
 }
 
-/// Reads every snapshot to its end, newest first, and makes the state from it.
+/// Reads every snapshot to its end, newest first, and builds the state from it.
 ///
 /// # Errors
-/// If the folder cannot be read; what is wrong with a snapshot is no error.
+/// If the folder cannot be read. A damaged snapshot is no error.
 pub fn snapshots(store: &dyn SnapshotStore) -> Result<Vec<SnapshotFound>, LogError> {
     store
         .list()?
@@ -361,7 +361,7 @@ fn snapshot(store: &dyn SnapshotStore, position: Position) -> Result<SnapshotFou
     };
     match read() {
         Ok(()) => {}
-        // As a start takes one that the disk does not hand over.
+        // As a start treats a snapshot that the disk cannot read.
         Err(error) => found.damage = Some(with_sources(&error)),
     }
     if found.damage.is_none() {
@@ -408,12 +408,12 @@ impl Start {
 }
 
 impl Records {
-    /// Reads every record there is, and looks for the payload of every message.
+    /// Reads every record, and looks for the payload of every message.
     fn of(tried: &Tried, known: &[Stretch]) -> Result<Self, ReadError> {
         let machine = tried.machine();
         let mut found = Self::default();
         let live = machine.live_ranges();
-        // Messages whose payload was not met yet, by range.
+        // Messages whose payload was not found yet, by range.
         let mut unread: BTreeMap<Position, u64> =
             live.map(|(first, live)| (first, live.messages)).collect();
         found.messages = unread.values().sum();
@@ -422,14 +422,14 @@ impl Records {
             .scan(Position(0), tried.tail(), &mut |scanned| {
                 match scanned {
                     Scanned::Record { record, .. } => {
-                        // A record that makes no sense was counted at the start.
+                        // The start has counted records that cannot be decoded.
                         let effects = decode_record(&record.payload).unwrap_or_default();
                         let is_start = |effect: &Effect| {
                             matches!(effect,
                         Effect::TermStarted { term, .. } if *term == tried.report.term)
                         };
                         if effects.iter().any(is_start) {
-                            // The one just written in memory.
+                            // The record that the trial start has just written in memory.
                             return ControlFlow::Continue(());
                         }
                         found.records += 1;
@@ -469,7 +469,7 @@ impl Records {
         Ok(found)
     }
 
-    /// Says in which files of a folder it is.
+    /// Adds the files of a folder to the parts.
     fn name_files(&mut self) {
         for place in &mut self.unreadable_in {
             place.file = Some(segment_file(place.from));
@@ -481,7 +481,7 @@ impl Records {
 }
 
 impl Records {
-    /// Counts the messages of parts that are not there, which a start drops, with the others.
+    /// Counts the messages of missing parts, which a start drops, together with the others.
     fn miss(&mut self, parts: &[MissingPart], is_folder: bool) {
         for part in parts.iter().filter(|part| part.messages > 0) {
             self.messages += part.messages;
@@ -497,18 +497,18 @@ impl Records {
     }
 }
 
-/// A part of the log that is not there.
+/// A missing part of the log.
 #[derive(Debug, Serialize)]
 pub struct MissingFound {
-    /// What it is called: a file, or rows.
+    /// Its name: a file, or rows.
     pub name: String,
     #[serde(serialize_with = "as_text")]
     pub from: Position,
-    /// Whether something was done there that no snapshot covers.
+    /// Whether it contained records that no snapshot covers.
     pub holds_records: bool,
-    /// Messages that have their bytes there.
+    /// Messages with bytes in it.
     pub messages: u64,
-    /// Whose they are, most messages first.
+    /// The queues of these messages, most messages first.
     pub queues: Vec<MissingOf>,
 }
 
@@ -534,7 +534,7 @@ impl MissingFound {
     }
 }
 
-/// How many messages have their payload in this record.
+/// How many live messages have their payload in this record.
 fn live_payloads(machine: &Machine, position: Position, effects: &[Effect]) -> u64 {
     let live = (0..).zip(effects).filter(|(part, effect)| match effect {
         Effect::Accepted(stored) | Effect::Compacted(stored) => {
@@ -558,20 +558,21 @@ fn descriptions(machine: &Machine) -> Vec<QueueDescription> {
         ..machine.clock_state().now
     };
     let mut found: Vec<QueueDescription> = Vec::new();
+    let mut after = None;
     loop {
         let page = Query::ListQueues(ListQueues {
             prefix: String::new(),
-            after: found.last().map(|queue| queue.name.clone()),
+            after,
             limit: 1_000,
         });
-        let Ok(QueryReply::Queues(QueuePage { queues, more })) = machine.query(&page, now) else {
+        let Ok(QueryReply::Queues(QueuePage { queues, next })) = machine.query(&page, now) else {
             return found;
         };
-        let is_last = !more || queues.is_empty();
         found.extend(queues);
-        if is_last {
+        if next.is_none() {
             return found;
         }
+        after = next;
     }
 }
 
@@ -593,14 +594,14 @@ impl QueueFound {
     }
 }
 
-/// Whether what came is what went and what is there.
+/// Whether a queue's totals agree with its contents.
 fn is_conserved(totals: &QueueTotals, pending: u64) -> bool {
     let came = totals.accepted + totals.moved_in;
     let went = totals.acknowledged + totals.moved_out + totals.dropped.total();
     came == went + pending
 }
 
-/// Positions as messages show them: a number of 64 bits would lose digits in many JSON readers.
+/// Writes positions as text, because many JSON readers lose digits of a number of 64 bits.
 pub(crate) fn as_text<S: Serializer>(
     position: &Position,
     serializer: S,

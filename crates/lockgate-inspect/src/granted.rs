@@ -1,4 +1,4 @@
-//! What the queues may come to hold by their own limits.
+//! The most that the queues may hold by their own limits.
 
 use std::collections::BTreeSet;
 
@@ -10,9 +10,9 @@ use serde::Serialize;
 pub struct Granted {
     /// Messages; `None` if a queue has no limit.
     pub messages_max: Option<u64>,
-    /// Bytes of bodies and headers, which are kept on disk; `None` if a queue has no limit.
+    /// Bytes of bodies and headers on disk; `None` if a queue has no limit.
     pub message_bytes_max: Option<u64>,
-    /// Bytes of memory for all of it; `None` if a queue has no limit of messages.
+    /// Bytes of memory; `None` if a queue has no limit of messages.
     pub memory_bytes_max: Option<u64>,
     /// Bytes of memory for remembered unique ids, which always have a limit.
     pub unique_ids_bytes_max: u64,
@@ -24,7 +24,7 @@ pub struct Granted {
 
 impl Granted {
     pub fn of(queues: &[QueueDescription]) -> Self {
-        // What is moved there is past the quota.
+        // Moved dead letters are exempt from the quota.
         let takes_dead_letters: BTreeSet<_> = (queues.iter())
             .filter_map(|queue| queue.settings.dead_letter.as_ref())
             .collect();
@@ -56,7 +56,7 @@ impl Granted {
     }
 }
 
-/// Nothing is a sum of which a part has no limit.
+/// The sum is `None` if a part has no limit.
 fn add(sum: &mut Option<u64>, part: Option<u64>) {
     *sum = match (*sum, part) {
         (Some(sum), Some(part)) => Some(sum.saturating_add(part)),

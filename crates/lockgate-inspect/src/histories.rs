@@ -1,7 +1,8 @@
-//! Random histories: after each crash, what a start says, what a check says and what is true are the same.
+//! Random histories: after each crash, a start's report, a check's findings and the truth must agree.
 //!
-//! For long: `LOCKGATE_SEEDS=2000 cargo test -p lockgate-inspect histories`, from `LOCKGATE_FIRST_SEED` on.
-//! Those of `lockgate-sim` (`a_start_misses_what_is_missing_and_nothing_else`) take files away.
+//! For a long run: `LOCKGATE_SEEDS=2000 cargo test -p lockgate-inspect histories`, from
+//! `LOCKGATE_FIRST_SEED` on. The histories of `lockgate-sim`
+//! (`a_start_misses_what_is_missing_and_nothing_else`) remove files.
 
 use std::{collections::BTreeMap, fs};
 
@@ -15,7 +16,7 @@ use lockgate_sim::{FaultyDisk, ManualClock, PowerCut, SeededRandom};
 
 use super::*;
 
-/// Histories of a plain run.
+/// The number of histories in a normal run.
 const SEEDS: u64 = 12;
 const LIVES: u64 = 5;
 const STEPS: u64 = 80;
@@ -59,7 +60,7 @@ fn open(disk: &FaultyDisk, clock: &ManualClock) -> (Driver<u64>, StartReport) {
     Driver::recover(log, &options, || beginning).unwrap()
 }
 
-/// Messages there are, and those whose bytes cannot be read.
+/// The number of messages, and of those whose bytes cannot be read.
 fn truth(driver: &Driver<u64>) -> (u64, u64) {
     let reader = driver.reader();
     let (mut messages, mut unreadable) = (0, 0);
@@ -140,7 +141,7 @@ impl Life<'_> {
         }
     }
 
-    /// Runs it, and tells the leases it gave.
+    /// Runs the work, and returns the leases that it gave.
     fn work(&mut self, work: Work) -> Vec<LeaseToken> {
         let mut tokens = Vec::new();
         let now = self.now();
@@ -229,11 +230,11 @@ impl Life<'_> {
             30..34 => self.sync(),
             _ => self.keep(),
         }
-        // Some of what a purge has left is freed, and some is not.
+        // So that only part of a purged content is freed.
         self.driver.housekeep(self.random.index(12));
     }
 
-    /// Does what the driver says is to be done: snapshots, moving messages, giving back space.
+    /// Does the driver's maintenance: snapshots, compaction, releasing space.
     fn keep(&mut self) {
         let now = self.now();
         let Some(mut task) = self.driver.next_task(now).unwrap() else {

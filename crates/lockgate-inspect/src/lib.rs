@@ -1,8 +1,8 @@
-//! A data folder, or a shard in PostgreSQL, looked at without a server: what is in it, and what a start
-//! would make of it.
+//! Reads a data folder, or a shard in PostgreSQL, without a server: shows its contents and what a
+//! start would do with it.
 //!
-//! [`Findings::of`] checks it, [`records`] reads it record by record. Nothing here changes a byte of it: what a
-//! start would write stays in memory (see [`Overlay`]).
+//! [`Findings::of`] checks it, and [`records`] reads it record by record. Nothing here changes it:
+//! what a start would write stays in memory (see [`Overlay`]).
 //!
 //! ```
 //! use lockgate_inspect::{Findings, OpenError, Place, Verdict};
@@ -55,14 +55,14 @@ pub use overlay::{Change, Overlay};
 pub use records::{DamagedStretch, Line, RecordJson, RecordsError, Wanted, records};
 pub use restore_name::RestoreName;
 
-/// What is looked at.
+/// A folder or shard to inspect.
 pub enum Place {
     Folder(Arc<Overlay>),
     #[cfg(feature = "postgres")]
     Database(lockgate_postgres::PostgresView),
 }
 
-/// Why a folder is not looked at.
+/// Why a folder cannot be inspected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -81,10 +81,10 @@ pub enum OpenError {
 }
 
 impl Place {
-    /// Opens a data folder for looking. No server starts on it as long as this lives.
+    /// Opens a data folder for reading. No server can start on it as long as the value lives.
     ///
     /// # Errors
-    /// If there is none, a server is running on it, or it holds nothing of Lockgate's.
+    /// If the folder does not exist, a server is running on it, or it holds no files of Lockgate.
     pub fn folder(path: &Path) -> Result<Self, OpenError> {
         let overlay = Overlay::open(path).map_err(|error| match error {
             LockError::Held { folder, holder } => OpenError::InUse { folder, holder },
@@ -98,7 +98,7 @@ impl Place {
         Ok(Self::Folder(Arc::new(overlay)))
     }
 
-    /// What can be read of it, as often as it is wanted.
+    /// A new source for its log, as often as needed.
     pub fn source(&self) -> Box<dyn LogSource> {
         match self {
             Self::Folder(overlay) => Box::new(local_log(overlay)),
@@ -107,7 +107,7 @@ impl Place {
         }
     }
 
-    /// The snapshots beside it.
+    /// Its snapshots.
     pub fn snapshots(&self) -> Arc<dyn SnapshotStore> {
         match self {
             Self::Folder(overlay) => local_log(overlay).snapshots(),
@@ -116,14 +116,14 @@ impl Place {
         }
     }
 
-    /// The same, recovered from there on.
+    /// Its log's source, recovered from `from` on.
     pub fn recovered(
         &self,
         from: Position,
     ) -> Result<(Box<dyn LogSource>, RecoveryReport), LogError> {
         match self {
             Self::Folder(overlay) => {
-                // What a start would cut is not to be read.
+                // Records that a start would cut must not be read.
                 let mut log = local_log(overlay);
                 let report = log.recover(from, Epoch(0), &mut |_, _| {})?;
                 log.apply_recovery()?;
@@ -138,7 +138,7 @@ impl Place {
         }
     }
 
-    /// The standby it is read from, if it is one's.
+    /// The standby that it is read from, if it is one.
     pub fn standby(&self) -> Option<StandbyFound> {
         match self {
             Self::Folder(_) => None,
@@ -147,7 +147,7 @@ impl Place {
         }
     }
 
-    /// Whether a restore into the shard left something beside it, or is under way.
+    /// Whether an unfinished restore has left data next to the shard, or is running.
     pub fn has_unfinished_restore(&self) -> bool {
         match self {
             Self::Folder(_) => false,
@@ -156,7 +156,7 @@ impl Place {
         }
     }
 
-    /// The files there are, if it is a folder.
+    /// The overlay over the files, for a folder.
     fn overlay(&self) -> Option<&Overlay> {
         match self {
             Self::Folder(overlay) => Some(overlay),
@@ -168,7 +168,7 @@ impl Place {
 
 fn local_log(overlay: &Arc<Overlay>) -> LocalLog {
     let usual = LocalLogOptions::default();
-    // Files of another size would be removed.
+    // The trial start would remove preallocated files of another size.
     let segment_bytes = overlay.segment_bytes().unwrap_or(usual.segment_bytes);
     let options = LocalLogOptions {
         segment_bytes,
@@ -178,14 +178,14 @@ fn local_log(overlay: &Arc<Overlay>) -> LocalLog {
     LocalLog::open(overlay.clone(), options).expect("nobody else has an overlay's lock")
 }
 
-/// A start that was tried.
+/// A trial start.
 pub struct Tried {
     pub report: StartReport,
     on: On,
 }
 
 enum On {
-    /// With what it changed in memory.
+    /// With its changes in memory.
     Folder(Box<Driver<u64>>),
     #[cfg(feature = "postgres")]
     Database(Box<Trial>, Arc<dyn LogReader>),
@@ -200,7 +200,7 @@ impl Tried {
         }
     }
 
-    /// Frees what purges left, so that only what counts is counted.
+    /// Frees purged messages, so that counts include live messages only.
     pub fn housekeep(&mut self) {
         match &mut self.on {
             On::Folder(driver) => while driver.housekeep(usize::MAX).is_unfinished() {},
@@ -226,11 +226,11 @@ impl Tried {
     }
 }
 
-/// Starts there as a server would, up to where it would serve; what it changes stays in memory. The loss of
-/// what is missing is accepted or not.
+/// Starts as a server would, up to the point where it would serve; its changes stay in memory.
+/// `accept_loss`: whether to accept the loss of missing parts.
 pub fn start(place: &Place, accept_loss: bool) -> Result<Tried, StartError> {
     match start_as(place, accept_loss, ShardId::default()) {
-        // As the shard that it is.
+        // With the number of the shard itself.
         Err(StartError::OtherShard { held, .. }) => start_as(place, accept_loss, held),
         started => started,
     }
@@ -242,7 +242,7 @@ fn start_as(place: &Place, accept_loss: bool, shard: ShardId) -> Result<Tried, S
         wall: clock.wall(),
         since_boot: clock.since_boot(),
         boot_id: clock.boot_id(),
-        // Nothing of this term is ever seen by anybody.
+        // Nobody ever sees anything of this term.
         incarnation: Incarnation(0),
         secret: [0; 32],
     };

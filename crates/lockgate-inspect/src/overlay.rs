@@ -1,7 +1,7 @@
-//! A folder as a [`Disk`] on which nothing is ever changed: what is written stays in memory.
+//! A folder as a [`Disk`] that is never changed: writes stay in memory.
 //!
-//! So the very code that would start a server can be run over a data folder to see what it would do,
-//! rather than a second implementation that guesses.
+//! So the real code of a start can run over a data folder and show what it would do, instead of a
+//! second implementation that guesses.
 
 use std::{
     collections::BTreeMap,
@@ -19,23 +19,23 @@ use serde::Serialize;
 
 use crate::RestoreName;
 
-/// Bytes of a block, the unit in which changes are kept.
+/// The bytes of a block, the unit of changes.
 const BLOCK: usize = 4096;
 
-/// A folder and what was changed since it was opened, in memory.
+/// A folder, with the changes since it was opened in memory.
 ///
-/// As long as it lives the folder is locked for readers: no server starts on it.
+/// As long as it lives, the folder is locked for readers: no server can start on it.
 pub struct Overlay {
-    /// Only ever read.
+    /// Only read.
     base: FolderDisk,
-    /// By their names now.
+    /// Files by their present names.
     files: Mutex<BTreeMap<String, Arc<Content>>>,
     changes: Mutex<Vec<Change>>,
     was_used: bool,
     _lock: Box<dyn FolderLock>,
 }
 
-/// What would have been done to a file that was there.
+/// A change that a start would make to an existing file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "change")]
 pub enum Change {
@@ -60,28 +60,28 @@ impl fmt::Display for Change {
     }
 }
 
-/// What a file holds: the folder's bytes, with those written since over them.
+/// The contents of a file: the folder's bytes, overlaid by later writes.
 struct Content {
-    /// Its name in the folder; `None` for a file made in memory.
+    /// Its name in the folder; `None` for a file that was created in memory.
     base: Option<String>,
     len_before: u64,
     state: Mutex<State>,
 }
 
 struct State {
-    /// So many of the folder's bytes still count; behind them are zeros.
+    /// How many of the folder's bytes still count; zeros follow.
     base_len: u64,
     len: u64,
     blocks: BTreeMap<u64, Box<[u8; BLOCK]>>,
 }
 
-/// An open file: of its own, so that files which nobody reads take no descriptors.
+/// An open file. Each opens the folder's file itself, so that files that nobody reads take no descriptors.
 struct Handle {
     content: Arc<Content>,
     base: Option<Base>,
 }
 
-/// The folder's file under it.
+/// The folder's file.
 struct Base {
     file: Arc<dyn DiskFile>,
     /// For messages.
@@ -89,18 +89,18 @@ struct Base {
 }
 
 impl Overlay {
-    /// Opens the folder, which must be there.
+    /// Opens the folder, which must exist.
     ///
     /// # Errors
-    /// [`LockError::Held`] if a server owns it, else if it cannot be read.
+    /// [`LockError::Held`] if a server owns it; another error if it cannot be read.
     pub fn open(path: &Path) -> Result<Self, LockError> {
         let base = FolderDisk::open_existing(path)?;
         let lock = base.share()?;
         let was_used = base.was_owned()?;
         let mut files = BTreeMap::new();
         for name in base.list()? {
-            // Through symbolic links, and also what is no file: where a server would meet it, so
-            // must this.
+            // Follows symbolic links, and includes entries that are no files, because a server
+            // would meet them too.
             let metadata = fs::metadata(path.join(&name)).ok();
             let len = metadata
                 .filter(fs::Metadata::is_file)
@@ -116,13 +116,13 @@ impl Overlay {
         })
     }
 
-    /// Whether the folder has a lock file: whether a server ever had it.
+    /// Whether the folder has a lock file, so that a server used it once.
     pub fn was_used(&self) -> bool {
         self.was_used
     }
 
-    /// The size of the segments of the server that was here last, by the files it kept ready for them. They
-    /// must be looked at before a start is tried here.
+    /// The segment size of the last server, judging by its preallocated files. Call this before a
+    /// trial start.
     pub fn segment_bytes(&self) -> Option<u32> {
         let sizes = self.sizes().into_iter();
         let ready = sizes.filter(|(name, _)| LogFile::of(name) == Some(LogFile::Preallocated));
@@ -132,15 +132,15 @@ impl Overlay {
         largest.filter(|bytes| LocalLogOptions::SEGMENT_BYTES.contains(bytes))
     }
 
-    /// The folder that a restore was to make of this one, if this is what it left.
+    /// The target of the restore that left this folder, if one did.
     pub fn unfinished_restore_of(&self) -> Option<String> {
-        // However it was called, such as `.`.
+        // Also if it was opened under a name such as `.`.
         let path = fs::canonicalize(self.base.path()).ok()?;
         let target = path.with_file_name(RestoreName::target_of(path.file_name()?)?);
         Some(target.display().to_string())
     }
 
-    /// Every file but the lock, by name, with its bytes as they would be now.
+    /// Every file except the lock, by name, with its present length.
     pub fn sizes(&self) -> Vec<(String, u64)> {
         let files = lock(&self.files);
         files
@@ -149,7 +149,7 @@ impl Overlay {
             .collect()
     }
 
-    /// What would have been done to the files that were there.
+    /// The changes to existing files so far.
     pub fn changes(&self) -> Vec<Change> {
         let mut changes = lock(&self.changes).clone();
         for (name, content) in lock(&self.files).iter() {
@@ -181,7 +181,7 @@ impl Overlay {
     }
 }
 
-/// The overlay itself is the lock.
+/// The overlay itself holds the lock.
 struct Held;
 
 impl FolderLock for Held {}
@@ -310,7 +310,7 @@ impl Base {
         if self.file.read_at(buffer, offset)? == buffer.len() {
             return Ok(());
         }
-        // The file has become shorter, which nobody but a meddler can have done.
+        // The file has become shorter, which only interference from outside can cause.
         Err(DiskError {
             operation: DiskOperation::Read,
             name: self.path.clone(),
@@ -351,7 +351,7 @@ impl State {
         Ok(count)
     }
 
-    /// Keeps what differs from what is there: recovery writes a whole tail over itself.
+    /// Keeps only blocks that differ, because recovery writes a whole tail over itself.
     fn write(&mut self, file: Option<&Base>, bytes: &[u8], offset: u64) -> Result<(), DiskError> {
         self.len = self.len.max(offset + bytes.len() as u64);
         let mut rest = bytes;
@@ -382,12 +382,12 @@ impl State {
     }
 }
 
-/// An offset within something that is in memory.
+/// An offset within data in memory.
 fn index(offset: u64) -> usize {
     usize::try_from(offset).expect("it is within a buffer")
 }
 
-/// Nothing panics between two changes that belong together.
+/// No code that holds the lock panics between two changes that belong together.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

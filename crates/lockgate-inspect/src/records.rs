@@ -1,4 +1,4 @@
-//! The records of a log, one by one, with what cannot be read between them.
+//! The records of a log, one by one, with the unreadable parts between them.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -19,23 +19,23 @@ use crate::{
     snapshots,
 };
 
-/// Which records are wanted, and what of them.
+/// Which records to read, and which of their effects.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
-    /// Only those that start here or behind it.
+    /// Only records that start here or later.
     pub from: Position,
-    /// Only those that start before this.
+    /// Only records that start before this.
     pub to: Position,
     /// Only effects on this queue, by name or number.
     pub queue: Option<&'a str>,
     pub bodies: Bodies,
 }
 
-/// Something between two positions of the log.
+/// A record or an unreadable part.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 pub enum Line {
-    /// What cannot be read.
+    /// An unreadable part.
     Damaged {
         damaged: DamagedStretch,
     },
@@ -50,7 +50,7 @@ pub struct DamagedStretch {
     pub to: Position,
 }
 
-/// Why records are not read.
+/// Why records cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecordsError {
@@ -60,18 +60,18 @@ pub enum RecordsError {
     Read(#[source] LogError),
     #[error(transparent)]
     Record(ReadError),
-    /// What is wanted can be the name or number of no queue.
+    /// The text cannot be the name or number of a queue.
     #[error(transparent)]
     QueueName(NameError),
-    #[error("nothing in it knows of a queue {queue:?}")]
+    #[error("there is no queue {queue:?} in it")]
     UnknownQueue { queue: String },
 }
 
-/// Reads all records and hands over those that are wanted, until `take` has enough. Returns how many stretches
-/// and records make no sense.
+/// Reads all records and passes the wanted ones to `take`, until it has enough. Returns the number
+/// of unreadable parts and undecodable records.
 ///
 /// # Errors
-/// If the log cannot be recovered or read, or knows nothing of the queue.
+/// If the log cannot be recovered or read, or does not know the queue.
 pub fn records(
     place: &Place,
     wanted: &Wanted<'_>,
@@ -86,7 +86,7 @@ pub fn records(
         .map(Chosen::new)
         .transpose()
         .map_err(RecordsError::QueueName)?;
-    // The names of queues that were made before the first record that is left.
+    // The names of queues that were created before the first remaining record.
     for machine in snapshots.iter().filter_map(|found| found.machine.as_ref()) {
         if let Some(Chosen { name, ids }) = &mut chosen {
             ids.extend(name.as_ref().and_then(|name| machine.queue_id(name)));
@@ -137,7 +137,7 @@ pub fn records(
     }
 }
 
-/// Hands over what cannot be read.
+/// Passes unreadable parts on.
 fn tell_all(
     mut stretches: impl Iterator<Item = (Position, Position)>,
     damaged: &mut u64,
@@ -150,8 +150,8 @@ fn tell_all(
     })
 }
 
-/// What recovery found damaged and a reader never meets: a segment that is missing as a whole, one
-/// whose header or whose end cannot be read.
+/// Damage that recovery found and a reader does not meet: a segment that is missing as a whole, or
+/// whose header or end cannot be read.
 struct NeverMet(VecDeque<DamagedRange>);
 
 impl NeverMet {
@@ -161,20 +161,19 @@ impl NeverMet {
         Self(damaged.into())
     }
 
-    /// The reader met a stretch between these itself.
+    /// Notes that the reader itself met an unreadable part between these positions.
     fn met(&mut self, from: Position, to: Position) {
         self.0.retain(|range| range.to <= from || range.from >= to);
     }
 
-    /// What lies before a position, and is not told again.
+    /// Takes out the parts before a position.
     fn before(&mut self, at: Position) -> impl Iterator<Item = (Position, Position)> {
         let count = self.0.partition_point(|range| range.from < at);
         self.0.drain(..count).map(|range| (range.from, range.to))
     }
 }
 
-/// The queue whose effects are wanted. A name may have belonged to several queues, one after the
-/// other.
+/// The queue whose effects are wanted. Several queues may have had the name, one after the other.
 struct Chosen {
     name: Option<QueueName>,
     ids: BTreeSet<QueueId>,
@@ -203,7 +202,6 @@ impl Chosen {
     }
 }
 
-/// A record.
 #[derive(Debug, Serialize)]
 pub struct RecordJson {
     position: String,
@@ -211,7 +209,7 @@ pub struct RecordJson {
     epoch: u64,
     bytes: usize,
     effects: Vec<EffectJson>,
-    /// What makes no sense in it.
+    /// Why it cannot be decoded.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }

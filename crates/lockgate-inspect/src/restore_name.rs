@@ -1,14 +1,15 @@
-//! The name of the folder that a restore fills before it is given its own.
+//! The temporary name of a folder that a restore fills.
 
 use std::{
     ffi::{OsStr, OsString},
     os::unix::ffi::OsStrExt as _,
 };
 
-/// Behind a dot and the name of the folder that it will be; random characters follow.
+/// Follows a dot and the name of the target folder; random characters follow.
 const MARK: &str = ".lockgate-restore-";
 
-/// The name of an unfinished restore's folder: a dot, the name that it will have, a mark and random characters.
+/// The name of an unfinished restore's folder: a dot, the name of the target folder, a mark and
+/// random characters.
 pub struct RestoreName;
 
 impl RestoreName {
@@ -23,7 +24,7 @@ impl RestoreName {
         prefix
     }
 
-    /// The name of the folder that a restore was to make, if that is the name of what it wrote into.
+    /// The name of the target folder, if this is the name of an unfinished restore's folder.
     #[must_use]
     pub fn target_of(name: &OsStr) -> Option<&OsStr> {
         let name = name.as_bytes().strip_prefix(b".")?;

@@ -20,7 +20,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate_core::{Disk, DiskFile, Epoch, Log, LogMaintenance, LogSource, OpenMode, RecordGroup};
+use lockgate_core::{
+    Disk, DiskFile, Epoch, Log, LogMaintenance, LogSource, OpenMode, RecordGroup, StepOutcome,
+};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 
 const ROUNDS: usize = 5;
@@ -139,7 +141,7 @@ impl Maintenance {
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
             while !stopped.load(Ordering::Acquire) {
-                if !log_maintenance.step().expect("maintenance goes on") {
+                if log_maintenance.step().expect("maintenance goes on") == StepOutcome::Done {
                     std::thread::sleep(Duration::from_millis(5));
                 }
             }

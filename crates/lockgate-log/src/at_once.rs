@@ -1,4 +1,4 @@
-//! Reads bytes that are in the system's cache, and only those.
+//! Reads bytes that are in the system's cache, without waiting for the disk.
 
 #[cfg(target_os = "linux")]
 pub(crate) use linux::ReadsAtOnce;
@@ -20,22 +20,22 @@ mod linux {
         io::{Errno, ReadWriteFlags, preadv2},
     };
 
-    /// What `statfs` says of a tmpfs.
+    /// The file system type that `statfs` reports for a tmpfs.
     const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-    /// How a file is read without waiting, as far as that is known.
+    /// How a file can be read without waiting, as far as that is known.
     ///
-    /// The system reads from its cache only, if told so, and else says that it would wait. Not all file
-    /// systems can: NFS, FUSE, an overlay and tmpfs cannot. A tmpfs has all its files in memory, which is as
-    /// good as a cache.
+    /// On request the system reads from its cache only, and reports when a read would wait. Some
+    /// file systems cannot: NFS, FUSE, an overlay and tmpfs. A tmpfs has all its files in memory,
+    /// so any read of it does not wait.
     #[derive(Default)]
     pub(crate) struct ReadsAtOnce(AtomicU8);
 
-    /// The system is told not to wait.
+    /// Reads ask the system not to wait.
     const FROM_CACHE: u8 = 0;
-    /// Any read is one from memory.
+    /// Every read is a read from memory.
     const IN_MEMORY: u8 = 1;
-    /// There is no such read.
+    /// No read without waiting is possible.
     const NEVER: u8 = 2;
 
     impl ReadsAtOnce {
@@ -52,7 +52,7 @@ mod linux {
                                 .store(if is_memory { IN_MEMORY } else { NEVER }, Relaxed);
                             None
                         }
-                        // It would wait, mostly.
+                        // Mostly because the read would wait.
                         Err(_) => None,
                     }
                 }
@@ -67,7 +67,7 @@ mod linux {
 mod others {
     use std::fs::File;
 
-    /// No other system can read from its cache only.
+    /// Other systems cannot read from their cache only.
     #[derive(Default)]
     pub(crate) struct ReadsAtOnce;
 

@@ -9,7 +9,7 @@ use std::{
 use lockgate_core::{BootId, Clock, Millis, WallTime};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Where the kernel names the boot.
+/// The kernel's id of the boot.
 const BOOT_ID_PATH: &str = "/proc/sys/kernel/random/boot_id";
 
 /// The boot clock counts suspended time; only Linux has it.
@@ -20,16 +20,16 @@ const SINCE_BOOT: ClockId = ClockId::Monotonic;
 
 /// The clocks of the operating system.
 ///
-/// The boot is named by the kernel's boot id. Where that cannot be read (another system than Linux,
-/// a sandbox without `/proc`), every `SystemClock` counts as a boot of its own. That errs on the
-/// safe side: leases then last longer over a restart than promised, never shorter.
+/// The kernel's boot id names the boot. Where it cannot be read (on other systems than Linux, or in
+/// a sandbox without `/proc`), every `SystemClock` counts as a new boot. That errs on the safe
+/// side: leases then last longer over a restart than promised, never shorter.
 #[derive(Clone, Copy, Debug)]
 pub struct SystemClock {
     boot: BootId,
 }
 
 impl SystemClock {
-    /// Reads the boot id; the clocks are read at each call.
+    /// Reads the boot id. The clocks are read at each call.
     #[must_use]
     pub fn new() -> Self {
         let boot = fs::read_to_string(BOOT_ID_PATH)
@@ -48,7 +48,7 @@ impl Default for SystemClock {
 
 impl Clock for SystemClock {
     fn wall(&self) -> WallTime {
-        // Before 1970 only if the clock was never set; zero is as good a reading as any.
+        // A time before 1970 means that the clock was never set; zero will do.
         let since_1970 = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
@@ -77,7 +77,7 @@ fn parse_boot_id(text: &str) -> Option<BootId> {
     Some(BootId(bits.to_be_bytes()))
 }
 
-/// An id that no other start of a process gets, in either of its halves.
+/// An id whose halves both differ from those of any other start of a process.
 fn boot_of_its_own() -> BootId {
     let nanos = SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -19,39 +19,41 @@ use rustix::{
 
 use crate::{at_once::ReadsAtOnce, names::FileKind};
 
-/// The file that an owner locks beside the folder itself. It holds the owner's process id, for the
-/// message a second process gets; only the locks count, also for whether there is an owner, so a stale id
+/// The file that an owner locks besides the folder itself. It holds the owner's process id, for the
+/// error that a second process gets. Only the locks decide whether there is an owner, so a stale id
 /// does no harm.
 pub(crate) const LOCK_NAME: &str = "lock";
 
 /// A folder of the operating system.
 ///
-/// The folder is made with mode 0700 if it is missing, files with mode 0600. An existing folder
-/// keeps its mode. Reads and writes go on after an interrupting signal and after a short count.
+/// A missing folder is created with mode 0700, files with mode 0600. An existing folder keeps its
+/// mode. Reads and writes continue after an interrupting signal and after a short count.
 ///
-/// It stays this folder, whatever becomes of its path: who moves it away and puts another one there,
-/// a restored backup say, while this is in use, has two folders that know nothing of each other.
+/// The value stays bound to this folder, whatever becomes of its path: if the folder is moved away
+/// while it is in use and another one, such as a restored backup, is put in its place, the two know
+/// nothing of each other.
 ///
-/// Ownership ([`Disk::lock`]) is an advisory lock of the operating system on the folder itself, which
-/// nobody can take away as one can a file in it. It ends with the process, however that dies, and it
-/// also excludes a second instance in the same process. The file `lock` is locked besides: on network
-/// file systems the lock on a folder often excludes processes of the same machine only, the one on a
-/// file also those of others. There ownership is only as good as that system's locks, and the file
-/// must be left alone. Where a folder cannot be locked at all, the file's lock alone counts.
+/// Ownership ([`Disk::lock`]) is an advisory lock of the operating system on the folder itself.
+/// Unlike the lock of a file in it, nobody can remove it. It ends with the process, however the
+/// process dies, and it also excludes a second instance in the same process. The file `lock` is
+/// locked too: on network file systems the lock on a folder often excludes only processes of the
+/// same machine, while the lock on a file excludes those of other machines as well. There ownership
+/// is only as good as that system's locks, and the file must be left alone. Where a folder cannot
+/// be locked at all, only the file's lock counts.
 #[derive(Debug)]
 pub struct FolderDisk {
     path: PathBuf,
-    /// The folder itself, in which everything is done; the path is for messages only.
+    /// The open folder, in which every operation is done; the path is for messages only.
     folder: File,
 }
 
 impl FolderDisk {
-    /// Opens the folder at `path`, making it and its parents if they are missing.
+    /// Opens the folder at `path`, creating it and its parents if they are missing.
     ///
     /// # Errors
-    /// If the folder can be neither opened nor made, or is no folder. If it holds something, but nothing of a
-    /// log ([`io::ErrorKind::DirectoryNotEmpty`]): a log is not begun between the files of somebody else.
-    /// Hidden files, `lost+found` and the file `lock` count for nothing there.
+    /// If the folder can be neither opened nor created, or is no folder. If it holds other files
+    /// and no file of a log ([`io::ErrorKind::DirectoryNotEmpty`]): a log is not begun among other
+    /// programs' files. Hidden files, `lost+found` and the file `lock` are ignored there.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, DiskError> {
         let path = path.as_ref();
         if !path.is_dir() {
@@ -80,8 +82,8 @@ impl FolderDisk {
         }
     }
 
-    /// Opens the folder at `path`, which must be there. Neither this nor [`share`](Self::share), nor what
-    /// only reads, changes anything in it.
+    /// Opens the existing folder at `path`. Neither this nor [`share`](Self::share), nor reading,
+    /// changes anything in it.
     ///
     /// # Errors
     /// If the folder cannot be opened, or is no folder.
@@ -98,11 +100,12 @@ impl FolderDisk {
         })
     }
 
-    /// Takes the folder together with others who only read: as long as the lock lives nobody
-    /// [owns](Disk::lock) it. Writes nothing.
+    /// Locks the folder together with other readers: as long as the lock lives, nobody can
+    /// [own](Disk::lock) it. Writes nothing.
     ///
     /// # Errors
-    /// [`LockError::Held`] if somebody owns it, else if the file `lock` is there and cannot be opened.
+    /// [`LockError::Held`] if the folder has an owner; else if the file `lock` exists and cannot be
+    /// opened.
     pub fn share(&self) -> Result<Box<dyn FolderLock>, LockError> {
         let mut held = HeldLock::default();
         self.add_folder(&mut held, File::try_lock_shared)?;
@@ -114,10 +117,10 @@ impl FolderDisk {
         Ok(Box::new(held))
     }
 
-    /// Whether the folder has the file `lock`, which whoever [owned](Disk::lock) it has left there.
+    /// Whether the folder has the file `lock`, which every [owner](Disk::lock) leaves there.
     ///
     /// # Errors
-    /// If the folder cannot be looked into.
+    /// If the folder cannot be read.
     pub fn was_owned(&self) -> Result<bool, DiskError> {
         let looked = self.on(DiskOperation::Inspect, LOCK_NAME, |folder| {
             Ok(rustix::fs::statat(folder, LOCK_NAME, AtFlags::empty())?)
@@ -141,7 +144,7 @@ impl FolderDisk {
         name: &str,
         act: impl FnOnce(&File) -> io::Result<T>,
     ) -> Result<T, DiskError> {
-        // Names are made by this crate from numbers; this holds the promise that they stay flat.
+        // This crate makes names from numbers; this check ensures that they stay flat.
         let outcome = if name.is_empty() || name.contains(['/', '\0']) {
             Err(io::ErrorKind::InvalidInput.into())
         } else {
@@ -171,7 +174,7 @@ fn opening(path: &Path) -> impl Fn(io::Error) -> DiskError {
     }
 }
 
-/// Makes the folder and its missing parents, and makes their names survive a power cut.
+/// Creates the folder and its missing parents, and syncs their names.
 fn make_folder(path: &Path) -> io::Result<()> {
     let mut missing = Vec::new();
     let mut at = Some(path);
@@ -194,24 +197,24 @@ fn make_folder(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// How a descriptor is locked: alone, or together with others.
+/// How a descriptor is locked: exclusively, or shared.
 type TryLock = fn(&File) -> Result<(), TryLockError>;
 
 impl FolderDisk {
     fn hold(&self) -> Result<HeldLock, LockError> {
         let mut held = HeldLock::default();
-        // First: whoever is refused here leaves no file behind.
+        // First, so that a refused process leaves no file behind.
         self.add_folder(&mut held, File::try_lock)?;
-        // Not truncated here: the holder's process id stands in it.
+        // Not truncated here: the file contains the holder's process id.
         let file = match self.open_lock(OFlags::RDWR | OFlags::CREATE) {
             Ok(file) => file,
-            // A full disk may have no room for a new file, and the folder is locked.
+            // A full disk may have no room for a new file; the folder's lock is enough.
             Err(error) if error.is_full() && !held.files.is_empty() => return Ok(held),
             Err(error) => return Err(error.into()),
         };
         let id = file.try_clone();
         self.add(&mut held, file, File::try_lock)?;
-        // The id is for messages only, and a full disk has no room for it.
+        // The id is for messages only, and a full disk may have no room for it.
         let _ = id.and_then(|file| {
             file.set_len(0)?;
             file.write_all_at(format!("{}\n", std::process::id()).as_bytes(), 0)
@@ -219,9 +222,10 @@ impl FolderDisk {
         Ok(held)
     }
 
-    /// Adds the lock of the folder itself, unless the file system has none for folders.
+    /// Adds the lock of the folder itself, unless the file system cannot lock folders.
     fn add_folder(&self, held: &mut HeldLock, lock: TryLock) -> Result<(), LockError> {
-        // Opened anew: a lock belongs to what was opened, and `self.folder` may be locked twice.
+        // Opened again: a lock belongs to the open file description, and `self.folder` may be
+        // locked twice.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::openat(&self.folder, ".", flags, Mode::empty())
             .map_err(|errno| self.on_folder(DiskOperation::Open)(errno.into()))?;
@@ -255,9 +259,10 @@ impl FolderDisk {
         }
     }
 
-    /// Who has what could not be locked through `refused`.
+    /// The process that holds the lock that `refused` could not get.
     fn holder(&self, refused: &File) -> Option<String> {
-        // An owner excludes readers too. Who only reads writes nothing, so the file names an owner of before.
+        // An owner excludes readers too. A reader writes nothing, so the file would name an earlier
+        // owner.
         if refused.try_lock_shared().is_ok() {
             let _ = refused.unlock();
             return Some("one that only reads it, such as `lockgate check`".to_owned());
@@ -271,8 +276,8 @@ impl FolderDisk {
     }
 }
 
-/// Opens what must be a regular file. To open a named pipe would otherwise wait for somebody at its
-/// other end, for ever and without a word.
+/// Opens a regular file and nothing else. Opening a named pipe would wait for a process at its
+/// other end, possibly for ever.
 fn open_regular(folder: &File, name: &str, flags: OFlags) -> io::Result<File> {
     let flags = flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR;
@@ -316,7 +321,7 @@ impl Disk for FolderDisk {
         let mut names = Vec::new();
         for entry in Dir::read_from(&self.folder).map_err(|errno| error(errno.into()))? {
             let entry = entry.map_err(|errno| error(errno.into()))?;
-            // A name that is no UTF-8 is none of ours.
+            // A name that is no UTF-8 is not the log's.
             if let Ok(name) = entry.file_name().to_str()
                 && ![".", "..", LOCK_NAME].contains(&name)
             {
@@ -347,7 +352,7 @@ impl Disk for FolderDisk {
     fn space(&self) -> Result<DiskSpace, DiskError> {
         let stat = rustix::fs::fstatvfs(&self.folder)
             .map_err(|errno| self.on_folder(DiskOperation::Inspect)(errno.into()))?;
-        // What an ordinary user may still take, not what root may.
+        // The space for ordinary users, without root's reserve.
         Ok(DiskSpace {
             free: stat.f_bavail.saturating_mul(stat.f_frsize),
             total: stat.f_blocks.saturating_mul(stat.f_frsize),
@@ -369,8 +374,8 @@ impl FolderLock for HeldLock {}
 
 impl Drop for HeldLock {
     fn drop(&mut self) {
-        // Closing them would not be enough: a child process that another thread is starting just now
-        // has a copy of each descriptor until it runs its program, and with it the lock. If this
+        // Closing them is not enough: a child process that another thread is just starting has a
+        // copy of each descriptor, and so of the lock, until it runs its program. If unlocking
         // fails, the lock ends when the last copy is closed.
         for file in &self.files {
             let _ = file.unlock();
@@ -447,7 +452,7 @@ impl DiskFile for FolderFile {
             let outcome = match fallocate(&self.file, FallocateFlags::empty(), 0, len) {
                 Ok(()) => return Ok(()),
                 Err(Errno::INTR) => continue,
-                // A file system that cannot: what is written is taken too.
+                // The file system cannot allocate blocks; writing them allocates them too.
                 Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.write_zeros_up_to(len),
                 Err(errno) => Err(errno.into()),
             };
@@ -521,7 +526,7 @@ mod tests {
         assert_eq!(error.source.kind(), io::ErrorKind::DirectoryNotEmpty);
         let text = lockgate_core::with_sources(&error);
         assert!(text.contains("such as \"photos\""), "{text}");
-        // Beside a log they may lie.
+        // Next to a log, such files are allowed.
         fs::write(temp.path().join("00000001.log"), "").unwrap();
         FolderDisk::open(temp.path()).unwrap();
     }
@@ -534,7 +539,8 @@ mod tests {
         let bytes: Vec<u8> = (0..=255).cycle().take(100_000).collect();
         file.write_at(&bytes, 0).unwrap();
         let mut buffer = vec![0; 70_000];
-        // What was just written is in the cache; a file system that cannot tell never reads so.
+        // Bytes just written are in the cache. A file system that cannot report that never reads
+        // this way.
         for offset in [0, 1, 4_096, 60_000, 100_000, 200_000] {
             let Some(count) = file.try_read_at(&mut buffer, offset) else {
                 continue;
@@ -580,13 +586,13 @@ mod tests {
         drop(lock);
         assert!(reader.was_owned().unwrap());
         let shared = [(); 2].map(|()| reader.share().unwrap());
-        // The file still has the id of the owner before.
+        // The file still has the previous owner's id.
         let refused = owner.lock().err().unwrap().to_string();
         assert!(
             refused.contains("only reads") && !refused.contains(&ours),
             "{refused}"
         );
-        // To have asked is no lock.
+        // A lock that was taken and dropped does not stay.
         drop(reader.share().unwrap());
         drop(shared);
         owner.lock().unwrap();
@@ -696,8 +702,8 @@ mod tests {
 
     #[test]
     fn a_lock_ends_when_dropped_though_its_descriptor_was_copied() {
-        // Once seen in a test run: a folder was said to be held by this very process after its log
-        // was closed, because another thread was starting a child at that moment.
+        // Once seen in a test run: this very process seemed to hold a folder after its log was
+        // closed, because another thread was starting a child at that moment.
         let temp = tempfile::tempdir().unwrap();
         let disk = FolderDisk::open(temp.path()).unwrap();
         let lock = disk.hold().unwrap();
@@ -709,8 +715,8 @@ mod tests {
 
     #[test]
     fn a_folder_stays_locked_whatever_becomes_of_the_file_in_it() {
-        // Once the file was all that was locked: a second server started where it was removed or
-        // replaced, and of 1,620 answered sends 208 were lost.
+        // Once only the file was locked: after it was removed or replaced, a second server could
+        // start, and of 1,620 answered sends 208 were lost.
         let temp = tempfile::tempdir().unwrap();
         let disk = FolderDisk::open(temp.path()).unwrap();
         let file = temp.path().join(LOCK_NAME);
@@ -734,7 +740,8 @@ mod tests {
 
     #[test]
     fn the_files_lock_excludes_others_too() {
-        // Of another machine, where the folder's lock does not reach; and of earlier versions.
+        // The owner may be on another machine, which the folder's lock does not reach, or an
+        // earlier version.
         let temp = tempfile::tempdir().unwrap();
         let disk = FolderDisk::open(temp.path()).unwrap();
         let other = File::create(temp.path().join(LOCK_NAME)).unwrap();
@@ -758,7 +765,7 @@ mod tests {
         fs::rename(&here, &there).unwrap();
         let moved = FolderDisk::open(&there).unwrap();
         assert!(matches!(moved.lock(), Err(LockError::Held { .. })));
-        // What takes its place, a copy say, is another's.
+        // A folder that takes its place, such as a copy, is another one.
         let copy = FolderDisk::open(&here).unwrap();
         fs::copy(there.join(LOCK_NAME), here.join(LOCK_NAME)).unwrap();
         copy.lock().unwrap();

@@ -1,9 +1,9 @@
-//! The bytes of a segment file, its header and its records. `docs/internals/format.md` says the
-//! same in prose.
+//! The bytes of a segment file: its header and its records. `docs/internals/format.md` describes
+//! the same in prose.
 //!
-//! To change what is written here: raise [`VERSION`], keep reading every version that was released,
-//! describe both in `docs/internals/format.md`, and add a folder that the old version wrote to the
-//! tests. Fields keep their place, and bytes that lose their meaning are not used again.
+//! To change the format: raise [`VERSION`], keep reading every released version, describe both in
+//! `docs/internals/format.md`, and add a folder that the old version wrote to the tests. Fields
+//! keep their place, and bytes that lose their meaning are not used again.
 
 use lockgate_core::{Epoch, Position};
 
@@ -13,11 +13,11 @@ pub(crate) const VERSION: u32 = 1;
 /// The first eight bytes of every segment.
 const MAGIC: [u8; 8] = *b"LOCKGATE";
 
-/// Bytes of a segment before its first record: one page, so that records never share a page with the
+/// Bytes of a segment before its first record: one page, so that no record shares a page with the
 /// header, which is written once.
 pub(crate) const SEGMENT_HEADER_LEN: u32 = 4096;
 
-/// Bytes of the segment header that mean something, checksum included. They fit into one 512-byte
+/// Bytes of the segment header that are used, including the checksum. They fit into one 512-byte
 /// sector, so a power cut leaves all of them or none.
 const SEGMENT_HEADER_USED: usize = 64;
 
@@ -27,8 +27,8 @@ const WAS_BLANK: u32 = 1;
 /// Bytes of a record before its payload.
 pub(crate) const RECORD_HEADER_LEN: usize = 44;
 
-/// No payload is longer than this, whatever the options say, so that a damaged length cannot make a
-/// reader ask for more memory.
+/// The longest payload, whatever the options say, so that a damaged length cannot make a reader ask
+/// for more memory.
 pub(crate) const PAYLOAD_BYTES_LIMIT: usize = 64 << 20;
 
 /// The position of byte `offset` of segment `segment`.
@@ -41,7 +41,7 @@ pub(crate) const fn segment_of(position: Position) -> u32 {
     (position.0 >> 32) as u32
 }
 
-/// The byte within its segment a position names.
+/// The byte within its segment that a position names.
 #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
 pub(crate) const fn offset_of(position: Position) -> u32 {
     position.0 as u32
@@ -52,12 +52,14 @@ pub(crate) const fn first_record(segment: u32) -> Position {
     position(segment, SEGMENT_HEADER_LEN)
 }
 
-/// Where a segment starts, header included: where it cannot be read if its header cannot.
+/// The start of a segment, including its header: the position of damage if the header cannot be
+/// read.
 pub(crate) const fn segment_start(segment: u32) -> Position {
     position(segment, 0)
 }
 
-/// A place between two records: where the next one starts, or would, and its number.
+/// A place between two records: the position where the next one starts or would start, and its
+/// number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Point {
     pub(crate) at: Position,
@@ -65,13 +67,13 @@ pub(crate) struct Point {
 }
 
 impl Point {
-    /// The most records that can lie between two positions: none is shorter than its header.
+    /// The most records between two positions: none is shorter than its header.
     pub(crate) fn records_max(from: Position, to: Position) -> u64 {
         to.0.saturating_sub(from.0) / RECORD_HEADER_LEN as u64
     }
 
-    /// Whether a segment that begins behind this point can begin with that number. This point may be its
-    /// first record.
+    /// Whether a segment that begins behind this point can begin with that number. This point may
+    /// be the segment's first record.
     pub(crate) fn admits(self, segment: u32, first_number: u64) -> bool {
         let at = first_record(segment);
         if at == self.at {
@@ -82,36 +84,36 @@ impl Point {
     }
 }
 
-/// The beginning of a segment.
+/// A segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
-    /// The segment's number, the same as in its name.
+    /// The segment's number; its file's name has the same.
     pub(crate) segment: u32,
-    /// A number nobody outside can guess, drawn when the segment is begun and carried by each of its
-    /// records: it tells live bytes from those of an earlier use of the same blocks, and from bytes
-    /// somebody made to look like a record.
+    /// A random number that nobody outside can guess, drawn when the segment is begun and contained
+    /// in each of its records. It distinguishes live bytes from those of an earlier use of the same
+    /// blocks, and from bytes that somebody made to look like a record.
     pub(crate) generation: u64,
-    /// The epoch all its records belong to.
+    /// The epoch of all its records.
     pub(crate) epoch: Epoch,
     /// The number of its first record.
     pub(crate) first_number: u64,
     /// Every record before this point was durable when the header was written.
     pub(crate) synced: Point,
-    /// Whether every byte behind it was zero then: what is not zero now was written under this
-    /// header. Bytes of a recycled segment say nothing.
+    /// Whether every byte behind the header was zero then: bytes that are not zero now were written
+    /// under this header. In a recycled segment, such bytes prove nothing.
     pub(crate) was_blank: bool,
 }
 
-/// What the first bytes of a file turned out to be.
+/// The result of reading a segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FoundHeader {
     Valid(SegmentHeader),
-    /// Intact, and written by a version this one does not know.
+    /// Intact, and written by a newer version.
     Newer(u32),
     /// Intact, and of version 0, which was never stable.
     Unstable,
-    /// Intact, and that of another segment: somebody renamed or copied a file. No crash does that,
-    /// because a file becomes a segment with its header durably zero.
+    /// Intact, and the header of another segment: the file was renamed or copied. No crash does
+    /// that, because a file becomes a segment only after its header is durably zero.
     Misnamed(u32),
     Unreadable,
 }
@@ -135,13 +137,13 @@ impl SegmentHeader {
         block
     }
 
-    /// Reads the header of the segment that is named `segment`.
+    /// Reads the header of segment `segment`, by its file's name.
     pub(crate) fn decode(bytes: &[u8], segment: u32) -> FoundHeader {
         let Some(used) = bytes.get(..SEGMENT_HEADER_USED) else {
             return FoundHeader::Unreadable;
         };
         let checksum_at = SEGMENT_HEADER_USED - 4;
-        // Its checksum stood before the flags.
+        // In version 0 the checksum was before the flags.
         if used[..8] == MAGIC
             && u32_at(used, 8) == 0
             && u32_at(used, 56) == crc32c::crc32c(&used[..56])
@@ -166,12 +168,12 @@ impl SegmentHeader {
             },
             was_blank: u32_at(used, 56) & WAS_BLANK != 0,
         };
-        // What a header says was durable lies before it. If this is believed of a header that somebody
-        // made, what is appended behind it is taken for lost.
+        // The point up to which a header calls the log durable is before that header. If a forged
+        // header claimed more, records appended behind it would be taken for lost.
         if header.synced.number > header.first_number {
             return FoundHeader::Unreadable;
         }
-        // None of its records would verify here, and what they hold would be taken for a torn tail.
+        // None of its records would verify here, so its records would be taken for a torn tail.
         if header.segment != segment {
             return FoundHeader::Misnamed(header.segment);
         }
@@ -179,10 +181,10 @@ impl SegmentHeader {
     }
 }
 
-/// The beginning of a record.
+/// A record's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordHeader {
-    /// Bytes of payload that follow.
+    /// Bytes of the payload that follows.
     pub(crate) len: u32,
     /// Its segment's generation.
     pub(crate) generation: u64,
@@ -190,15 +192,16 @@ pub(crate) struct RecordHeader {
     pub(crate) epoch: Epoch,
     /// Its number: dense from 1 over the whole log.
     pub(crate) number: u64,
-    /// Every record before this point was durable when this one was written.
+    /// Every record before this point was durable when this record was written.
     pub(crate) synced: Point,
 }
 
 impl RecordHeader {
-    /// Where the generation stands in a record: what to search for when a record was damaged.
+    /// The offset of the generation in a record: what a search for the next record behind damage
+    /// looks for.
     pub(crate) const GENERATION_AT: usize = 8;
 
-    /// Writes the header of the record at `at` with this payload into its gap.
+    /// Writes the header of the record at `at` with this payload into the gap before the payload.
     pub(crate) fn encode(&self, at: Position, gap: &mut [u8], payload: &[u8]) {
         gap[4..8].copy_from_slice(&self.len.to_le_bytes());
         gap[8..16].copy_from_slice(&self.generation.to_le_bytes());
@@ -211,7 +214,7 @@ impl RecordHeader {
         gap[..4].copy_from_slice(&checksum.to_le_bytes());
     }
 
-    /// The header's fields, unverified; `None` if there are not enough bytes.
+    /// The header's fields, not verified; `None` if there are not enough bytes.
     pub(crate) fn peek(bytes: &[u8]) -> Option<Self> {
         let bytes = bytes.get(..RECORD_HEADER_LEN)?;
         let number = u64_at(bytes, 24);
@@ -227,11 +230,11 @@ impl RecordHeader {
         })
     }
 
-    /// The point as its position and how many records lie between it and this one.
+    /// The point as its position and the number of records between it and this one.
     fn encode_synced(&self) -> (Position, u32) {
         match u32::try_from(self.number - self.synced.number) {
             Ok(unsynced) => (self.synced.at, unsynced),
-            // More than 2^32 records without a sync: nothing is claimed rather than too much.
+            // More than 2^32 records without a sync: claim nothing instead of too much.
             Err(_) => (Position(0), u32::MAX),
         }
     }
@@ -242,7 +245,7 @@ impl RecordHeader {
     }
 }
 
-/// Whether `record`, header and payload, is what was written at `at`.
+/// Whether `record`, header and payload, are the bytes that were written at `at`.
 pub(crate) fn verifies(at: Position, record: &[u8]) -> bool {
     record.len() >= RECORD_HEADER_LEN
         && u32_at(record, 0)
@@ -254,7 +257,7 @@ pub(crate) fn verifies(at: Position, record: &[u8]) -> bool {
 }
 
 /// CRC-32C over the position, the header after the checksum, and the payload. The position is not
-/// stored: a record that was written or copied to another place does not verify there.
+/// stored, so a record that was written or copied to another place does not verify there.
 fn checksum(at: Position, header: &[u8], payload: &[u8]) -> u32 {
     let crc = crc32c::crc32c(&at.0.to_le_bytes());
     let crc = crc32c::crc32c_append(crc, header);

@@ -1,4 +1,4 @@
-//! Tells what a folder holds and what a recovery would do, without changing a byte.
+//! Reports what a folder holds and what a recovery would do, without changing anything.
 
 use std::sync::Arc;
 
@@ -22,22 +22,22 @@ use crate::{
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Inspection {
-    /// What a recovery from the position given would report.
+    /// The report of a recovery from the given position.
     pub report: RecoveryReport,
     /// All segments, oldest first.
     pub segments: Vec<InspectedSegment>,
-    /// All snapshots a recovery could start from, newest first.
+    /// All snapshots that a recovery could start from, newest first.
     pub snapshots: Vec<InspectedSnapshot>,
-    /// Files kept for segments to come.
+    /// Preallocated files.
     pub preallocated: u64,
-    /// Files that were set aside because something in them could not be read.
+    /// Files that were set aside because some of their bytes could not be read.
     pub set_aside: Vec<String>,
-    /// Segments that would be set aside when they are released.
+    /// Segments that will be set aside when they are released.
     pub would_set_aside: Vec<String>,
-    /// The file a recovery would cut, and to how many bytes: a torn tail, or blocks that were taken
-    /// and not used.
+    /// The file that a recovery would cut, and its new length: without a torn tail, or without
+    /// unused allocated blocks.
     pub would_cut: Option<(String, u64)>,
-    /// Files a recovery would remove: segments of a torn tail, and leftovers.
+    /// Files that a recovery would remove: segments of a torn tail, and leftovers.
     pub would_remove: Vec<String>,
 }
 
@@ -51,21 +51,20 @@ pub struct InspectedSegment {
     pub first: Position,
     /// Bytes of the file.
     pub bytes: u64,
-    /// What its header says; `None` if it cannot be read.
+    /// Its header; `None` if it cannot be read.
     pub header: Option<InspectedHeader>,
 }
 
-/// What a segment's header says.
+/// A segment's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InspectedHeader {
-    /// Carried by all its records.
     pub generation: u64,
     /// The epoch of all its records.
     pub epoch: Epoch,
     /// The number of its first record.
     pub first_number: u64,
-    /// Every record before this position was durable when it was begun.
+    /// Every record before this position was durable when the segment was begun.
     pub synced: Position,
 }
 
@@ -73,7 +72,6 @@ pub struct InspectedHeader {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InspectedSnapshot {
-    /// As of which position.
     pub position: Position,
     /// Bytes of the file.
     pub bytes: u64,
@@ -82,9 +80,9 @@ pub struct InspectedSnapshot {
 }
 
 impl LocalLog {
-    /// Looks at the folder as a recovery from `from` would, hands over the records that one would,
-    /// and changes nothing: no lock is taken and nothing is written, so read permission is enough. In
-    /// a folder that is in use, what is being written may look like a torn tail.
+    /// Reads the folder as a recovery from `from` would and passes the same records to
+    /// `visit`. Changes nothing: takes no lock and writes nothing, so read permission is enough. In
+    /// a folder that is in use, records that are being written may look like a torn tail.
     ///
     /// # Errors
     /// As [`LogSource::recover`](lockgate_core::LogSource::recover).

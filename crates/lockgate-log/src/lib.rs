@@ -1,9 +1,9 @@
 //! The local log of Lockgate, and the real disk and clock under it.
 //!
 //! [`LocalLog`] keeps records in the segment files of one folder, checksummed and numbered. It
-//! tells a torn tail from damage in the middle. [`FolderDisk`] is that folder on the operating
-//! system, and [`SystemClock`] reads the system's clocks. `docs/internals/format.md` describes the
-//! bytes. Nothing here knows what a record means, and nothing starts a thread.
+//! distinguishes a torn tail from damage in the middle. [`FolderDisk`] is that folder on the
+//! operating system, and [`SystemClock`] reads the system's clocks. `docs/internals/format.md`
+//! describes the bytes. This crate does not know what a record means, and starts no thread.
 //!
 //! ```
 //! use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The local log: appending.
+//! The local log: appending records.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -30,31 +30,31 @@ use crate::{
 
 /// A log in one folder: segment files of checksummed records.
 ///
-/// One `write` per group of records and segment, one `fdatasync` per sync and segment written to.
-/// Exclusive: the folder stays locked for as long as the log lives.
+/// It makes one `write` per group of records and segment, and one `fdatasync` per sync and segment
+/// written to. Exclusive: the folder stays locked for as long as the log lives.
 ///
-/// Levels: an append has reached [`Level::Process`] when it returns, a sync [`Level::Disk`]. A range
-/// is a segment: [`Log::release`] gives it back, to be used again or removed.
+/// Levels: an append has reached [`Level::Process`] when it returns, a sync [`Level::Disk`]. A
+/// range is a segment: [`Log::release`] gives it back, to be used again or removed.
 ///
-/// [`Log::log_maintenance`] writes the next segments ahead, so that a sync need not change metadata, and
-/// recycles released ones. While nobody took it, released segments are recycled by
-/// [`Log::release`], and new ones are only allocated.
+/// [`Log::log_maintenance`] writes the next segments ahead, so that a sync need not change
+/// metadata, and recycles released segments. Until it is taken, [`Log::release`] recycles released
+/// segments, and new segments are only allocated.
 pub struct LocalLog {
     disk: Arc<dyn Disk>,
     options: LocalLogOptions,
     shared: Arc<Shared>,
     _lock: Box<dyn FolderLock>,
     phase: Phase,
-    /// The highest epoch found or begun.
+    /// The highest epoch that was found or begun.
     epoch: Epoch,
     /// The number of the next record.
     next_number: u64,
-    /// Where the log starts, if that was ever said.
+    /// Where the log starts; `None` before the first start mark.
     start: Option<StartMark>,
     /// Bytes of records appended by this instance.
     appended_bytes: u64,
-    /// Bytes of the segments behind the one being written. Changes only between two groups: positions are told
-    /// before anything is written.
+    /// Bytes of the segments behind the present one. Changes only between two groups: a group
+    /// learns its positions before anything is written.
     segment_bytes: u32,
     random: RandomState,
 }
@@ -62,61 +62,62 @@ pub struct LocalLog {
 enum Phase {
     Opened,
     Recovered {
-        /// The number of the segment to begin.
+        /// The number of the next segment to begin.
         next_segment: u32,
-        /// What is to be changed before that.
+        /// Changes of the folder to make before the next segment begins.
         to_apply: Option<Box<ToApply>>,
     },
     Serving(Writing),
 }
 
-/// What a recovery has decided and not done.
+/// What a recovery has planned and not done yet.
 struct ToApply {
     plan: Plan,
-    preallocated: Vec<(u32, bool)>,
+    preallocated: Vec<u32>,
 }
 
-/// The segment being written.
+/// The segment that is being written.
 #[derive(Clone)]
 struct Writing {
     segment: u32,
     generation: u64,
     file: Arc<dyn DiskFile>,
-    /// Where the bytes end that were written, be it with zeros or in an earlier use.
+    /// The end of the bytes that were written before, with zeros or in an earlier use.
     written_until: u32,
-    /// Where the blocks end that are taken: the segment's end, except on a full disk.
+    /// The end of the allocated blocks: the segment's end, except on a full disk.
     allocated_until: u32,
-    /// No record is begun that would end behind it, but one that is alone in its segment.
+    /// No record may end behind it, except one that is alone in its segment.
     limit: u32,
 }
 
 impl Writing {
-    /// How many bytes of records still fit into blocks that are taken.
+    /// How many bytes of records still fit into allocated blocks.
     fn left(&self, tail: u32) -> u64 {
         u64::from(self.allocated_until.min(self.limit).saturating_sub(tail))
     }
 }
 
-/// With less room than this a segment is begun without any.
+/// If the disk has less room than this, the first segment begins with its header only.
 const ALLOCATED_BYTES_MIN: u32 = 16 << 10;
 
-/// A log that holds next to nothing begins with so much, and takes a whole segment and a reserve when it needs
-/// more: most shards of a process may never be used. Half of it is what the log can be emptied with on a full disk.
+/// The bytes with which an almost empty log begins; it takes a whole segment and a reserve when it
+/// needs more. Most shards of a process may never be used. Half of it serves to empty the log on a
+/// full disk.
 const LITTLE_BYTES: u32 = 1 << 20;
 
-/// What growth leaves of it.
+/// The part of it that growth may not use.
 const LITTLE_RESERVE_BYTES: u32 = LITTLE_BYTES / 2;
 
-/// The end of a segment that no record fits into any more is filled with zeros if it is no larger,
-/// so that all of it was written when it is used again.
+/// If no record fits into the end of a segment, and the end has at most so many bytes, it is filled
+/// with zeros, so that the whole segment is written when it is used again.
 const FILLED_BYTES_MAX: u32 = 1 << 20;
 
 impl LocalLog {
-    /// Opens the log in the folder and takes the folder for this instance alone. Reads nothing yet;
+    /// Opens the log in the folder and locks the folder for this instance. Reads nothing yet;
     /// [`LogSource::recover`] does.
     ///
     /// # Errors
-    /// If the options are out of range or the folder belongs to somebody else.
+    /// If the options are out of range or the folder has another owner.
     pub fn open(disk: Arc<dyn Disk>, options: LocalLogOptions) -> Result<Self, OpenError> {
         options.check()?;
         let lock = disk.lock()?;
@@ -144,15 +145,15 @@ impl LocalLog {
         })
     }
 
-    /// Makes a segment of a preallocated file, or of a new file, and writes its header; neither is synced. Its first record
-    /// takes so many bytes.
+    /// Makes a segment of a preallocated file or of a new one, and writes its header; syncs
+    /// neither. `record` is the length of its first record.
     fn create_segment(
         &self,
         segment: u32,
         synced: Point,
         record: u32,
     ) -> Result<Writing, DiskError> {
-        // A disk that fails when the file being written is looked at is not written to any more.
+        // If the present file cannot be checked, the disk fails and nothing more is written.
         self.shared.check_newest()?;
         let whole = self.segment_bytes.max(SEGMENT_HEADER_LEN + record);
         let blocks = self.take_blocks(segment, whole)?;
@@ -182,16 +183,16 @@ impl LocalLog {
         })
     }
 
-    /// A file of the segment's name with so many bytes of blocks taken.
+    /// Takes a file with so many allocated bytes and gives it the segment's name.
     fn take_blocks(&self, segment: u32, whole: u32) -> Result<Blocks, DiskError> {
         let name = segment_name(segment);
         if let Some(preallocated_file) = self.shared.preallocated.take(whole)? {
             self.disk.rename(&preallocated_file.name(), &name)?;
             self.shared.note_created();
-            // Opened anew, for the name that errors will tell. An append does without where no more
-            // files can be opened.
+            // Opened again, so that errors name the segment. If no more files can be opened, the
+            // append uses the old handle.
             let file = match self.disk.open(&name, OpenMode::Existing) {
-                Err(error) if error.is_out_of_descriptors() => preallocated_file.file,
+                Err(error) if error.is_out_of_descriptors() => preallocated_file.handle,
                 opened => opened?,
             };
             return Ok(Blocks {
@@ -213,7 +214,7 @@ impl LocalLog {
         loop {
             match file.allocate(wanted.into()) {
                 Ok(()) => break,
-                // A log must start on a full disk, if only to be emptied: with what there is.
+                // A log must be able to start on a full disk, to be emptied: it uses what there is.
                 Err(error) if error.is_full() && is_first && wanted / 2 >= ALLOCATED_BYTES_MIN => {
                     wanted /= 2;
                 }
@@ -221,7 +222,7 @@ impl LocalLog {
                     wanted = SEGMENT_HEADER_LEN;
                     break;
                 }
-                // An append takes back what it has begun.
+                // The append takes back what it has begun.
                 Err(error) => return Err(error),
             }
         }
@@ -233,7 +234,7 @@ impl LocalLog {
         })
     }
 
-    /// Whether the log can do with less than a segment: a part of one holds what it held when it was recovered.
+    /// Whether part of a segment is enough: part of one held the whole log when it was recovered.
     fn is_little(&self) -> bool {
         self.segment_bytes > LITTLE_BYTES
             && self.shared.segment_bytes() <= u64::from(LITTLE_RESERVE_BYTES)
@@ -242,8 +243,8 @@ impl LocalLog {
     fn draw_generation(&self, segment: u32) -> u64 {
         match self.options.generation_seed {
             None => self.random.hash_one((segment, self.epoch.0)),
-            // An epoch is begun at most once and numbers its segments upwards, so the pair never
-            // comes twice; two odd factors spread it over all bits.
+            // An epoch is begun at most once and numbers its segments upwards, so the pair is
+            // unique. Two odd factors spread it over all bits.
             Some(seed) => (seed ^ self.epoch.0.wrapping_mul(0x9e37_79b9_7f4a_7c15))
                 .wrapping_add(u64::from(segment))
                 .wrapping_mul(0xd134_2543_de82_ef95),
@@ -256,7 +257,7 @@ impl LocalLog {
         writing.file.sync()?;
         self.disk.sync_folder()?;
         if self.start.is_none() {
-            // Only now: the mark says that the header it points to was durable.
+            // After the header is durable, because the mark promises that.
             self.start = Some(mark_start(&*self.disk, StartMark::FIRST)?);
         }
         Ok(writing)
@@ -271,7 +272,7 @@ struct Blocks {
     is_zero: bool,
 }
 
-/// What an append has done so far, to be kept or taken back.
+/// What an append has done so far, to keep or to take back.
 struct Appending {
     writing: Writing,
     cursor: Position,
@@ -320,7 +321,7 @@ impl LocalLog {
         self.write_run(&mut appending.writing, &run, group)
     }
 
-    /// Writes the records from `first` to before `end` of the group, which are in one segment.
+    /// Writes the group's records from `first` to before `end`, which are in one segment.
     fn write_run(
         &self,
         writing: &mut Writing,
@@ -340,7 +341,7 @@ impl LocalLog {
         Ok(())
     }
 
-    /// Fills the end of a segment nothing more will be written to.
+    /// Fills the end of a segment to which nothing more will be written.
     fn fill(&self, writing: &Writing) -> Result<(), DiskError> {
         let from = writing.written_until;
         let left = writing.allocated_until.saturating_sub(from);
@@ -354,7 +355,7 @@ impl LocalLog {
     }
 
     /// There was no room for the whole group: takes back what was written of it, up to `reached`,
-    /// durably, so that it will not be there after a crash either.
+    /// durably, so that a crash does not bring it back.
     fn take_back(&mut self, before: Appending, reached: Position) -> Result<(), DiskError> {
         let Writing { segment, file, .. } = &before.writing;
         self.shared.set_newest(*segment, file.clone());
@@ -373,7 +374,7 @@ impl LocalLog {
         writing.file.sync()?;
         self.disk.sync_folder()?;
         writing.written_until = end;
-        // As much as it had: a little one stays little.
+        // As many as it had: the first segment stays small.
         let allocated = std::mem::replace(&mut writing.allocated_until, end);
         if writing.file.allocate(allocated.into()).is_ok() {
             writing.allocated_until = allocated;
@@ -384,8 +385,8 @@ impl LocalLog {
     }
 }
 
-/// A group of more bytes than this gains little from zeros written ahead, and they cost as much as it
-/// does.
+/// A group of more bytes than this gains little from zeros written ahead, and the zeros cost as
+/// much as the group itself.
 const AHEAD_GROUP_BYTES_MAX: u64 = 128 << 10;
 
 /// The fewest zeros written ahead at a time.
@@ -394,9 +395,9 @@ const AHEAD_BYTES_MIN: u32 = 64 << 10;
 static ZEROS: [u8; AHEAD_BYTES_MIN as usize] = [0; AHEAD_BYTES_MIN as usize];
 
 impl LocalLog {
-    /// Writes zeros behind the tail if there are none left for another group like the last one. A
-    /// sync of bytes that were written before changes no metadata of the file, and is two to four
-    /// times as fast.
+    /// Writes zeros behind the tail if too few are left for another group like the last one. A sync
+    /// of blocks that were written before changes no metadata of the file, and is two to four times
+    /// as fast.
     fn write_ahead(
         &self,
         writing: &mut Writing,
@@ -407,7 +408,7 @@ impl LocalLog {
         if left >= group_bytes || group_bytes > AHEAD_GROUP_BYTES_MAX {
             return Ok(());
         }
-        // As much again as was appended so far: a log that is hardly used pays little.
+        // As many as were appended so far, so that a log with little traffic pays little.
         let step = u32::try_from(self.appended_bytes).unwrap_or(u32::MAX);
         let step = step
             .max(AHEAD_BYTES_MIN)
@@ -423,7 +424,7 @@ impl LocalLog {
             let zeros = &ZEROS[..count as usize];
             match writing.file.write_at(zeros, writing.written_until.into()) {
                 Ok(()) => writing.written_until += count,
-                // The records are written; nothing is lost but speed.
+                // The records are written; only speed is lost.
                 Err(error) if error.is_full() => break,
                 Err(error) => return Err(error),
             }
@@ -432,7 +433,7 @@ impl LocalLog {
     }
 }
 
-/// Records of a group that stand in one segment: one write.
+/// Records of a group that are in one segment: one write.
 struct Run {
     first: usize,
     end: usize,
@@ -440,14 +441,14 @@ struct Run {
     at: Position,
 }
 
-/// Bytes of a record with so many of payload.
+/// The bytes of a record with a payload of this length.
 fn record_bytes(len: usize) -> u32 {
     u32::try_from(RECORD_HEADER_LEN + len).unwrap_or(u32::MAX)
 }
 
 impl LocalLog {
-    /// Where a record of `len` payload bytes goes if the tail is at `cursor`: here if it fits, else at
-    /// the start of the next segment. Moves the cursor behind it.
+    /// Where a record of `len` payload bytes goes if the tail is at `cursor`: there if it fits,
+    /// else at the start of the next segment. Moves the cursor behind it.
     fn place_behind(
         &self,
         writing: Option<&Writing>,
@@ -465,14 +466,14 @@ impl LocalLog {
         at
     }
 
-    /// Between two groups: the segments to come, and this one, become as large as the log wants them.
+    /// Between two groups: adapts the sizes of the present and the next segments to the log.
     fn adapt(&mut self) {
         self.segment_bytes = self.shared.preallocated.adapt(self.shared.segment_bytes());
         if let Phase::Serving(writing) = &mut self.phase
             && writing.allocated_until > self.segment_bytes
             && writing.limit > self.segment_bytes
         {
-            // The rest of its blocks goes with it.
+            // Ends the segment here. The unused rest of its blocks is released with the segment.
             writing.limit = offset_of(self.shared.appended());
         }
     }
@@ -488,7 +489,7 @@ impl LocalLog {
     /// [Begins](SnapshotStore::begin) a snapshot as of the tail.
     ///
     /// # Errors
-    /// As that.
+    /// As [`SnapshotStore::begin`].
     pub fn begin_snapshot(&self) -> Result<Box<dyn SnapshotWriter>, LogError> {
         self.snapshots().begin(self.tail(), self.next_number)
     }
@@ -510,7 +511,7 @@ impl LogSource for LocalLog {
             record_bytes_max: self.options.record_bytes_max,
             append_level: Level::Process,
             sync_level: Level::Disk,
-            // A write has ended when it returns, and so has a sync.
+            // Both a write and a sync are complete when they return.
             groups_in_flight: 1,
             syncs_in_flight: 1,
             releases_ranges: true,
@@ -691,14 +692,14 @@ impl Log for LocalLog {
         let segments = if needed <= u64::from(writing.limit.saturating_sub(tail)) {
             0
         } else {
-            // The first record of a segment did not fit into the one before, so two in a row hold
-            // more than one could.
+            // The first record of a segment did not fit into the one before, so two successive
+            // segments hold more than one could.
             (needed / capacity).saturating_mul(2).saturating_add(1)
         };
         let segments = usize::try_from(segments).unwrap_or(usize::MAX / 4);
         let mut large = Large::default();
         if needed > capacity && segment_bytes < self.options.segment_bytes {
-            // There may be records that no segment to come would hold.
+            // The options may allow records that do not fit into a segment of this size.
             let largest = record_bytes(self.options.record_bytes_max);
             let bytes = u32::try_from(needed).unwrap_or(u32::MAX).min(largest);
             let count = records.min(needed / capacity);
@@ -818,7 +819,7 @@ impl Log for LocalLog {
             Err(error) => return Err(AppendError::Unknown(self.shared.stop(error))),
         }
 
-        // A sync that failed meanwhile may have dropped what was just written.
+        // A sync that failed meanwhile may have dropped the bytes just written.
         self.shared.check_running().map_err(AppendError::Unknown)?;
         self.shared.publish(Point {
             at: reached,
@@ -850,7 +851,7 @@ impl Log for LocalLog {
         };
         // The mark promises that everything before it is durable, and the newest segment stays.
         let limit = before.min(self.shared.synced().at).min(self.tail());
-        // A snapshot knows its number; else a segment's beginning has to do.
+        // A snapshot knows its number; without one, the beginning of a segment is used.
         let at_snapshot = Snapshots(self.shared.clone()).point(before)?;
         let new_start = match at_snapshot.filter(|point| point.at <= limit) {
             Some(point) => Some(StartMark(point)),
@@ -859,8 +860,8 @@ impl Log for LocalLog {
         let Some(new_start) = new_start.filter(|new_start| *new_start > start) else {
             return Ok(());
         };
-        // Durable no later than before the first segment it gives up: a recovery that finds the old
-        // mark finds all the old mark promises.
+        // The mark is durable before the first segment is given up: a recovery that finds the old
+        // mark then also finds every segment that it promises.
         self.disk
             .rename(&start.to_string(), &new_start.to_string())?;
         self.start = Some(new_start);
@@ -884,7 +885,7 @@ impl Log for LocalLog {
         if forgotten.is_none() && !was_damaged {
             return Ok(());
         }
-        // Nothing deletes what it could not read.
+        // A segment with unreadable bytes is set aside, not deleted.
         self.shared.preallocated.retire(Retired {
             segment,
             bytes: forgotten.unwrap_or(0),

@@ -1,5 +1,5 @@
-//! The names of a log's files. They hold numbers only: nothing that a user chose ever becomes a
-//! file name.
+//! The names of a log's files. They contain numbers only: no text from a user ever becomes a file
+//! name.
 
 use std::fmt;
 
@@ -10,30 +10,30 @@ use crate::{
     format::{Point, first_record, segment_of},
 };
 
-/// What a file of a log is, by its name.
+/// The kind of a log's file, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LogFile {
     /// Holds records.
     Segment,
     Snapshot,
-    /// A segment or a snapshot that was set aside because something in it could not be read.
+    /// A segment or a snapshot that was set aside because some of its bytes could not be read.
     SetAside,
     /// Kept for a segment to come.
     Preallocated,
-    /// Tells something by its name, is the folder's lock, or was never finished.
+    /// A mark, the folder's lock, or an unfinished file.
     Other,
 }
 
 impl LogFile {
-    /// `None`: it is not the log's.
+    /// The kind of the file with that name; `None` if it is not the log's.
     #[must_use]
     pub fn of(name: &str) -> Option<Self> {
         Some(match FileKind::of(name) {
             FileKind::Segment(_) => Self::Segment,
             FileKind::Snapshot(_) => Self::Snapshot,
             FileKind::Damaged => Self::SetAside,
-            FileKind::PreallocatedFile { .. } => Self::Preallocated,
+            FileKind::Preallocated(_) => Self::Preallocated,
             FileKind::Start(_) | FileKind::Synced(_) | FileKind::SnapshotPart => Self::Other,
             FileKind::Other if name == LOCK_NAME => Self::Other,
             FileKind::Other => return None,
@@ -41,14 +41,14 @@ impl LogFile {
     }
 }
 
-/// Whether a file of this name in a data folder is Lockgate's: a part of the log, something kept beside
-/// it, or the folder's lock.
+/// Whether a file of this name in a data folder is Lockgate's: a part of the log, a file kept next
+/// to it, or the folder's lock.
 #[must_use]
 pub fn is_log_file(name: &str) -> bool {
     LogFile::of(name).is_some()
 }
 
-/// The name of the file that holds the records of that position's segment.
+/// The name of the file that holds the segment of that position.
 #[must_use]
 pub fn segment_file(at: Position) -> String {
     segment_name(segment_of(at))
@@ -59,28 +59,26 @@ pub(crate) fn segment_name(segment: u32) -> String {
     format!("{segment:08x}.log")
 }
 
-/// The name a damaged segment keeps when the log no longer needs it: set aside, never deleted.
+/// The name of a damaged segment that the log does not need any more: set aside, never deleted.
 pub(crate) fn damaged_name(segment: u32) -> String {
     format!("{segment:08x}.damaged")
 }
 
-/// The name of a preallocated file: a file whose blocks are taken and which the next segment may become. The
-/// number only tells preallocated files apart.
-pub(crate) fn preallocated_name(number: u32, is_written: bool) -> String {
-    // What is known of its blocks is in the name, so that a new start need not write them again.
-    let suffix = if is_written { "ready" } else { "preallocated" };
-    format!("{number:08x}.{suffix}")
+/// The name of a preallocated file: its blocks are allocated, and the next segment may use it. The
+/// number only distinguishes preallocated files.
+pub(crate) fn preallocated_name(number: u32) -> String {
+    format!("{number:08x}.preallocated")
 }
 
-/// Where the log starts: an empty file whose *name* says it, because a rename changes it in one step
-/// and one folder sync makes it durable. It tells a segment that was released from one that is lost.
+/// Where the log starts. An empty file has this in its *name*: a rename changes it in one step and
+/// one folder sync makes it durable. The mark distinguishes a released segment from a lost one.
 ///
-/// Everything before it was durable when the mark was made, and the header of its segment as well.
+/// Everything before it was durable when the mark was made, and so was the header of its segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StartMark(pub(crate) Point);
 
 impl StartMark {
-    /// Where a log starts that nothing was ever trimmed from.
+    /// The start of a log that was never trimmed.
     pub(crate) const FIRST: Self = Self(Point {
         at: first_record(1),
         number: 1,
@@ -98,8 +96,8 @@ impl fmt::Display for StartMark {
     }
 }
 
-/// How far the log was known to be durable when a recovery had to cut the very records that said so:
-/// another empty file whose name says it. The next epoch's first segment says it again.
+/// How far the log was known to be durable when a recovery had to cut the records that said so: the
+/// name of another empty file. The next epoch's first segment repeats it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SyncedMark(pub(crate) Point);
 
@@ -109,7 +107,7 @@ impl fmt::Display for SyncedMark {
     }
 }
 
-/// A complete snapshot: as of which point is in its name.
+/// A complete snapshot; its name contains its point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SnapshotName(pub(crate) Point);
 
@@ -119,25 +117,21 @@ impl fmt::Display for SnapshotName {
     }
 }
 
-/// The name of a snapshot while it is written.
+/// The name of an unfinished snapshot.
 pub(crate) fn snapshot_part_name(point: Point) -> String {
     format!("{:016x}-{:016x}.snapshot-part", point.at.0, point.number)
 }
 
-/// What a file name in the folder means to the log.
+/// The kind of a file in the folder, with the contents of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileKind {
     Segment(u32),
     Start(StartMark),
     Synced(SyncedMark),
     Snapshot(SnapshotName),
-    /// A snapshot that was never finished.
+    /// An unfinished snapshot.
     SnapshotPart,
-    PreallocatedFile {
-        number: u32,
-        /// Every block of it was written before, durably.
-        is_written: bool,
-    },
+    Preallocated(u32),
     /// A segment or a snapshot that was set aside.
     Damaged,
     /// Not the log's.
@@ -154,10 +148,7 @@ impl FileKind {
         Some(match suffix {
             "log" => Self::Segment(hex_u32(stem)?),
             "damaged" => hex_u32(stem).map(|_| Self::Damaged)?,
-            "preallocated" | "ready" => Self::PreallocatedFile {
-                number: hex_u32(stem)?,
-                is_written: suffix == "ready",
-            },
+            "preallocated" => Self::Preallocated(hex_u32(stem)?),
             "start" => Self::Start(StartMark(point(stem)?)),
             "synced" => Self::Synced(SyncedMark(point(stem)?)),
             "snapshot" => Self::Snapshot(SnapshotName(point(stem)?)),
@@ -199,14 +190,8 @@ mod tests {
             let name = segment_name(segment);
             assert_eq!(FileKind::of(&name), FileKind::Segment(segment));
             assert_eq!(FileKind::of(&damaged_name(segment)), FileKind::Damaged);
-            for is_written in [false, true] {
-                let name = preallocated_name(segment, is_written);
-                let number = segment;
-                assert_eq!(
-                    FileKind::of(&name),
-                    FileKind::PreallocatedFile { number, is_written }
-                );
-            }
+            let name = preallocated_name(segment);
+            assert_eq!(FileKind::of(&name), FileKind::Preallocated(segment));
             let mark = StartMark(Point {
                 at: first_record(segment),
                 number: 0xfedc_ba98_7654_3210,

@@ -19,42 +19,41 @@ use crate::{
 pub struct LocalLogOptions {
     /// The size of the largest segment files in bytes, from 8 KiB; default 64 MiB.
     ///
-    /// Segments begin with 8 to 16 MiB, or with this if it is less. They become twice as large when
-    /// the log holds 128 of them, or was given as much in 10 to 20 s, and half as large when that
-    /// is less than 48. A record that is larger has a segment of its own. The log takes each
-    /// segment from the disk as a whole before it needs it. Only the first segment of a log that
-    /// holds less than 512 KiB begins with 1 MiB; the log makes it whole when growth has used half
-    /// of it, or other work all of it.
+    /// Segments begin with 8 to 16 MiB, or with this size if it is smaller. They double when the
+    /// log holds 128 of them, or when so many were written within 10 to 20 s. They halve when both
+    /// are below 48. A record that is larger has its own segment. The log allocates each segment as
+    /// a whole before it needs it. Only the first segment of a log that holds less than 512 KiB
+    /// begins with 1 MiB. The log allocates the rest of it when sends have used half of it, or
+    /// other commands all of it.
     ///
-    /// Space comes back in whole segments. A log of many small ones has more files and more syncs
-    /// of names.
+    /// Space comes back in whole segments. A log of many small ones has more files and syncs the
+    /// folder more often.
     pub segment_bytes: u32,
     /// The largest payload of a record in bytes, up to 64 MiB and up to what fits into one segment;
     /// default 16 MiB. Recovery needs about this much memory.
     pub record_bytes_max: usize,
-    /// The low mark: with fewer free bytes on the disk, [`Log::space`] says
-    /// [`SpaceState::Low`](lockgate_core::SpaceState::Low). Default: `None`, which is the larger of
-    /// 2 GiB and a twentieth of the file system.
+    /// The low mark: with fewer free bytes on the disk, [`Log::space`] returns
+    /// [`SpaceState::Low`](lockgate_core::SpaceState::Low). Default: `None`, which means the larger
+    /// of 2 GiB and a twentieth of the file system.
     pub low_bytes: Option<u64>,
-    /// The stop mark: growth takes no segment that would leave fewer free bytes on the disk;
-    /// default 256 MiB. Snapshots are written there.
+    /// The stop mark: records that grow the log may take no segment that would leave fewer free
+    /// bytes on the disk; default 256 MiB. Snapshots may use this space.
     pub free_bytes_min: u64,
-    /// How many segments the log takes from the disk ahead of need and keeps for
-    /// [`Purpose::Maintenance`] while it is full; default 3, or as many as the log holds if that is
-    /// fewer. Two of three are for records, and one can be given up to a snapshot. While segments
-    /// are smaller than the largest there are more of them: an eighth of what the log holds, but no
-    /// more bytes than this many of the largest. Zero keeps nothing back. A log whose first segment
-    /// is not whole yet has none.
+    /// How many segments the log allocates ahead of need and keeps for [`Purpose::Maintenance`] on
+    /// a full disk; default 3, or as many as the log holds if that is fewer. Two of three are for
+    /// records, and one may go to a snapshot. While segments are smaller than the largest, the
+    /// reserve has more of them: an eighth of what the log holds, but no more bytes than this many
+    /// of the largest. Zero keeps no reserve. A log whose first segment is not whole yet has none.
     pub reserve_segments: u32,
-    /// A bound for the reserves of all logs that are given clones of it. Default: `None`, this
-    /// log's reserve has no other bound.
+    /// A bound on the reserves of all logs that are given clones of it. Default: `None`, which
+    /// means no other bound for this log's reserve.
     pub shared_reserve: Option<SharedReserve>,
     /// How many segment files the log keeps open for reading; at least 1, default 64. See
     /// [`files_max`](Self::files_max).
     pub open_files_max: usize,
-    /// How many zeros the log writes ahead of the records at a time, in a segment whose blocks
-    /// nobody wrote before, such as the first one of a folder; default 4 MiB. A sync then need not
-    /// change the file's metadata. With small groups every byte is written twice. 0 writes none.
+    /// How many zeros the log writes ahead of the records at a time, in a segment whose blocks were
+    /// never written, such as the first one of a folder; default 4 MiB. A sync then need not change
+    /// the file's metadata. With small groups every byte is written twice. 0 writes none.
     pub write_ahead_bytes_max: u32,
     /// A seed that makes the written bytes reproducible, for tests. Default: `None`, which draws
     /// every segment's generation at random, so that nobody who may send messages can make one that
@@ -81,12 +80,13 @@ impl Default for LocalLogOptions {
 /// The smallest allowed [`LocalLogOptions::segment_bytes`].
 const SEGMENT_BYTES_MIN: u32 = 8 << 10;
 
-/// Files that a log has open beside those for reading and the preallocated files: its folder and its locks, the
-/// segments that are written and synced, a snapshot and a backup, and what threads open side by side.
+/// Files that a log has open besides those for reading and the preallocated files: its folder and
+/// locks, the segments that are written and synced, a snapshot and a backup, and files that threads
+/// open concurrently.
 const OTHER_FILES_MAX: usize = 32;
 
 impl LocalLogOptions {
-    /// What [`segment_bytes`](Self::segment_bytes) servers are given; smaller ones are for tests.
+    /// The [`segment_bytes`](Self::segment_bytes) that servers allow; smaller ones are for tests.
     pub const SEGMENT_BYTES: RangeInclusive<u32> = 4 << 20..=1 << 30;
 
     /// Returns how many files a log with these options has open at most. If the process can open no
@@ -116,7 +116,7 @@ impl LocalLogOptions {
     }
 }
 
-/// Says why a [`LocalLog`] could not be opened.
+/// Why a [`LocalLog`] could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -126,7 +126,7 @@ pub enum OpenError {
         /// The option, and what is wrong with it.
         what: &'static str,
     },
-    /// Somebody else owns the folder, or it cannot be locked.
+    /// Another process owns the folder, or it cannot be locked.
     #[error(transparent)]
     Lock(#[from] LockError),
 }

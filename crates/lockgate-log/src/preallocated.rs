@@ -1,25 +1,23 @@
-//! The files that the next segments will be made of, and the room there is.
+//! The preallocated files, of which the next segments are made, and the free space.
 //!
-//! Appends only write into blocks that are taken already. So a full disk shows in a reservation and
-//! not in an append. A *preallocated file* has such blocks: it is a new file whose blocks were
-//! allocated, or a released segment. Writing an allocated block for the first time is slower than
-//! ever after, because it changes the file's metadata. So maintenance writes zeros into the next
-//! preallocated files, a MiB at a time, each with a sync of its own. A sync of the live segment
-//! then never waits for many of them.
+//! Appends only write into allocated blocks. So a full disk shows in a reservation and not in an append. A
+//! *preallocated file* has such blocks: it is a new file whose blocks were allocated, or a released segment.
+//! The first write to an allocated block is slower than later ones, because it changes the file's metadata.
+//! So maintenance writes zeros into the next preallocated files, a MiB at a time, with a sync of each piece.
+//! A sync of the live segment then never waits for much of that.
 //!
-//! The last preallocated files are the *reserve*: only what makes a full log less full may take
-//! them.
+//! The last preallocated files are the *reserve*: only commands that make a full log less full may take them.
 //!
 //! Segments are small in a small log and larger in a large one. All preallocated files are at least
-//! as large as the segments to come. So maintenance makes the files larger before the segments, and
-//! smaller after them.
+//! as large as the next segments. So maintenance first makes the files larger and then the
+//! segments, and the other way round when they shrink.
 
 use std::{
     cmp::Reverse,
     sync::{Arc, PoisonError, atomic::Ordering},
 };
 
-use lockgate_core::{Disk, DiskError, DiskFile, DiskSpace, OpenMode, SpaceState};
+use lockgate_core::{Disk, DiskError, DiskFile, DiskSpace, OpenMode, SpaceState, StepOutcome};
 
 use crate::{
     format::SEGMENT_HEADER_LEN,
@@ -32,22 +30,22 @@ use crate::{
 /// Zeros written and synced at a time.
 const PIECE_BYTES: u32 = 1 << 20;
 
-/// So many preallocated files are kept with every block written.
+/// How many preallocated files have every block written.
 const WRITTEN_MIN: usize = 2;
 
-/// So many preallocated files are not given up to a snapshot, nor so many of three of the reserve.
+/// A snapshot that needs room leaves so many preallocated files, and two of three of the reserve.
 const KEPT_FOR_RECORDS: usize = 2;
 
-/// The load of so many ticks decides how much is kept ready: of a minute.
+/// The load of so many ticks, a minute, decides how many files are kept ready.
 const LOAD_TICKS: usize = 6;
 
-/// No more are kept than this, or than the reserve: each is an open file.
+/// The most files kept, unless the reserve is larger: each is an open file.
 pub(crate) const PREALLOCATED_MAX: usize = 128;
 
-/// A preallocated file of a higher number is none of a log's making, and would leave no numbers for others.
+/// A preallocated file with a higher number is not the log's; counting on from it would use up the numbers.
 const FOUND_NUMBER_MAX: u32 = u32::MAX / 2;
 
-/// The default of the low mark: the larger of so many bytes and this part of the file system.
+/// The default of the low mark: the larger of this and a part of the file system.
 const LOW_BYTES: u64 = 2 << 30;
 const LOW_PART: u64 = 20;
 
@@ -55,50 +53,50 @@ pub(crate) struct Preallocated {
     disk: Arc<dyn Disk>,
     limits: Limits,
     state: Mutex<State>,
-    /// A preallocated file that was in somebody's hands is back.
+    /// Signals that a preallocated file that was lent is back.
     returned: Condvar,
-    /// Whether somebody else does the work nobody waits for.
+    /// Whether another thread does the work that nobody waits for.
     is_attended: AtomicBool,
-    /// Its share of a reserve that several logs have together.
+    /// Its share of a reserve that several logs share.
     share: Option<Share>,
 }
 
 #[derive(Default)]
 struct State {
-    /// Bytes of the segments to come. No preallocated file is smaller.
+    /// Bytes of the next segments. No preallocated file is smaller.
     segment_bytes: u32,
-    /// How large they are to be. Larger: once the preallocated files are.
+    /// The size that the next segments should have. If it is larger, the preallocated files must grow first.
     wanted_bytes: u32,
     preallocated: Vec<PreallocatedFile>,
-    /// Preallocated that [`Preallocated::step`] is writing to just now, and their bytes.
+    /// Preallocated files that [`Preallocated::step`] is writing to, and their bytes.
     in_hand: usize,
     in_hand_bytes: u64,
-    /// Files that are being made, of the size that segments had when that began.
+    /// Files that are being created, of the size that segments had when that began.
     making: usize,
-    /// Whether a preallocated file larger than the segments to come was promised to a record.
+    /// Whether a record was promised a preallocated file larger than the next segments.
     is_large_promised: bool,
     /// The most segments a reservation asked for since the last trim.
     asked: usize,
     /// Bytes of the segments that hold records.
     held_bytes: u64,
-    /// Segments of the reserve, as far as it is allowed to have them.
+    /// Segments of the reserve, as far as its share allows.
     reserve: usize,
-    /// Segments begun in this tick and those before, newest first, and bytes appended before this tick and the
-    /// last.
+    /// Segments begun in this tick and the ones before, newest first, and bytes appended before
+    /// this tick and the last one.
     begun_lately: [usize; LOAD_TICKS + 1],
     appended_before: [u64; 2],
     /// The next preallocated file's number.
     next_number: u32,
-    /// Segments nobody will read again.
+    /// Segments that nobody reads any more.
     retired: Vec<Retired>,
-    /// Whether the start mark that lets segments retire may not be durable yet.
+    /// Whether the start mark that allows segments to retire may not be durable yet.
     start_unsynced: bool,
     /// Segments that hold records.
     held: usize,
     /// Segments begun since the last trim, and between the two before.
     begun: usize,
     begun_before: usize,
-    /// The same of segments given back.
+    /// The same for released segments.
     released: usize,
     released_before: usize,
     /// Bytes appended by this instance, and zeros written ahead of them.
@@ -107,44 +105,50 @@ struct State {
     seen: DiskSpace,
     is_low: bool,
     is_full: bool,
-    /// The log holds so little that the room left in its segment is all the reserve it needs.
+    /// The log holds so little that the room in its segment is all the reserve it needs.
     is_little: bool,
-    /// As far as was seen nobody has been refused, but the next one would be. Only shows: what is
-    /// refused, and until when, is the business of [`Self::is_full`].
+    /// The next growth would be refused, as far as is known, though none was yet. For reports only;
+    /// [`Self::is_full`] decides what is refused, and until when.
     is_short: bool,
 }
 
-/// A file to make a segment of.
+/// A file for a segment.
 pub(crate) struct PreallocatedFile {
     number: u32,
-    pub(crate) file: Arc<dyn DiskFile>,
-    /// So many are taken.
+    pub(crate) handle: Arc<dyn DiskFile>,
+    /// Allocated bytes.
     pub(crate) bytes: u32,
-    /// Whether nothing of an earlier use stands in its header, durably.
+    /// Whether no header of an earlier use is left in it, durably.
     is_blank: bool,
-    /// Every block before it was written, durably.
+    /// Every block before this was written durably.
     pub(crate) written_until: u32,
+    /// Whether what was written may be records of an earlier use.
+    was_used: bool,
     /// Whether all of it is zero.
     pub(crate) is_zero: bool,
-    is_named_written: bool,
 }
 
 impl PreallocatedFile {
+    fn is_written(&self) -> bool {
+        self.written_until == self.bytes
+    }
+
     pub(crate) fn name(&self) -> String {
-        preallocated_name(self.number, self.is_named_written)
+        preallocated_name(self.number)
     }
 }
 
-/// A segment file the log no longer knows.
+/// A segment file that the log does not use any more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Retired {
     pub(crate) segment: u32,
     pub(crate) bytes: u64,
-    /// It has bytes that could not be read: keeps them, under another name. Else it may become a preallocated file.
+    /// Some of its bytes could not be read: the file is kept under another name. Otherwise it may
+    /// become a preallocated file.
     pub(crate) is_damaged: bool,
 }
 
-/// Room that a reservation wants for records larger than a segment: so many files of so many bytes.
+/// The room that a reservation needs for records larger than a segment: so many files of so many bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Large {
     pub(crate) count: usize,
@@ -171,11 +175,11 @@ impl Preallocated {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics between two changes that belong together.
+        // No code that holds the lock panics between two changes that belong together.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says that [`step`](Self::step) will be called from now on.
+    /// Tells the log that a thread will call [`step`](Self::step) from now on.
     pub(crate) fn attend(&self) {
         self.is_attended.store(true, Ordering::Release);
     }
@@ -184,17 +188,17 @@ impl Preallocated {
         self.is_attended.load(Ordering::Acquire)
     }
 
-    /// Takes over the preallocated files a recovery found, and removes what cannot be one or is too much. `held`: segments
-    /// that hold records, and their bytes.
+    /// Takes over the preallocated files that a recovery found, and removes those that are
+    /// unsuitable or too many. `held`: segments that hold records, and their bytes.
     pub(crate) fn start(
         &self,
-        found: &[(u32, bool)],
+        found: &[u32],
         (held, held_bytes): (usize, u64),
     ) -> Result<(), DiskError> {
         let least = self.limits.segment_bytes_min();
         let mut whole = Vec::new();
-        for &(number, is_named_written) in found {
-            let name = preallocated_name(number, is_named_written);
+        for &number in found {
+            let name = preallocated_name(number);
             let file = self.disk.open(&name, OpenMode::Existing)?;
             let bytes = u32::try_from(file.len()?).unwrap_or(0);
             if bytes < least || number > FOUND_NUMBER_MAX {
@@ -203,31 +207,28 @@ impl Preallocated {
             }
             whole.push(PreallocatedFile {
                 number,
-                file,
+                handle: file,
                 bytes,
-                // It may have been a segment whose name was lost.
+                // It may be a segment whose name was lost.
                 is_blank: false,
-                written_until: if is_named_written { bytes } else { 0 },
+                written_until: 0,
+                was_used: false,
                 is_zero: false,
-                is_named_written,
             });
         }
         let wanted_bytes = (self.limits).segment_bytes_for(self.limits.segment_bytes, held_bytes);
-        // On a full disk there is nothing but what was found.
-        let shortest = whole
-            .iter()
-            .map(|preallocated_file| preallocated_file.bytes)
-            .min();
+        // On a full disk only the files found are available.
+        let shortest = whole.iter().map(|file| file.bytes).min();
         let segment_bytes = shortest.map_or(wanted_bytes, |bytes| bytes.min(wanted_bytes));
         let reserve = self.limits.reserve(segment_bytes, held_bytes);
         // And one to grow into.
         let preallocated_max = preallocated_max(reserve, 1);
         let mut preallocated = Vec::new();
-        for preallocated_file in whole {
+        for file in whole {
             if preallocated.len() < preallocated_max {
-                preallocated.push(preallocated_file);
+                preallocated.push(file);
             } else {
-                self.disk.remove(&preallocated_file.name())?;
+                self.disk.remove(&file.name())?;
             }
         }
         let seen = self.disk.space()?;
@@ -238,8 +239,7 @@ impl Preallocated {
             preallocated,
             next_number: found
                 .iter()
-                .map(|&(number, _)| number)
-                .filter(|&number| number <= FOUND_NUMBER_MAX)
+                .filter(|&&number| number <= FOUND_NUMBER_MAX)
                 .max()
                 .map_or(1, |number| number + 1),
             held,
@@ -254,9 +254,9 @@ impl Preallocated {
 
     // What the owner of the log does.
 
-    /// Makes sure that `segments` can be begun without taking more of the disk, and `large` ones beside
-    /// them, and for growth that the reserve is left then. Adds the files that were taken for that, also if it
-    /// fails: they survive a power cut once they and their names are synced.
+    /// Ensures that `segments` can be begun without taking more of the disk, with `large` ones besides them;
+    /// for growth, also that the reserve is then left. Adds the files that were made for that to `created`,
+    /// even if this fails: they survive a power cut once they and their names are synced.
     pub(crate) fn reserve(
         &self,
         segments: usize,
@@ -284,8 +284,8 @@ impl Preallocated {
                     state.is_short &= !is_growth;
                     return Ok(());
                 }
-                // While it is full and somebody else looks at the disk, nobody need ask for every
-                // refused command.
+                // While the log is full and another thread checks the disk, refused commands need
+                // not check it each time.
                 if is_growth && !(asked || state.is_full && self.is_attended()) {
                     let seen = self.disk.space().map_err(NoRoom::Disk)?;
                     self.note_space(&mut state, seen);
@@ -310,9 +310,9 @@ impl Preallocated {
                 (state.take_number(), bytes)
             };
             match self.create(number, bytes) {
-                Ok(preallocated_file) => {
-                    created.push(preallocated_file.file.clone());
-                    self.put(preallocated_file);
+                Ok(file) => {
+                    created.push(file.handle.clone());
+                    self.put(file);
                 }
                 Err(error) => {
                     let mut state = self.state();
@@ -333,20 +333,16 @@ impl Preallocated {
         }
     }
 
-    /// A preallocated file for a new segment of at least so many bytes, the best there is; `None` if there is none.
+    /// Takes the best preallocated file of at least so many bytes for a new segment; `None` if there is none.
     pub(crate) fn take(&self, bytes: u32) -> Result<Option<PreallocatedFile>, DiskError> {
         let mut state = self.state();
-        let mut preallocated_file = loop {
+        let mut file = loop {
             let enough =
                 (0..state.preallocated.len()).filter(|&at| state.preallocated[at].bytes >= bytes);
-            // A large one is for a large record.
+            // A large file is kept for a large record.
             let best = enough.max_by_key(|&index| {
-                let preallocated_file = &state.preallocated[index];
-                (
-                    Reverse(preallocated_file.bytes),
-                    preallocated_file.is_blank,
-                    preallocated_file.written_until,
-                )
+                let file = &state.preallocated[index];
+                (Reverse(file.bytes), file.is_blank, file.written_until)
             });
             if let Some(best) = best {
                 break state.preallocated.swap_remove(best);
@@ -354,18 +350,18 @@ impl Preallocated {
             if state.in_hand == 0 {
                 return Ok(None);
             }
-            // A piece of zeros is being written to it: a few milliseconds.
+            // Maintenance is writing a piece of zeros to it, which takes a few milliseconds.
             state = self
                 .returned
                 .wait(state)
                 .unwrap_or_else(PoisonError::into_inner);
         };
         drop(state);
-        if !preallocated_file.is_blank {
-            blank(&*preallocated_file.file)?;
-            preallocated_file.is_blank = true;
+        if !file.is_blank {
+            blank(&*file.handle)?;
+            file.is_blank = true;
         }
-        Ok(Some(preallocated_file))
+        Ok(Some(file))
     }
 
     pub(crate) fn note_begun(&self) {
@@ -376,22 +372,22 @@ impl Preallocated {
         self.judge_reserve(&mut state);
     }
 
-    /// Between two groups: how large the next segments are, of a log that holds so many bytes.
+    /// Between two groups: chooses the size of the next segments, for a log that holds so many bytes.
     pub(crate) fn adapt(&self, held_bytes: u64) -> u32 {
         let mut state = self.state();
         state.held_bytes = held_bytes;
         state.is_large_promised = false;
-        // At a high rate small segments cost syncs of names without end.
+        // At a high rate, small segments would cost too many folder syncs.
         let bytes = held_bytes.max(state.appended - state.appended_before[1]);
         let wanted = self.limits.segment_bytes_for(state.segment_bytes, bytes);
         state.wanted_bytes = wanted;
-        // Larger ones come when the preallocated files are as large.
+        // Larger segments must wait until the preallocated files are as large.
         state.segment_bytes = state.segment_bytes.min(wanted);
         self.judge_reserve(&mut state);
         state.segment_bytes
     }
 
-    /// How large the next segments are at the start.
+    /// The size of the first segments.
     pub(crate) fn segment_bytes(&self) -> u32 {
         match self.state().segment_bytes {
             0 => self.limits.segment_bytes,
@@ -399,7 +395,7 @@ impl Preallocated {
         }
     }
 
-    /// Ten seconds have passed.
+    /// Called every ten seconds.
     pub(crate) fn tick(&self) {
         let mut state = self.state();
         state.begun_lately.rotate_right(1);
@@ -407,7 +403,7 @@ impl Preallocated {
         state.appended_before = [state.appended, state.appended_before[0]];
     }
 
-    /// A segment was begun and is gone again.
+    /// A segment was begun and taken back.
     pub(crate) fn note_taken_back(&self) {
         let mut state = self.state();
         state.held = state.held.saturating_sub(1);
@@ -415,7 +411,7 @@ impl Preallocated {
         self.judge_reserve(&mut state);
     }
 
-    /// The log's first segment has only a part of its blocks, or has all of them now.
+    /// The log's first segment has only part of its blocks, or now all of them.
     pub(crate) fn note_little(&self, is_little: bool) {
         let mut state = self.state();
         state.is_little = is_little;
@@ -426,14 +422,14 @@ impl Preallocated {
         self.state().is_little
     }
 
-    /// Whether growth may take so many bytes of the disk: the stop mark is not passed.
+    /// Whether growth may take so many bytes of the disk without passing the stop mark.
     pub(crate) fn may_grow(&self, bytes: u32) -> Result<bool, DiskError> {
         let seen = self.disk.space()?;
         self.note_space(&mut self.state(), seen);
         Ok(seen.free.saturating_sub(self.limits.free_bytes_min) >= u64::from(bytes))
     }
 
-    /// The disk was found full where nobody looked for it.
+    /// A write found the disk full.
     pub(crate) fn note_full(&self) {
         self.state().is_full = true;
     }
@@ -442,7 +438,7 @@ impl Preallocated {
         self.state().appended += bytes;
     }
 
-    /// The start mark moved on.
+    /// The start mark has moved.
     pub(crate) fn note_trimmed(&self) {
         let mut state = self.state();
         state.start_unsynced = true;
@@ -451,7 +447,7 @@ impl Preallocated {
         state.asked = 0;
     }
 
-    /// Takes over a segment that nobody will read again.
+    /// Takes over a segment that nobody reads any more.
     pub(crate) fn retire(&self, segment: Retired) {
         let mut state = self.state();
         state.held = state.held.saturating_sub(1);
@@ -460,20 +456,20 @@ impl Preallocated {
         self.judge_reserve(&mut state);
     }
 
-    /// Gives a part of the reserve back to the disk, for a snapshot that found no room: it is what
-    /// makes room again. What records need is kept.
+    /// Gives a part of the reserve back to the disk for a snapshot that found no room: the snapshot
+    /// makes room again. The files that records need stay.
     pub(crate) fn give_up_one(&self) -> Result<bool, DiskError> {
         let reserve = self.state().reserve;
         self.give_up_above((2 * reserve).div_ceil(3).max(KEPT_FOR_RECORDS))
     }
 
-    /// The same for records, in a segment that lacks blocks: all of it is theirs.
+    /// The same for records, in a segment that lacks blocks: they may have the whole reserve.
     pub(crate) fn give_up_for_records(&self) -> Result<bool, DiskError> {
         self.give_up_above(0)
     }
 
     fn give_up_above(&self, kept: usize) -> Result<bool, DiskError> {
-        let preallocated_file = {
+        let file = {
             let mut state = self.state();
             if state.preallocated.len() <= kept {
                 return Ok(false);
@@ -481,13 +477,13 @@ impl Preallocated {
             let worst = state.worst();
             worst.map(|worst| state.preallocated.swap_remove(worst))
         };
-        match preallocated_file {
-            Some(preallocated_file) => self.remove(preallocated_file).map(|()| true),
+        match file {
+            Some(file) => self.remove(file).map(|()| true),
             None => Ok(false),
         }
     }
 
-    /// Bytes in preallocated files, free bytes of the disk as last seen, and what to think of it.
+    /// Bytes in preallocated files, the disk's free bytes as last read, and their state.
     pub(crate) fn space(&self) -> (u64, u64, SpaceState) {
         let state = self.state();
         let in_preallocated: u64 = state
@@ -509,12 +505,12 @@ impl Preallocated {
 
     // What nobody waits for.
 
-    /// One piece of work; whether there is more.
-    pub(crate) fn step(&self) -> Result<bool, StepError> {
+    /// Does one piece of work.
+    pub(crate) fn step(&self) -> Result<StepOutcome, StepError> {
         let recycled = match self.recycle() {
-            Ok(true) => return Ok(true),
+            Ok(true) => return Ok(StepOutcome::More),
             Err(StepError::Names(error)) => return Err(StepError::Names(error)),
-            // Tried again by the next step, and no reason to leave the rest undone.
+            // The next step tries it again, and the other work goes on.
             recycled => recycled,
         };
         let seen = self.disk.space()?;
@@ -523,12 +519,14 @@ impl Preallocated {
             self.note_space(&mut state, seen);
             self.judge_reserve(&mut state);
         }
-        let more = self.shrink()? || self.fit()? || self.supply()? || self.write_piece()?;
-        if more { Ok(true) } else { recycled }
+        if self.shrink()? || self.fit()? || self.supply()? || self.write_piece()? {
+            return Ok(StepOutcome::More);
+        }
+        recycled.map(|_none| StepOutcome::Done)
     }
 
-    /// Makes preallocated files of retired segments, or gives them back. Returns whether there were any. What fails
-    /// with one of them is told when all were tried, and tried again the next time.
+    /// Makes preallocated files of retired segments, or removes them. Returns whether there were any. Errors
+    /// with single files are returned after all were tried, and the next call tries those again.
     pub(crate) fn recycle(&self) -> Result<bool, StepError> {
         let (retired, start_unsynced) = {
             let mut state = self.state();
@@ -538,7 +536,7 @@ impl Preallocated {
             let retired = std::mem::take(&mut state.retired);
             (retired, std::mem::take(&mut state.start_unsynced))
         };
-        // A segment may only go when the mark that says so cannot be lost any more.
+        // A segment may go only when the mark that allows it is durable.
         if start_unsynced {
             self.disk.sync_folder().map_err(StepError::Names)?;
         }
@@ -550,11 +548,11 @@ impl Preallocated {
                 (self.disk).rename(&segment_name(number), &damaged_name(number))
             } else {
                 self.to_preallocated(number, renamed.len())
-                    .map(|preallocated_file| renamed.extend(preallocated_file))
+                    .map(|file| renamed.extend(file))
             };
             match done {
                 Ok(()) => {}
-                // There is nothing left to give back.
+                // The file is gone already.
                 Err(error) if error.is_not_found() => _ = failed.get_or_insert(error),
                 Err(error) => {
                     self.state().retired.push(segment);
@@ -563,20 +561,21 @@ impl Preallocated {
             }
         }
         if !renamed.is_empty() {
-            // Before a byte of one changes: under its old name it is a segment.
+            // Before any of their bytes change: under its old name, each is a segment.
             self.disk.sync_folder().map_err(StepError::Names)?;
         }
-        for mut preallocated_file in renamed {
-            if let Err(error) = blank(&*preallocated_file.file) {
+        for mut file in renamed {
+            if let Err(error) = blank(&*file.handle) {
                 // After a failed sync its bytes cannot be trusted.
-                let _ = self.disk.remove(&preallocated_file.name());
+                let _ = self.disk.remove(&file.name());
                 failed.get_or_insert(error);
                 continue;
             }
-            preallocated_file.is_blank = true;
-            self.state().preallocated.push(preallocated_file);
+            file.is_blank = true;
+            self.state().preallocated.push(file);
         }
-        // In place of those that would have to be written first. Only now: a reserve is never short.
+        // Remove the files that still have to be written and that these replace. Only now, so that
+        // the reserve is never short.
         while self.shrink()? {}
         let seen = self.disk.space()?;
         self.note_space(&mut self.state(), seen);
@@ -586,8 +585,8 @@ impl Preallocated {
         }
     }
 
-    /// Renames a released segment to a preallocated file, if one is wanted besides `more` or better than one there
-    /// is, or else removes it.
+    /// Renames a released segment to a preallocated file, if one is wanted besides `more` or it is
+    /// better than a present one; otherwise removes it.
     fn to_preallocated(
         &self,
         segment: u32,
@@ -596,38 +595,35 @@ impl Preallocated {
         let name = segment_name(segment);
         let (number, whole) = {
             let mut state = self.state();
-            let is_written = |preallocated_file: &&PreallocatedFile| {
-                preallocated_file.written_until == preallocated_file.bytes
-            };
-            let written = state.preallocated.iter().filter(is_written).count();
+            let written = state.written();
             let is_wanted = written + state.in_hand + more < self.preallocated_max(&state);
             (is_wanted.then(|| state.take_number()), state.segment_bytes)
         };
         let opened = match number {
             Some(number) => match self.disk.open(&name, OpenMode::Existing) {
                 Ok(file) => Some((number, file)),
-                // It cannot be kept, and goes.
+                // It cannot be kept open, so it is removed.
                 Err(error) if error.is_out_of_descriptors() => None,
                 Err(error) => return Err(error),
             },
             None => None,
         };
         if let Some((number, file)) = opened {
-            // The last segment of an earlier epoch was cut, and others are of a smaller log's. A larger one is
-            // cut by the next step.
+            // The last segment of an earlier epoch was cut, and some are of a time when segments
+            // were smaller. The next step cuts one that is too large.
             let bytes = u32::try_from(file.len()?).unwrap_or(0);
             if bytes >= whole {
-                let preallocated_file = PreallocatedFile {
+                let file = PreallocatedFile {
                     number,
-                    file,
+                    handle: file,
                     bytes,
                     is_blank: false,
                     written_until: bytes,
+                    was_used: true,
                     is_zero: false,
-                    is_named_written: true,
                 };
-                self.disk.rename(&name, &preallocated_file.name())?;
-                return Ok(Some(preallocated_file));
+                self.disk.rename(&name, &file.name())?;
+                return Ok(Some(file));
             }
         }
         self.disk.remove(&name)?;
@@ -636,7 +632,7 @@ impl Preallocated {
 
     /// Removes a preallocated file that is not wanted any more.
     fn shrink(&self) -> Result<bool, DiskError> {
-        let preallocated_file = {
+        let file = {
             let mut state = self.state();
             if state.preallocated.len() <= self.preallocated_max(&state) {
                 return Ok(false);
@@ -644,28 +640,28 @@ impl Preallocated {
             let worst = state.worst();
             worst.map(|worst| state.preallocated.swap_remove(worst))
         };
-        if let Some(preallocated_file) = preallocated_file {
-            self.remove(preallocated_file)?;
+        if let Some(file) = file {
+            self.remove(file)?;
         }
         Ok(true)
     }
 
-    /// Gives a preallocated file back to the disk. One that cannot be removed stays a preallocated file.
-    fn remove(&self, preallocated_file: PreallocatedFile) -> Result<(), DiskError> {
-        let removed = self.disk.remove(&preallocated_file.name());
+    /// Removes a preallocated file. If that fails, the file stays preallocated.
+    fn remove(&self, file: PreallocatedFile) -> Result<(), DiskError> {
+        let removed = self.disk.remove(&file.name());
         if removed.as_ref().is_err_and(|error| !error.is_not_found()) {
-            self.state().preallocated.push(preallocated_file);
+            self.state().preallocated.push(file);
         }
         removed
     }
 
-    /// Takes one more preallocated file if there are fewer than the next segment and the reserve need.
+    /// Makes one more preallocated file if there are fewer than the next segment and the reserve need.
     fn supply(&self) -> Result<bool, StepError> {
         let (number, bytes) = {
             let mut state = self.state();
             let count = state.preallocated.len() + state.in_hand;
             self.judge_fullness(&mut state);
-            // The next segment's only once the log is in use: an idle one takes little.
+            // One for the next segment only after some traffic: an idle log takes little.
             let next = usize::from(state.appended >= u64::from(state.segment_bytes / 2));
             if count >= self.wanted(&state, next, true) || self.obtainable(&state) == 0 {
                 return Ok(false);
@@ -673,26 +669,26 @@ impl Preallocated {
             state.making += 1;
             (state.take_number(), state.segment_bytes)
         };
-        // A reserve must be there after a power cut too.
+        // The reserve must survive a power cut.
         let made = self.create(number, bytes);
-        let made = made.and_then(|preallocated_file| match preallocated_file.file.sync() {
-            Ok(()) => Ok(preallocated_file),
+        let made = made.and_then(|file| match file.handle.sync() {
+            Ok(()) => Ok(file),
             Err(error) => {
-                // After a failed sync its blocks cannot be trusted, and the next attempt makes a new one.
-                let _ = self.disk.remove(&preallocated_file.name());
+                // After a failed sync its blocks cannot be trusted; the next attempt makes a new file.
+                let _ = self.disk.remove(&file.name());
                 Err(error)
             }
         });
         match made {
-            Ok(preallocated_file) => {
-                self.put(preallocated_file);
+            Ok(file) => {
+                self.put(file);
                 self.disk.sync_folder().map_err(StepError::Names)?;
                 Ok(true)
             }
             Err(error) => {
                 self.state().making -= 1;
                 if error.is_full() {
-                    // Somebody else took it.
+                    // Another thread took it.
                     return Ok(false);
                 }
                 Err(error.into())
@@ -700,17 +696,15 @@ impl Preallocated {
         }
     }
 
-    /// Cuts a preallocated file that is larger than the segments to come, or makes one larger before they are.
+    /// Cuts a preallocated file that is larger than the next segments, or grows one before they grow.
     fn fit(&self) -> Result<bool, DiskError> {
-        let (mut preallocated_file, bytes) = {
+        let (mut file, bytes) = {
             let mut state = self.state();
             let (now, wanted) = (state.segment_bytes, state.wanted_bytes);
-            let is_larger =
-                |preallocated_file: &PreallocatedFile| preallocated_file.bytes > wanted.max(now);
+            let is_larger = |file: &PreallocatedFile| file.bytes > wanted.max(now);
             let larger = state.preallocated.iter().position(is_larger);
             let next = larger.filter(|_| !state.is_large_promised).or_else(|| {
-                let is_smaller =
-                    |preallocated_file: &PreallocatedFile| preallocated_file.bytes < wanted;
+                let is_smaller = |file: &PreallocatedFile| file.bytes < wanted;
                 state.preallocated.iter().position(is_smaller)
             });
             let Some(next) = next else {
@@ -728,131 +722,111 @@ impl Preallocated {
             }
             (state.lend(next), wanted.max(now))
         };
-        let was = preallocated_file.bytes;
-        let fitted = self.fit_to(&mut preallocated_file, bytes);
+        let was = file.bytes;
+        let fitted = self.fit_to(&mut file, bytes);
         let mut state = self.state();
-        state.give_back(preallocated_file, was);
+        state.give_back(file, was);
         self.returned.notify_all();
         match fitted {
-            // Somebody else took it.
+            // Another thread took it.
             Err(error) if error.is_full() => Ok(false),
             fitted => fitted.map(|()| true),
         }
     }
 
-    fn fit_to(
-        &self,
-        preallocated_file: &mut PreallocatedFile,
-        bytes: u32,
-    ) -> Result<(), DiskError> {
-        if bytes < preallocated_file.bytes {
-            preallocated_file.file.set_len(bytes.into())?;
-            preallocated_file.bytes = bytes;
-            preallocated_file.written_until = preallocated_file.written_until.min(bytes);
+    fn fit_to(&self, file: &mut PreallocatedFile, bytes: u32) -> Result<(), DiskError> {
+        if bytes < file.bytes {
+            file.handle.set_len(bytes.into())?;
+            file.bytes = bytes;
+            file.written_until = file.written_until.min(bytes);
             return Ok(());
         }
-        if preallocated_file.is_named_written {
-            // Its name says that every block of it was written.
-            let name = preallocated_name(preallocated_file.number, false);
-            self.disk.rename(&preallocated_file.name(), &name)?;
-            preallocated_file.is_named_written = false;
-        }
-        preallocated_file.file.allocate(bytes.into())?;
-        // It is to be as large after a power cut.
-        preallocated_file.file.sync()?;
-        preallocated_file.bytes = bytes;
+        file.handle.allocate(bytes.into())?;
+        // Its new size must survive a power cut.
+        file.handle.sync()?;
+        file.bytes = bytes;
         Ok(())
     }
 
-    /// Writes zeros to a preallocated file that will be needed.
+    /// Writes zeros to a preallocated file that will be used.
     fn write_piece(&self) -> Result<bool, DiskError> {
-        let mut preallocated_file = {
+        let mut file = {
             let mut state = self.state();
-            let is_written = |preallocated_file: &&PreallocatedFile| {
-                preallocated_file.written_until == preallocated_file.bytes
-            };
-            if state.preallocated.iter().filter(is_written).count() >= WRITTEN_MIN {
+            if state.written() >= WRITTEN_MIN {
                 return Ok(false);
             }
-            // Twice what was appended, to get ahead of it: a log that is hardly used pays little.
+            // Twice what was appended, to get ahead; so a log with little traffic pays little.
             if state.zeroed >= state.appended.saturating_mul(2) {
                 return Ok(false);
             }
             let next = (0..state.preallocated.len())
-                .filter(|&index| {
-                    state.preallocated[index].written_until < state.preallocated[index].bytes
-                })
+                .filter(|&index| !state.preallocated[index].is_written())
                 .max_by_key(|&index| state.preallocated[index].written_until);
             let Some(next) = next else {
                 return Ok(false);
             };
             state.lend(next)
         };
-        let outcome = self.write_zeros(&mut preallocated_file);
+        let outcome = self.write_zeros(&mut file);
         let mut state = self.state();
         match outcome {
             Ok(written) => {
                 state.zeroed += u64::from(written);
-                let bytes = preallocated_file.bytes;
-                state.give_back(preallocated_file, bytes);
+                let bytes = file.bytes;
+                state.give_back(file, bytes);
                 self.returned.notify_all();
                 Ok(true)
             }
             Err(error) => {
                 state.in_hand -= 1;
-                state.in_hand_bytes -= u64::from(preallocated_file.bytes);
+                state.in_hand_bytes -= u64::from(file.bytes);
                 // After a failed sync its bytes cannot be trusted.
                 self.returned.notify_all();
                 drop(state);
-                let _ = self.disk.remove(&preallocated_file.name());
+                let _ = self.disk.remove(&file.name());
                 Err(error)
             }
         }
     }
 
-    fn write_zeros(&self, preallocated_file: &mut PreallocatedFile) -> Result<u32, DiskError> {
-        let from = preallocated_file.written_until;
-        let count = PIECE_BYTES.min(preallocated_file.bytes - from);
-        preallocated_file
-            .file
+    fn write_zeros(&self, file: &mut PreallocatedFile) -> Result<u32, DiskError> {
+        let from = file.written_until;
+        let count = PIECE_BYTES.min(file.bytes - from);
+        file.handle
             .write_at(&vec![0; count as usize], u64::from(from))?;
-        preallocated_file.file.sync()?;
-        preallocated_file.is_blank = true;
-        preallocated_file.written_until = from + count;
-        if preallocated_file.written_until == preallocated_file.bytes {
-            preallocated_file.is_zero = true;
-            let written = preallocated_name(preallocated_file.number, true);
-            self.disk.rename(&preallocated_file.name(), &written)?;
-            preallocated_file.is_named_written = true;
-        }
+        file.handle.sync()?;
+        file.is_blank |= from == 0;
+        file.written_until = from + count;
+        // A file of an earlier use that grew has zeros at its end only.
+        file.is_zero |= file.written_until == file.bytes && !file.was_used;
         Ok(count)
     }
 
-    /// A new file with its blocks taken.
+    /// Creates a file and allocates its blocks.
     fn create(&self, number: u32, bytes: u32) -> Result<PreallocatedFile, DiskError> {
-        let name = preallocated_name(number, false);
+        let name = preallocated_name(number);
         let file = self.disk.open(&name, OpenMode::CreateNew)?;
         if let Err(error) = file.allocate(bytes.into()) {
-            // What could be taken of it goes back; if not, the next recovery removes it.
+            // Gives the allocated part back; if that fails, the next recovery removes it.
             let _ = self.disk.remove(&name);
             return Err(error);
         }
         Ok(PreallocatedFile {
             number,
-            file,
+            handle: file,
             bytes,
             is_blank: true,
             written_until: 0,
+            was_used: false,
             is_zero: true,
-            is_named_written: false,
         })
     }
 
-    fn put(&self, preallocated_file: PreallocatedFile) {
+    fn put(&self, file: PreallocatedFile) {
         let mut state = self.state();
         state.making -= 1;
-        state.seen.free = (state.seen.free).saturating_sub(preallocated_file.bytes.into());
-        state.preallocated.push(preallocated_file);
+        state.seen.free = (state.seen.free).saturating_sub(file.bytes.into());
+        state.preallocated.push(file);
     }
 
     // Marks.
@@ -863,12 +837,12 @@ impl Preallocated {
             .limits
             .low_bytes
             .unwrap_or_else(|| LOW_BYTES.max(seen.total / LOW_PART));
-        // Back only when it is clearly above, so that it does not come and go.
+        // Leaves the low state only well above the mark, so that the state does not flicker.
         state.is_low = seen.free < low || state.is_low && seen.free < low.saturating_add(low / 8);
     }
 
-    /// Looks whether growth would be refused, so that a full disk shows before somebody is; and whether
-    /// there is room again.
+    /// Checks whether growth would be refused, so that a full disk shows before a command is
+    /// refused, and whether there is room again.
     pub(crate) fn look(&self) {
         self.judge_fullness(&mut self.state());
     }
@@ -878,15 +852,14 @@ impl Preallocated {
         if state.is_full && count >= self.wanted(state, 1, true) {
             state.is_full = false;
         }
-        // Back only with a segment to spare, so that it does not come and go. A log that holds little takes
-        // one next.
+        // Leaves the full state only with room for one segment more, so that the state does not
+        // flicker. A small log takes one next.
         let segments = usize::from(state.is_short) + usize::from(state.is_little);
         state.is_short = count < self.wanted(state, segments, true);
     }
 
-    /// How many preallocated files there must be before `segments` may be begun. A log that holds little needs
-    /// little to be emptied, so its reserve is no larger than what it holds. Once it was full, there
-    /// must be one more than that.
+    /// How many preallocated files must exist before `segments` may be begun. A small log can be emptied with
+    /// little, so its reserve is no larger than what it holds. Once the log was full, one more is needed.
     fn wanted(&self, state: &State, segments: usize, is_growth: bool) -> usize {
         if !is_growth {
             return segments;
@@ -895,18 +868,18 @@ impl Preallocated {
         segments + reserve + usize::from(state.is_full)
     }
 
-    /// How much of the disk growth may still take.
+    /// Bytes of the disk that growth may still take.
     fn above_stop(&self, state: &State) -> u64 {
         state.seen.free.saturating_sub(self.limits.free_bytes_min)
     }
 
-    /// Segments that could still be taken from the disk without passing the stop mark.
+    /// Segments that could still be allocated without passing the stop mark.
     fn obtainable(&self, state: &State) -> usize {
         let segments = self.above_stop(state) / u64::from(state.segment_bytes.max(1));
         usize::try_from(segments).unwrap_or(usize::MAX / 4)
     }
 
-    /// How many segments the reserve is to be: no more than the log holds, and no more than its share.
+    /// Sets the size of the reserve: no more segments than the log holds, and no more than its share.
     fn judge_reserve(&self, state: &mut State) {
         let reserve = (self.limits)
             .reserve(state.segment_bytes, state.held_bytes)
@@ -921,9 +894,9 @@ impl Preallocated {
         };
     }
 
-    /// Preallocated beyond these go back. In steady use as many segments come back after a trim as were begun since
-    /// the one before, and they are begun again until the next, if the load stays what it was in the last minute.
-    /// Where a backlog drains more come back, and where it grows fewer do.
+    /// The most preallocated files that are kept. In steady use, as many segments come back at a trim as were
+    /// begun since the previous one, and as many are begun until the next, if the load stays that of the last
+    /// minute. While a backlog drains more come back, and while it grows fewer do.
     fn preallocated_max(&self, state: &State) -> usize {
         let until_trim = state.begun_before.min(state.released_before);
         let by_load = state.begun_lately.iter().sum();
@@ -943,30 +916,36 @@ impl Preallocated {
     }
 }
 
-/// Preallocated beyond these go back: the reserve, and so many more.
+/// The most preallocated files that are kept: the reserve, and `more`.
 fn preallocated_max(reserve: usize, more: usize) -> usize {
     (reserve + more).min(PREALLOCATED_MAX.max(reserve))
 }
 
 impl State {
+    /// How many preallocated files have every block written.
+    fn written(&self) -> usize {
+        let written = self.preallocated.iter().filter(|file| file.is_written());
+        written.count()
+    }
+
     /// The preallocated file with the fewest bytes written.
     fn worst(&self) -> Option<usize> {
         (0..self.preallocated.len()).min_by_key(|&index| self.preallocated[index].written_until)
     }
 
-    /// Takes a preallocated file out for maintenance; it counts as there.
+    /// Takes a preallocated file out for maintenance; the file still counts.
     fn lend(&mut self, index: usize) -> PreallocatedFile {
-        let preallocated_file = self.preallocated.swap_remove(index);
+        let file = self.preallocated.swap_remove(index);
         self.in_hand += 1;
-        self.in_hand_bytes += u64::from(preallocated_file.bytes);
-        preallocated_file
+        self.in_hand_bytes += u64::from(file.bytes);
+        file
     }
 
-    /// It is back, and had so many bytes.
-    fn give_back(&mut self, preallocated_file: PreallocatedFile, had: u32) {
+    /// Takes a lent file back; `had` is its size when it was lent.
+    fn give_back(&mut self, file: PreallocatedFile, had: u32) {
         self.in_hand -= 1;
         self.in_hand_bytes -= u64::from(had);
-        self.preallocated.push(preallocated_file);
+        self.preallocated.push(file);
     }
 
     fn take_number(&mut self) -> u32 {
@@ -976,9 +955,9 @@ impl State {
     }
 }
 
-/// Why a piece of work failed.
+/// Why a step failed.
 pub(crate) enum StepError {
-    /// Nobody knows which names are durable any more.
+    /// It is unknown which names are durable.
     Names(DiskError),
     Disk(DiskError),
 }
@@ -989,9 +968,9 @@ impl From<DiskError> for StepError {
     }
 }
 
-/// Takes the header of an earlier use away for good. Without that, a preallocated file that becomes a segment of
-/// the same number as in a life that a power cut took would, if the new header is lost as well, be
-/// that old segment again.
+/// Durably erases the header of an earlier use. Otherwise the old segment could come back: if a
+/// power cut has taken the same segment number back, the file becomes a segment of that number
+/// again, and its new header is lost too, then the old header would be valid.
 fn blank(file: &dyn DiskFile) -> Result<(), DiskError> {
     file.write_at(&[0; SEGMENT_HEADER_LEN as usize], 0)?;
     file.sync()

@@ -1,4 +1,4 @@
-//! Reads single records, and stretches of them.
+//! Reads single records, and runs of them.
 
 use std::{
     cell::RefCell,
@@ -24,14 +24,14 @@ use crate::{
     shared::{SegmentInfo, Shared},
 };
 
-/// Bytes of a reader's first read: a header and most payloads, so that one call is enough, and no more
-/// than records had lately, because what is copied for nothing costs more than the call.
+/// Bytes of a record's first read: a header and most payloads, so that one call is enough, but no
+/// more than recent records had, because copying unused bytes costs more than a second call.
 const FIRST_READ_BYTES: RangeInclusive<usize> = 512..=4096;
 
-/// Records are read together if the next one begins so many bytes behind the one before it, or fewer.
+/// Two records are read together if the second begins at most so many bytes behind the first.
 const TOGETHER_BYTES: u64 = 4096;
 
-/// Bytes that are read together.
+/// The most bytes that are read together.
 const RUN_BYTES_MAX: u64 = 64 << 10;
 
 /// The read handle of a [`LocalLog`](crate::LocalLog).
@@ -97,12 +97,13 @@ impl LogReader for Reader {
             read.map_err(|error| ReadError::from(LogError::Disk(error)))
         };
         let read = || read_record(may_wait, at, info.generation, &shared.lengths);
-        // What is taken for damaged is dropped for good, and a single read may go wrong on its way.
+        // Damaged records are dropped for good, and a single read may fail on its way, so read
+        // again.
         let read = match read() {
             Err(ReadError::Damaged { .. }) => read(),
             read => read,
         };
-        // Perhaps it was released while we read, and its file is something else by now.
+        // The segment may have been released during the read, and its file used for something else.
         if matches!(read, Err(ReadError::Damaged { .. })) && !shared.note_damaged(segment) {
             return Err(ReadError::Missing { at });
         }
@@ -155,8 +156,8 @@ impl LogReader for Reader {
 }
 
 impl Reader {
-    /// Reads records that stand together with one call. What that does not settle is read singly, which
-    /// knows what to say of it. Ends behind the first error of storage.
+    /// Reads neighbouring records with one call. Records that this does not settle are read singly,
+    /// which finds their error. Stops behind the first error of storage.
     fn read_run(&self, run: &[Position], records: &mut Vec<Result<Bytes, ReadError>>) {
         RUN.with_borrow_mut(|window| {
             let read = self.read_window(run, window);
@@ -172,8 +173,8 @@ impl Reader {
         });
     }
 
-    /// Reads from the first of several records to behind the last one, as far as that is known. Returns
-    /// how many bytes that were, and their generation; nothing where that was not possible.
+    /// Reads from the first of several records to behind the last one, as far as its end is known.
+    /// Returns the number of bytes and the generation; nothing where that is not possible.
     fn read_window(&self, run: &[Position], window: &mut Vec<u8>) -> Option<(usize, Option<u64>)> {
         let [first, .., last] = *run else {
             return None;
@@ -185,8 +186,8 @@ impl Reader {
         Some((count.ok()?, info.generation))
     }
 
-    /// As [`read_run`](Self::read_run), without waiting and without saying what is wrong. A file that is not
-    /// open would have to be opened, which may wait.
+    /// As [`read_run`](Self::read_run), without waiting and without finding out errors. A file that
+    /// is not open is not read, because opening may wait.
     fn try_read_run(&self, run: &[Position], records: &mut Vec<Bytes>) -> Result<(), NotAtOnce> {
         let (&[first, ..], &[.., last]) = (run, run) else {
             return Ok(());
@@ -212,14 +213,14 @@ impl Reader {
         })
     }
 
-    /// What is known of the segment in which two records stand, if they may be read.
+    /// The segment of two records, if they may be read.
     fn info_of(&self, first: Position, last: Position) -> Option<SegmentInfo> {
         let info = self.0.segments().get(&segment_of(first)).copied()?;
         let is_there = last < self.0.appended() && offset_of(first) >= SEGMENT_HEADER_LEN;
         is_there.then_some(info)
     }
 
-    /// As many bytes of `window` as two records and what stands between them probably have.
+    /// The part of `window` that two records and the bytes between them probably need.
     fn room_for<'a>(
         &self,
         first: Position,
@@ -233,7 +234,8 @@ impl Reader {
         &mut window[..len]
     }
 
-    /// The record at `at`, if these bytes, which begin with the one at `first`, have all of it.
+    /// The record at `at`, if these bytes, which begin with the record at `first`, contain all of
+    /// it.
     fn in_window(
         &self,
         window: &[u8],
@@ -268,7 +270,7 @@ impl Reader {
             SegmentScan::new(&*file, segment, info.generation).map_err(LogError::Disk)?;
         let end = to.min(position(segment, u32::MAX));
         let mut expected = from.max(first_record(segment));
-        // The number of the record due there, as far as it is known.
+        // The number that the next record should have, as far as it is known.
         let mut number = info
             .first_number
             .filter(|_| expected == first_record(segment));
@@ -310,7 +312,8 @@ impl Reader {
             expected = Position(position.0 + header.record_len() as u64);
             number = Some(header.number.saturating_add(1));
         }
-        // A file that was cut short ends where it can be read to its end; the next one knows better.
+        // A file that was cut ends where it can be read to its end; the next segment's first number
+        // shows what is missing.
         let behind = segment.saturating_add(1);
         let next = segment_start(behind);
         let behind = shared.segments().get(&behind).copied();
@@ -328,7 +331,7 @@ impl Reader {
     }
 }
 
-/// How many records, from the first on, stand together.
+/// How many records, from the first on, can be read together.
 fn run_len(at: &[Position]) -> usize {
     let Some(&first) = at.first() else {
         return 0;
@@ -343,9 +346,9 @@ fn run_len(at: &[Position]) -> usize {
     1 + behind.count()
 }
 
-/// Whether the segment has no file because it was released since we looked. A file that is not found
-/// and should be there is an error of the disk: the folder may have been moved, or be there again in a
-/// moment, and what is in it must not count as gone.
+/// Whether the segment has no file because it was released during the read. If the file of a held
+/// segment is not found, that is an error of the disk: the folder may have been moved, or may be
+/// back in a moment, so its contents must not count as gone.
 fn is_released(shared: &Shared, segment: u32, error: &DiskError) -> bool {
     error.is_not_found() && !shared.segments().contains_key(&segment)
 }
@@ -355,15 +358,14 @@ fn bytes_between(first: Position, last: Position) -> usize {
 }
 
 thread_local! {
-    /// Where first reads go. Kept per thread, because clearing a buffer for every read costs more than
-    /// copying the few bytes of a small record out of it, and a record then keeps no more memory than
-    /// it needs.
+    /// The buffer of first reads. One per thread, because clearing a buffer for every read costs
+    /// more than copying a small record out of it. So a record keeps no more memory than it needs.
     static FIRST_READ: RefCell<Box<[u8]>> = RefCell::new(vec![0; *FIRST_READ_BYTES.end()].into());
-    /// And those of several records.
+    /// The buffer of runs.
     static RUN: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// How long the records were that were read lately.
+/// The typical length of recent records.
 pub(crate) struct Lengths(AtomicUsize);
 
 impl Default for Lengths {
@@ -373,14 +375,14 @@ impl Default for Lengths {
 }
 
 impl Lengths {
-    /// How many bytes to read of a record of which nothing is known yet.
+    /// How many bytes to read first.
     fn first_read(&self) -> usize {
         let (least, most) = (*FIRST_READ_BYTES.start(), *FIRST_READ_BYTES.end());
         self.0.load(Relaxed).clamp(least, most)
     }
 
-    /// Learns at once that records are longer, and slowly that they are shorter. Readers beside each
-    /// other may forget one, which costs a second read.
+    /// Grows at once for longer records, and shrinks slowly for shorter ones. Concurrent readers
+    /// may overwrite each other's change, which costs a second read.
     fn note(&self, record_bytes: usize) {
         let usual = self.0.load(Relaxed);
         let now = record_bytes.max(usual - usual / 8);
@@ -390,7 +392,7 @@ impl Lengths {
     }
 }
 
-/// The record at the beginning of these bytes, if it is whole and verifies.
+/// The record at the beginning of these bytes, if it is complete and verifies.
 fn whole_record(
     bytes: &[u8],
     at: Position,
@@ -408,8 +410,8 @@ fn whole_record(
     verifies(at, record).then(|| Bytes::copy_from_slice(&record[RECORD_HEADER_LEN..]))
 }
 
-/// Why a record was not read without waiting: it would wait, or something is wrong. A read that may wait
-/// finds out what.
+/// The record was not read without waiting: the read would wait, or something is wrong. A read that
+/// may wait finds out which.
 struct NotAtOnce;
 
 impl From<ReadError> for NotAtOnce {
@@ -418,7 +420,7 @@ impl From<ReadError> for NotAtOnce {
     }
 }
 
-/// Reads a record by `read_at`, which reads into a buffer from an offset of its file.
+/// Reads a record with `read_at`, which fills a buffer from an offset of the file.
 fn read_record<E: From<ReadError>>(
     read_at: impl Fn(&mut [u8], u64) -> Result<usize, E>,
     at: Position,

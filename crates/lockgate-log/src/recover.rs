@@ -1,17 +1,18 @@
-//! Recovery: finds the records that survive in whatever the folder holds.
+//! Recovery: finds the surviving records in a folder of any state.
 //!
-//! It starts at a snapshot's position, or where the log starts. Segments before that hold payloads
-//! only: readers know them, recovery does not judge them, and a missing one was released.
+//! It starts at a snapshot's position, or at the log's start. Segments before that only hold
+//! payloads: readers know them, recovery does not check them, and a missing one was released.
 //!
-//! One number, `synced`, tells two kinds of damage apart. It is the highest position that any
-//! header, record or mark names as known to be durable, or that a snapshot stands at. What cannot
-//! be read *before* it was durable once. That is *middle* damage: it stays where it is, and the
-//! missing record numbers count it. What cannot be read *from it on* was never promised. That is
-//! the *tail*: recovery cuts everything from there on, also records that happen to be intact,
-//! because the ones before them are gone.
+//! One number, `synced`, distinguishes two kinds of damage. It is the highest position that any
+//! header, record or mark calls durable, or that a snapshot stands at. Unreadable bytes *before* it
+//! were durable once. They are *middle* damage: it stays where it is, and the missing record
+//! numbers count it. Unreadable bytes *from it on* were never promised. They are the *tail*:
+//! recovery cuts everything from there on, including intact records, because the ones before them
+//! are gone.
 //!
-//! Reading makes a [`Plan`] and changes nothing; only [`apply`] changes something. Neither makes
-//! another recovery see other records: a cut only takes what this rule takes again.
+//! Reading makes a [`Plan`] and changes nothing; only [`apply`] changes the folder. After a crash
+//! in [`apply`], another recovery sees the same records: a cut only removes what the same rule
+//! would cut again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,42 +31,42 @@ use crate::{
     shared::SegmentInfo,
 };
 
-/// Bytes copied at a time where survivors are written again.
+/// Bytes copied at a time when surviving bytes are written again.
 const REWRITE_BYTES: usize = 1 << 20;
 
-/// What recovery leaves behind for appending and reading.
+/// What appending and reading need to know after a recovery.
 pub(crate) struct Recovered {
     pub(crate) report: RecoveryReport,
     /// Every segment that holds records.
     pub(crate) segments: BTreeMap<u32, SegmentInfo>,
-    /// Every segment file with bytes that could not be read: to be set aside, not deleted.
+    /// Every segment file with unreadable bytes: set aside later, not deleted.
     pub(crate) damaged: BTreeSet<u32>,
     pub(crate) start: Option<StartMark>,
     /// The number of the next record.
     pub(crate) next_number: u64,
-    /// The segment the next epoch begins with.
+    /// The segment that the next epoch begins with.
     pub(crate) next_segment: u32,
-    pub(crate) preallocated: Vec<(u32, bool)>,
+    pub(crate) preallocated: Vec<u32>,
     pub(crate) plan: Plan,
 }
 
-/// What recovery would change, in this order.
+/// The changes of a recovery, in this order.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
-    /// To be written down first: the records that tell damage from a tail may be among those cut.
+    /// Written first: the cut may remove the records that distinguish damage from a tail.
     pub(crate) keep_synced: Option<SyncedMark>,
     pub(crate) remove_segments: Vec<u32>,
     /// A segment to cut, and where.
     pub(crate) cut_file: Option<(u32, u64)>,
-    /// Segments to write again over themselves, from where on, and to sync.
+    /// Segments to write again over themselves, from an offset on, and to sync.
     rewrite: Vec<(u32, u64)>,
-    /// Files that another file says are not needed any more. They may go only when that other file is
-    /// durable: after a mere kill it need not be, and a power cut could keep the removal and lose the
-    /// reason for it.
+    /// Files that another file makes unnecessary. They may be removed only when that other file is
+    /// durable: after a mere kill it may not be, and a power cut could keep the removal and lose
+    /// that file.
     pub(crate) leftovers: Vec<String>,
 }
 
-/// Where recovery starts, if not where the log does.
+/// Where recovery starts; `None` for the log's start.
 pub(crate) fn starting_point(disk: &dyn Disk, from: Position) -> Result<Option<Point>, LogError> {
     if from == Position(0) {
         return Ok(None);
@@ -96,7 +97,7 @@ pub(crate) fn read(
     recovery.finish()
 }
 
-/// Cuts the tail, makes what is left durable, and removes what is not needed any more.
+/// Cuts the tail, makes the rest durable, and removes unnecessary files.
 pub(crate) fn apply(disk: &dyn Disk, plan: &Plan) -> Result<(), LogError> {
     if let Some(mark) = plan.keep_synced {
         disk.open(&mark.to_string(), OpenMode::CreateNew)?;
@@ -132,19 +133,19 @@ pub(crate) struct FoundSegment {
     pub(crate) bytes: u64,
 }
 
-/// What a look at the folder tells.
+/// The contents of the folder, as far as names and headers show them.
 pub(crate) struct Survey {
     start: Option<StartMark>,
     pub(crate) segments: Vec<FoundSegment>,
-    /// The highest point that a header or a mark says was durable.
+    /// The highest point that a header or a mark calls durable.
     synced: Option<Point>,
     synced_marks: Vec<SyncedMark>,
-    preallocated: Vec<(u32, bool)>,
+    preallocated: Vec<u32>,
     leftovers: Vec<String>,
 }
 
-/// Lists the folder and reads all headers. Changes nothing: a folder of a newer version must stay as
-/// it is.
+/// Lists the folder and reads all headers. Changes nothing: a folder of a newer version must stay
+/// as it is.
 pub(crate) fn survey(disk: &dyn Disk) -> Result<Survey, LogError> {
     let mut marks = Vec::new();
     let mut synced_marks = Vec::new();
@@ -159,9 +160,7 @@ pub(crate) fn survey(disk: &dyn Disk) -> Result<Survey, LogError> {
             FileKind::Synced(mark) => synced_marks.push(mark),
             FileKind::Snapshot(snapshot) => snapshots.push(snapshot),
             FileKind::SnapshotPart => leftovers.push(name),
-            FileKind::PreallocatedFile { number, is_written } => {
-                preallocated.push((number, is_written));
-            }
+            FileKind::Preallocated(number) => preallocated.push(number),
             FileKind::Damaged | FileKind::Other => {}
         }
     }
@@ -181,7 +180,7 @@ pub(crate) fn survey(disk: &dyn Disk) -> Result<Survey, LogError> {
     let start = marks.pop();
     doubt_headers(&mut found, start);
     leftovers.extend(marks.iter().map(StartMark::to_string));
-    // Nothing can be recovered from a snapshot of before the start.
+    // A snapshot from before the log's start is useless.
     let is_trimmed =
         |snapshot: &&SnapshotName| start.is_some_and(|start| start.is_behind(snapshot.0.at));
     let trimmed = snapshots.iter().filter(is_trimmed);
@@ -203,9 +202,10 @@ pub(crate) fn survey(disk: &dyn Disk) -> Result<Survey, LogError> {
     })
 }
 
-/// Takes headers for unreadable whose first number cannot be right: it is not the one that the start mark
-/// tells, or so many records as it leaves out have no room between it and the header before. Whoever
-/// believed it would take all that follows for a torn tail, or go on with its numbers.
+/// Treats headers as unreadable whose first number cannot be right: it differs from the one in the
+/// start mark, or the bytes between it and the header before cannot hold the records in between.
+/// Trusting such a header would take all that follows for a torn tail, or continue with its
+/// numbers.
 fn doubt_headers(found: &mut [FoundSegment], start: Option<StartMark>) {
     let mut before = start.unwrap_or(StartMark::FIRST).0;
     let first = before.at;
@@ -251,43 +251,43 @@ fn read_header(disk: &dyn Disk, number: u32) -> Result<(Option<SegmentHeader>, u
     }
 }
 
-/// Something that could not be read.
+/// A part of the log that could not be read.
 struct Gap {
     from: Position,
-    /// The segments it was met in.
+    /// The segments that it touches.
     segments: BTreeSet<u32>,
 }
 
 struct Recovery<'a> {
     disk: &'a dyn Disk,
     start: Option<StartMark>,
-    /// Where reading starts, and the number of the first record due there.
+    /// Where reading starts, and the number of the first record there.
     from: Point,
-    /// Nothing before it is judged.
+    /// Nothing before it is checked.
     floor: Position,
     is_at_snapshot: bool,
-    /// Whether something says that a log was ever begun here.
+    /// Whether anything shows that a log was ever begun here.
     is_begun: bool,
     /// The segments from there on.
     found: Vec<FoundSegment>,
     synced_marks: Vec<SyncedMark>,
-    preallocated: Vec<(u32, bool)>,
+    preallocated: Vec<u32>,
     plan: Plan,
     report: RecoveryReport,
     segments: BTreeMap<u32, SegmentInfo>,
-    /// The number the next record should have.
+    /// The number that the next record should have.
     expected: u64,
     /// Where the records read so far end.
     end: Position,
-    /// Something unreadable that no record has followed yet.
+    /// An unreadable part that no record has followed yet.
     gap: Option<Gap>,
-    /// The files with bytes that cannot be read.
+    /// The files with unreadable bytes.
     damaged: BTreeSet<u32>,
-    /// The highest point known to have been durable, as far as it was looked for.
+    /// The highest point known to have been durable, as far as records were searched for it.
     synced: Point,
-    /// Whether it was looked for in every record.
+    /// Whether all records were searched for it.
     looked_ahead: bool,
-    /// Where the tail starts that is to be cut.
+    /// Where the tail to cut starts.
     cut: Option<Position>,
 }
 
@@ -312,11 +312,11 @@ impl<'a> Recovery<'a> {
             .iter()
             .filter_map(|segment| segment.header.map(|header| header.epoch))
             .max();
-        // Without a mark the log is taken to start at its first segment and record ever: what is not
-        // there counts as lost, because nothing says that it was trimmed.
+        // Without a mark, the log is assumed to start at its very first segment and record: missing
+        // ones count as lost, because nothing says that they were trimmed.
         let mark = start.unwrap_or(StartMark::FIRST);
         let is_begun = start.is_some() || from.is_some();
-        // What stands before a complete snapshot was durable.
+        // Everything before a complete snapshot was durable.
         synced = synced.max(from);
         let is_within = offset_of(mark.0.at) > SEGMENT_HEADER_LEN;
         let floor = match from {
@@ -335,7 +335,7 @@ impl<'a> Recovery<'a> {
             && synced.is_none()
             && !is_first_attempt(disk, &found)?
         {
-            // Not one header can be read. A power cut cannot do that to a log that was ever begun.
+            // No header can be read. A power cut cannot do that to a log that was ever begun.
             synced = Some(Point {
                 at: first_record(first),
                 number: from.number,
@@ -415,7 +415,8 @@ impl<'a> Recovery<'a> {
             }
             previous = Some(number);
             if self.floor > segment_start(number) {
-                // Its header concerns what is not judged, and its records tell the generation.
+                // The header concerns records that are not checked, and the records themselves tell
+                // the generation.
                 if header.is_none() {
                     self.damaged.insert(number);
                 }
@@ -440,7 +441,7 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    /// Hands over the records of one segment.
+    /// Passes the records of one segment on.
     fn read_records(
         &mut self,
         index: usize,
@@ -491,7 +492,7 @@ impl<'a> Recovery<'a> {
             first_number: Some(first_number.unwrap_or(self.expected)),
             bytes,
         });
-        // Before the starting point there may be payloads, whatever became of the header.
+        // Before the starting point there may be payloads, even without a readable header.
         if header.is_some() || told.is_some() || starts_at > first_record(number) {
             let segment = FoundSegment {
                 number,
@@ -513,8 +514,9 @@ impl<'a> Recovery<'a> {
         gap.segments.insert(segment_of(at));
     }
 
-    /// The log is readable again at `to`, where record `number` is due: decides what the gap was.
-    /// `cut` is where to cut if what follows the gap is to go and the gap is to stay.
+    /// The log is readable again at `to`, where record `number` should be: decides whether the gap
+    /// is damage or tail. `cut` is where to cut if the records behind the gap must go and the gap
+    /// must stay.
     fn close_gap(
         &mut self,
         index: usize,
@@ -531,7 +533,7 @@ impl<'a> Recovery<'a> {
         if gap.from >= self.synced.at {
             self.cut_gap(&gap);
         } else if number > self.synced.number.max(self.expected) {
-            // It reaches beyond what was durable, so what follows it is the tail.
+            // The gap reaches beyond what was durable, so everything behind it is the tail.
             self.end_in_gap(gap);
             self.cut = Some(cut);
         } else {
@@ -539,7 +541,7 @@ impl<'a> Recovery<'a> {
             if lost > 0 {
                 self.note_missing(gap.from, segment_of(to));
             }
-            // A file that is not there and held no record is no loss.
+            // A missing file that held no record is no loss.
             if lost > 0 || gap.segments.iter().any(|number| self.is_found(*number)) {
                 self.note_damage(gap, to, lost);
             }
@@ -550,7 +552,7 @@ impl<'a> Recovery<'a> {
 
     /// Nothing from the gap on is known to have been durable: it is the tail.
     fn cut_gap(&mut self, gap: &Gap) {
-        // But the file of the starting point was there, or nothing could have named it.
+        // But the file of the starting point existed, or nothing could have named it.
         let segment = segment_of(self.from.at);
         if segment_of(gap.from) == segment {
             self.note_missing(gap.from, segment.saturating_add(1));
@@ -558,22 +560,23 @@ impl<'a> Recovery<'a> {
         self.cut = Some(gap.from);
     }
 
-    /// The log ends in a gap that holds durable records. Where the range ends is where the next epoch
-    /// begins; [`finish`](Self::finish) fills it in.
+    /// The log ends in a gap with durable records. The damaged range ends where the next epoch
+    /// begins; [`finish`](Self::finish) sets that.
     fn end_in_gap(&mut self, gap: Gap) {
         let lost = self.synced.number.saturating_sub(self.expected);
-        // What was durable ends in the segment of that point, or before it if nothing of it was written.
+        // The durable records end in the segment of that point, or before it if nothing of it was
+        // written.
         let durable = self.synced.at;
         let is_begun = offset_of(durable) > SEGMENT_HEADER_LEN;
         let behind_durable = segment_of(durable).saturating_add(u32::from(is_begun));
-        // A point in a segment, or at its first record, is in a file that was there.
+        // A point in a segment, or at its first record, proves that the file existed.
         let behind_gap = segment_of(gap.from).saturating_add(1);
         self.note_missing(gap.from, behind_durable.max(behind_gap));
         self.note_damage(gap, Position(u64::MAX), lost);
         self.expected += lost;
     }
 
-    /// Notes the files that are not there, from the one of `from` to before segment `end`.
+    /// Records the missing files, from the one of `from` to before segment `end`.
     fn note_missing(&mut self, from: Position, end: u32) {
         let mut next = segment_of(from);
         let found = self.found.iter().map(|found| found.number);
@@ -598,7 +601,7 @@ impl<'a> Recovery<'a> {
             .iter()
             .map(|&number| segment_name(number))
             .collect();
-        // At a snapshot nothing is lost if no number is missing.
+        // At a snapshot, nothing is lost if no number is missing.
         if records > 0 || !self.is_at_snapshot || gap.from > self.floor {
             self.report.damaged.push(DamagedRange {
                 from: gap.from,
@@ -610,8 +613,8 @@ impl<'a> Recovery<'a> {
         self.damaged.extend(segments);
     }
 
-    /// Looks through every record from `from` on for a higher known durable position. At most once,
-    /// so recovery reads nothing more than twice.
+    /// Searches every record from `from` on for a higher durable position. Runs at most once, so
+    /// recovery reads nothing more than twice.
     fn look_ahead(&mut self, index: usize, from: Position) -> Result<(), LogError> {
         if std::mem::replace(&mut self.looked_ahead, true) {
             return Ok(());
@@ -647,8 +650,8 @@ impl<'a> Recovery<'a> {
 
     fn finish(mut self) -> Result<Recovered, LogError> {
         let last = self.found.last().map(|found| found.number);
-        // The number of a segment that is lost is not used again.
-        // Beyond the last number there is none: then the file is there already, which is an error.
+        // The number of a lost segment is not used again. Behind the last number there is none:
+        // then the file exists already, which is an error.
         let next_segment_min = segment_of(self.from.at).saturating_add(self.is_begun.into());
         let mut next_segment = last.map_or(1, |last| last.saturating_add(1));
         next_segment = next_segment.max(next_segment_min);
@@ -657,7 +660,7 @@ impl<'a> Recovery<'a> {
         }
         let mut ends_in_damage = false;
         if let Some(gap) = self.gap.take() {
-            // Nothing readable follows.
+            // No readable record follows.
             if gap.from < self.synced.at {
                 self.end_in_gap(gap);
                 ends_in_damage = true;
@@ -671,7 +674,7 @@ impl<'a> Recovery<'a> {
                 let name = mark.to_string();
                 let is_there = self.plan.leftovers.iter().position(|other| *other == name);
                 match is_there {
-                    // The header that says the same may be among what is cut.
+                    // The cut may remove the header that says the same.
                     Some(index) => _ = self.plan.leftovers.remove(index),
                     None => self.plan.keep_synced = Some(mark),
                 }
@@ -743,8 +746,8 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    /// Counts the bytes of a torn tail. What stands behind it in blocks that were used before is
-    /// none of it.
+    /// Counts the bytes of a torn tail, without old bytes behind it in blocks that were used
+    /// before.
     fn count_cut(&mut self, segment: &FoundSegment, from: u64) -> Result<(), LogError> {
         let name = segment_name(segment.number);
         let file = self.disk.open(&name, OpenMode::Read)?;
@@ -758,9 +761,9 @@ impl<'a> Recovery<'a> {
         Ok(())
     }
 
-    /// What must be made durable: every survivor. What is not known to be synced is written again
-    /// first: after a failed sync the cache may hold pages that count as clean and never reached the
-    /// disk, and a sync alone would report success without writing them.
+    /// The parts to make durable: every surviving byte. Bytes that may not be synced are written
+    /// again first: after a failed sync the cache may hold pages that count as clean and never
+    /// reached the disk, and another sync would report success without writing them.
     fn rewrites(&self) -> Vec<(u32, u64)> {
         let since = self.synced.at;
         let survivors = self.found.iter().filter(|found| {
@@ -768,7 +771,8 @@ impl<'a> Recovery<'a> {
         });
         survivors
             .map(|found| {
-                // A header says nothing of its own durability, so it goes with the first record.
+                // A header does not say whether it is durable itself, so it is written with the
+                // first record.
                 let from = if since > first_record(found.number) {
                     u64::from(offset_of(since))
                 } else {
@@ -780,7 +784,7 @@ impl<'a> Recovery<'a> {
     }
 }
 
-/// Says durably where the log starts.
+/// Durably records where the log starts.
 pub(crate) fn mark_start(disk: &dyn Disk, mark: StartMark) -> Result<StartMark, DiskError> {
     disk.open(&mark.to_string(), OpenMode::CreateNew)?;
     disk.sync_folder()?;
@@ -801,8 +805,8 @@ fn write_again(file: &dyn DiskFile, from: u64) -> Result<(), DiskError> {
     }
 }
 
-/// Whether the folder is what a power cut leaves of the very first segment's creation: that file
-/// alone, with nothing in it. A header fits into one sector, so it is never there in part.
+/// Whether the folder is what a power cut leaves when the very first segment is created: only that
+/// file, with nothing in it. A header fits into one sector, so it is complete or absent.
 fn is_first_attempt(disk: &dyn Disk, found: &[FoundSegment]) -> Result<bool, LogError> {
     let [only] = found else {
         return Ok(false);

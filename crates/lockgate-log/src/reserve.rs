@@ -8,12 +8,13 @@ use std::{
 
 use crate::sync::{Mutex, MutexGuard};
 
-/// A bound for what the reserves of several logs of one process take together: give all of them clones of one
-/// in [`LocalLogOptions::shared_reserve`](crate::LocalLogOptions::shared_reserve).
+/// A bound on the total reserves of several logs of one process: give each of them a clone in
+/// [`LocalLogOptions::shared_reserve`](crate::LocalLogOptions::shared_reserve).
 ///
-/// Each log keeps its share in its own folder, so a log that empties itself on a full disk takes nothing from
-/// the others. While together they want more than the bound, each gets a part of it in proportion to what it
-/// wants, but always one of its segments: with many logs that is the bound.
+/// Each log keeps its share in its own folder, so a log that is emptied on a full disk takes
+/// nothing from the others. If together they want more than the bound, each gets a part in
+/// proportion to what it wants, but always at least one of its segments: with many logs, that can
+/// exceed the bound.
 #[derive(Clone)]
 pub struct SharedReserve(Arc<Pool>);
 
@@ -36,7 +37,7 @@ struct Claim {
 }
 
 impl SharedReserve {
-    /// So many bytes for all logs together, or one segment for each of those in use if that is more.
+    /// The bound in bytes; if one segment for each log in use is more, that applies.
     #[must_use]
     pub fn new(bytes_max: u64) -> Self {
         Self(Arc::new(Pool {
@@ -45,7 +46,7 @@ impl SharedReserve {
         }))
     }
 
-    /// The share of one more log.
+    /// The share of another log.
     pub(crate) fn share(&self) -> Share {
         let mut state = self.0.lock();
         state.next_id += 1;
@@ -57,7 +58,7 @@ impl SharedReserve {
 }
 
 impl Default for SharedReserve {
-    /// 192 MiB: what one large log has by default.
+    /// 192 MiB: the default reserve of one large log.
     fn default() -> Self {
         Self::new(192 << 20)
     }
@@ -72,22 +73,22 @@ impl fmt::Debug for SharedReserve {
 }
 
 impl Pool {
-    /// Nothing that panics runs under the lock.
+    /// No code that holds the lock can panic.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What one log has of a [`SharedReserve`]. Dropped, it is the others'.
+/// A log's part of a [`SharedReserve`]. Dropping it gives the part to the others.
 pub(crate) struct Share {
     pool: Arc<Pool>,
     id: u64,
 }
 
 impl Share {
-    /// Says how many segments of this size the log wants in reserve. Returns how many it may have. Others give
-    /// back what is more than their part when they claim next, and until then this log gets what is left: one
-    /// segment at least, also beyond the bound.
+    /// Claims a number of segments of this size, and returns how many the log may have. Other logs
+    /// give back what exceeds their part at their next claim. Until then this log gets what is
+    /// left, but at least one segment, even beyond the bound.
     pub(crate) fn claim(&self, segments: usize, segment_bytes: u32) -> usize {
         let segment_bytes = u64::from(segment_bytes.max(1));
         let wanted = (segments as u64).saturating_mul(segment_bytes);
@@ -130,17 +131,18 @@ mod tests {
         let mut granted = [0; 4];
         assert_eq!(shares[0].claim(8, 10), 8, "the only one that wants any");
         granted[0] = 8;
-        // The others get what is left, and their part when the first one has given back.
+        // The others first get what is left, and their whole part once the first one has given
+        // back.
         for _ in 0..3 {
             for (share, granted) in shares.iter().zip(&mut granted) {
                 *granted = share.claim(8, 10);
             }
-            // One segment each is no matter of the bound.
+            // One segment each is always granted, whatever the bound.
             let single = granted.iter().filter(|granted| **granted == 1).count();
             assert!(granted.iter().sum::<usize>() <= 10 + single, "{granted:?}");
         }
         assert_eq!(granted, [2, 2, 2, 2]);
-        // Small and large segments count by their bytes.
+        // The bound counts bytes, not segments.
         assert_eq!(shares[3].claim(1, 80), 1, "one is always granted");
         let [first, second, third, fourth] = shares;
         assert_eq!((first.claim(8, 10), second.claim(0, 10)), (1, 0));

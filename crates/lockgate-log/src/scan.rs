@@ -1,4 +1,4 @@
-//! Reads one segment from beginning to end, in pieces, whatever bytes it holds.
+//! Reads one segment from beginning to end in pieces, with any bytes in it.
 
 use std::mem;
 
@@ -12,30 +12,31 @@ use crate::format::{
 /// Bytes of one read.
 const READ_BYTES: usize = 1 << 20;
 
-/// At most so many times a segment's length is spent on checksums of what only looks like a record,
-/// so that no image can make a start take for ever.
+/// The search for records computes checksums over at most so many times a segment's length, so that
+/// bytes that only look like records cannot make a start take for ever.
 const GUESS_LENGTHS_MAX: u64 = 4;
 
-/// Walks over a segment's records. Never trusts a byte it has not verified.
+/// Walks over a segment's records. Trusts only verified bytes.
 pub(crate) struct SegmentScan<'a> {
     file: &'a dyn DiskFile,
     segment: u32,
     /// Bytes of the file that can be addressed.
     len: u64,
-    /// What the segment's records carry; `None` until a first one was found, if the header is lost.
+    /// The generation of the segment's records; `None` if the header is lost and no record was
+    /// found yet.
     generation: Option<u64>,
-    /// Payloads may share it beyond the scan.
+    /// Payloads may share this memory beyond the scan.
     window: Bytes,
     window_at: u64,
-    /// Bytes of checksums that may still be spent on guesses.
+    /// Bytes that may still be checksummed for guesses.
     guesses_left: u64,
     /// Where the search for a record began.
     due_at: u64,
-    /// So many records may be missing before that place, beside those that the search passes over.
+    /// The most records that may be missing before that place, besides those that the search skips.
     missing_max: u64,
 }
 
-/// A record that verified.
+/// A verified record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScannedRecord<'a> {
     pub(crate) at: Position,
@@ -45,12 +46,12 @@ pub(crate) struct ScannedRecord<'a> {
 }
 
 impl ScannedRecord<'_> {
-    /// The payload without a copy: as long as it is kept it keeps about a MiB around it.
+    /// The payload without a copy. As long as it lives, it keeps about a MiB around it.
     pub(crate) fn shared_payload(&self) -> Bytes {
         self.window.slice_ref(self.payload)
     }
 
-    /// Where the bytes after it start.
+    /// The offset behind the record.
     pub(crate) fn end(&self) -> u64 {
         u64::from(crate::format::offset_of(self.at)) + self.header.record_len() as u64
     }
@@ -76,17 +77,18 @@ impl<'a> SegmentScan<'a> {
         })
     }
 
-    /// Says how many records may be missing before the next one that is looked for; else 2^32 may be.
+    /// Sets how many records may be missing before the next one that is searched for. The default
+    /// is 2^32.
     pub(crate) fn expect_missing(&mut self, records_max: u64) {
         self.missing_max = records_max;
     }
 
-    /// The generation of the segment's records, as far as it is known by now.
+    /// The generation of the segment's records, as far as it is known yet.
     pub(crate) fn generation(&self) -> Option<u64> {
         self.generation
     }
 
-    /// The first record at `offset` or after it whose number is at least `number_min`; `None` if
+    /// The first record at `offset` or behind it with a number of at least `number_min`; `None` if
     /// there is none up to the end of the file.
     pub(crate) fn next(
         &mut self,
@@ -114,7 +116,7 @@ impl<'a> SegmentScan<'a> {
         }))
     }
 
-    /// Where the bytes from `offset` on that are not zero end; `offset` if there are none.
+    /// The end of the bytes from `offset` on that are not all zero; `offset` if all are zero.
     pub(crate) fn end_of_data(&mut self, offset: u64) -> Result<u64, DiskError> {
         let mut end = offset;
         let mut at = offset;
@@ -133,8 +135,8 @@ impl<'a> SegmentScan<'a> {
         Ok(end)
     }
 
-    /// Where what was written from `offset` on under this generation ends, as far as headers tell:
-    /// the rest may be bytes of an earlier use.
+    /// The end of the bytes from `offset` on that were written under this generation, judging by
+    /// headers; the rest may be bytes of an earlier use.
     pub(crate) fn end_of_generation(
         &mut self,
         offset: u64,
@@ -149,7 +151,7 @@ impl<'a> SegmentScan<'a> {
         Ok(end)
     }
 
-    /// The header of the record at `offset`, if one that verifies starts there.
+    /// The header of the record at `offset`, if a record there verifies.
     fn check(&mut self, offset: u64, number_min: u64) -> Result<Option<RecordHeader>, DiskError> {
         let Some(header) = RecordHeader::peek(self.bytes(offset, RECORD_HEADER_LEN)?) else {
             return Ok(None);
@@ -163,7 +165,7 @@ impl<'a> SegmentScan<'a> {
         Ok((whole && verifies(at, record)).then_some(header))
     }
 
-    /// Whether the fields can be those of a record at `offset`: cheap, before a checksum is spent.
+    /// Whether the fields can be those of a record at `offset`. Cheap, to avoid a checksum.
     fn is_plausible(&self, offset: u64, header: &RecordHeader, number_min: u64) -> bool {
         self.generation
             .is_none_or(|known| known == header.generation)
@@ -199,9 +201,9 @@ impl<'a> SegmentScan<'a> {
         Ok(None)
     }
 
-    /// The next offset from `from` on where a record could start, judged by its header alone. With
-    /// the generation known that is where these eight bytes stand, which by chance happens once in
-    /// 2^64 places and which nobody outside can bring about.
+    /// The next offset from `from` on where a record could start, judging by its header only. If
+    /// the generation is known, that is where its eight bytes are. By chance they are in one of
+    /// 2^64 places, and nobody outside can cause it.
     fn candidate(
         &mut self,
         from: u64,
@@ -241,12 +243,12 @@ impl<'a> SegmentScan<'a> {
         Ok(&filled[..count.min(filled.len())])
     }
 
-    /// Makes sure that the window holds `count` bytes from `offset` on, or all there are.
+    /// Fills the window with `count` bytes from `offset` on, or with all there are.
     fn fill(&mut self, offset: u64, count: usize) -> Result<(), DiskError> {
         let there = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX);
         let window_end = self.window_at + self.window.len() as u64;
         if offset < self.window_at || offset + there.min(count) as u64 > window_end {
-            // The same memory again, unless somebody keeps a payload in it.
+            // Reuses the memory, unless a payload shares it.
             let window = mem::take(&mut self.window);
             let mut window = window.try_into_mut().unwrap_or_else(|_| BytesMut::new());
             window.resize(READ_BYTES.max(count).min(there), 0);
@@ -258,7 +260,7 @@ impl<'a> SegmentScan<'a> {
         Ok(())
     }
 
-    /// What the window holds from `offset` on.
+    /// The window's bytes from `offset` on.
     fn filled(&self, offset: u64) -> &[u8] {
         let start = usize::try_from(offset.saturating_sub(self.window_at)).unwrap_or(usize::MAX);
         self.window.get(start..).unwrap_or_default()

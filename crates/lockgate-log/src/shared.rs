@@ -9,7 +9,7 @@ use std::{
 
 use lockgate_core::{
     AppendError, Disk, DiskError, DiskFile, DiskOperation, LogError, LogMaintenance, LogProgress,
-    OpenMode, Position, Progress, SpaceState, with_sources,
+    OpenMode, Position, Progress, SpaceState, StepOutcome, StorageFailure,
 };
 
 use crate::{
@@ -25,25 +25,26 @@ pub(crate) struct Shared {
     pub(crate) preallocated: Preallocated,
     /// Every segment whose records may be read, by number.
     segments: RwLock<BTreeMap<u32, SegmentInfo>>,
-    /// Segment files with bytes that could not be read.
+    /// Segment files with unreadable bytes.
     damaged: Mutex<BTreeSet<u32>>,
     /// Bytes of all snapshots.
     pub(crate) snapshot_bytes: AtomicU64,
     files: Mutex<OpenFiles>,
     pub(crate) lengths: Lengths,
-    /// Where the next record goes; everything before it has been written and may be read.
+    /// Where the next record goes; every record before it has been written and may be read.
     appended: AtomicU64,
     unsynced: Mutex<Unsynced>,
-    /// Something more is durable, or nothing will be any more.
+    /// Signals that more is durable, or that nothing more will be.
     synced: Condvar,
     /// Held for a whole sync, so that two syncs cannot report each other's work.
     sync_turn: Mutex<()>,
 }
 
-/// What a reader must know of a segment.
+/// What a reader needs to know of a segment.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SegmentInfo {
-    /// What its records carry; `None` if its header cannot be read and no record has told.
+    /// The generation of its records; `None` if the header cannot be read and no record has shown
+    /// it.
     pub(crate) generation: Option<u64>,
     /// The number of its first record, if that is known.
     pub(crate) first_number: Option<u64>,
@@ -51,21 +52,32 @@ pub(crate) struct SegmentInfo {
     pub(crate) bytes: u64,
 }
 
-/// What has been written and not yet synced.
+/// What was written and not synced yet.
 #[derive(Default)]
 struct Unsynced {
     /// Segments written to since their last sync, oldest first.
     files: Vec<(u32, Arc<dyn DiskFile>)>,
     /// A segment was created since the last sync of the folder.
     names_unsynced: bool,
-    /// The next record, as far as it may be synced: everything before it has been written.
+    /// The end of the written records that a sync may cover.
     appended: Point,
     /// Every record before it is durable.
     synced: Point,
     /// The segment that records go to.
     newest: Option<(u32, Arc<dyn DiskFile>)>,
     /// The first failure; ends the instance.
-    stopped: Option<String>,
+    stopped: Option<DiskError>,
+}
+
+impl Unsynced {
+    fn check_running(&self) -> Result<(), LogError> {
+        match &self.stopped {
+            None => Ok(()),
+            Some(error) => Err(LogError::Stopped {
+                reason: StorageFailure::new(error.clone()),
+            }),
+        }
+    }
 }
 
 impl Shared {
@@ -90,25 +102,20 @@ impl Shared {
     }
 
     fn unsynced(&self) -> MutexGuard<'_, Unsynced> {
-        // Nothing panics between two changes that belong together.
+        // No code that holds the lock panics between two changes that belong together.
         self.unsynced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fails if an earlier failure has ended the instance.
     pub(crate) fn check_running(&self) -> Result<(), LogError> {
-        match &self.unsynced().stopped {
-            None => Ok(()),
-            Some(reason) => Err(LogError::Stopped {
-                reason: reason.clone(),
-            }),
-        }
+        self.unsynced().check_running()
     }
 
-    /// Ends the instance: nothing is appended or reported synced any more. Returns the error.
+    /// Ends the instance: nothing more is appended or reported as synced. Returns the error.
     pub(crate) fn stop(&self, error: DiskError) -> LogError {
         let mut unsynced = self.unsynced();
         if unsynced.stopped.is_none() {
-            unsynced.stopped = Some(with_sources(&error));
+            unsynced.stopped = Some(error.clone());
             self.synced.notify_all();
         }
         LogError::Disk(error)
@@ -129,7 +136,7 @@ impl Shared {
         self.unsynced().synced
     }
 
-    /// Waits until records from `beyond` on are durable, for so long at most.
+    /// Waits until the record at `beyond` is durable, at most for `wait`.
     pub(crate) fn wait_synced(&self, beyond: Position, wait: Duration) -> Position {
         let end = Instant::now().checked_add(wait);
         let mut unsynced = self.unsynced();
@@ -144,37 +151,37 @@ impl Shared {
         }
     }
 
-    /// Starts a life after recovery: all before `tail` is durable.
+    /// Begins after a recovery: every record before `tail` is durable.
     pub(crate) fn start_at(&self, tail: Point) {
         self.unsynced().synced = tail;
         self.publish(tail);
     }
 
-    /// Notes that a segment has its name, which may not survive a power cut. To be called after the
-    /// change of the folder: a sync that took the note before would sync the folder without it.
+    /// Notes that a segment was named, which may not survive a power cut. Call this after the
+    /// change of the folder: a sync that took the note earlier would sync the folder without it.
     pub(crate) fn note_created(&self) {
         self.unsynced().names_unsynced = true;
     }
 
-    /// Notes that the segment was written to, before its bytes count as appended.
+    /// Notes a write to the segment, before its bytes count as appended.
     pub(crate) fn note_written(&self, segment: u32, file: &Arc<dyn DiskFile>) {
         let mut unsynced = self.unsynced();
         let last = unsynced.files.last();
-        // The number alone would not do: a segment that was taken back may be begun again.
+        // Comparing the number is not enough: a segment that was taken back may be begun again.
         if !last.is_some_and(|(number, last)| *number == segment && Arc::ptr_eq(last, file)) {
             unsynced.files.push((segment, file.clone()));
         }
     }
 
-    /// Notes a file that is to survive a power cut, with its name.
+    /// Notes a file that must survive a power cut, with its name.
     pub(crate) fn note_preallocated(&self, file: Arc<dyn DiskFile>) {
         let mut unsynced = self.unsynced();
         unsynced.names_unsynced = true;
-        // Before the segments: the last one on the list is the one being written.
+        // Before the segments: the last file on the list is the one being written.
         unsynced.files.insert(0, (0, file));
     }
 
-    /// Makes everything before `tail` readable and part of the next sync.
+    /// Makes every record before `tail` readable and part of the next sync.
     pub(crate) fn publish(&self, tail: Point) {
         self.unsynced().appended = tail;
         self.appended.store(tail.at.0, Ordering::Release);
@@ -188,13 +195,14 @@ impl Shared {
         self.set_newest(segment, file);
     }
 
-    /// Says where records go from now on.
+    /// Sets the segment that records go to from now on.
     pub(crate) fn set_newest(&self, segment: u32, file: Arc<dyn DiskFile>) {
         self.unsynced().newest = Some((segment, file));
     }
 
-    /// Fails if somebody has removed or replaced the file that records go to: what is written there is lost
-    /// when it is closed. That is a file that is not found; any other error is one of looking.
+    /// Fails if the file that records go to was removed or replaced: its records would be lost when
+    /// it is closed. Only a missing file counts as that; any other error is one of the check
+    /// itself.
     pub(crate) fn check_newest(&self) -> Result<(), DiskError> {
         let Some((segment, file)) = self.unsynced().newest.clone() else {
             return Ok(());
@@ -204,11 +212,11 @@ impl Shared {
         let is_it = match by_name {
             Ok(found) => found == file.identity()?,
             Err(error) if error.is_not_found() => false,
-            // It says nothing about the file.
+            // This error says nothing about the file.
             Err(error) if error.is_out_of_descriptors() => true,
             Err(error) => return Err(error),
         };
-        // Unless the owner of the log has taken it back meanwhile.
+        // Unless the log itself has taken it back meanwhile.
         let is_still = |(_, newest): &(u32, Arc<dyn DiskFile>)| Arc::ptr_eq(newest, &file);
         if is_it || !self.unsynced().newest.as_ref().is_some_and(is_still) {
             return Ok(());
@@ -241,7 +249,7 @@ impl Shared {
         };
         let names: BTreeSet<String> = names.into_iter().collect();
         let gone = held.into_keys().filter(|&segment| {
-            // What was given back meanwhile may be gone.
+            // A segment that was released meanwhile may be gone.
             !names.contains(&segment_name(segment)) && self.segments().contains_key(&segment)
         });
         gone.collect()
@@ -261,25 +269,24 @@ impl Shared {
         self.damaged.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the segment has bytes that cannot be read; false if it is not there any more.
+    /// Notes that the segment has unreadable bytes; false if the log does not hold it any more.
     pub(crate) fn note_damaged(&self, segment: u32) -> bool {
         let segments = self.segments();
         let is_there = segments.contains_key(&segment);
         if is_there {
-            // With the segments locked, so that whoever forgets this one comes after.
+            // While the segments are locked, so that forgetting this one comes later.
             self.damaged().insert(segment);
         }
         is_there
     }
 
-    /// The segments whose files there are, in order.
     pub(crate) fn held(&self) -> BTreeSet<u32> {
         let mut held = self.damaged().clone();
         held.extend(self.segments().keys());
         held
     }
 
-    /// The first record of the last segment that starts at `position` or before it, of those whose
+    /// The first record of the last segment that starts at `position` or before, among those whose
     /// first number is known.
     pub(crate) fn segment_at(&self, position: Position) -> Option<StartMark> {
         let segments = self.segments();
@@ -291,7 +298,7 @@ impl Shared {
         })
     }
 
-    /// The segment's file has more blocks than before.
+    /// Updates the size of the segment's file.
     pub(crate) fn set_segment_bytes(&self, segment: u32, bytes: u32) {
         if let Some(info) = self.segments_mut().get_mut(&segment) {
             info.bytes = bytes.into();
@@ -303,11 +310,11 @@ impl Shared {
         self.segments().values().map(|info| info.bytes).sum()
     }
 
-    /// Forgets a segment; returns its bytes if it was known. A reader in the middle of one finds bytes
-    /// that do not verify, and then that the segment is not there.
+    /// Forgets a segment; returns its bytes if it was known. A reader in the middle of it finds
+    /// bytes that do not verify, and then that the log does not hold the segment.
     pub(crate) fn forget(&self, segment: u32) -> Option<u64> {
         let known = self.segments_mut().remove(&segment);
-        // Closed outside the lock: the system may take its time to free the file's blocks.
+        // Closed outside the lock: the system may take long to free the file's blocks.
         let file = self.files().open.remove(&segment);
         drop(file);
         known.map(|info| info.bytes)
@@ -338,7 +345,7 @@ impl Shared {
             return Ok(file);
         }
         // Opened outside the lock: a slow disk must not stop readers of other segments. Two readers
-        // may open the same file; one handle is dropped again.
+        // may open the same file; one handle is then dropped.
         let file = self.disk.open(&segment_name(segment), OpenMode::Read)?;
         let closed = self.files().insert(segment, file.clone());
         drop(closed);
@@ -346,13 +353,13 @@ impl Shared {
     }
 }
 
-/// So many files that are gone are named in a text.
+/// The most missing files that an error names.
 const GONE_TOLD: usize = 8;
 
-/// Handles of the segments read last, so that a read costs no open.
+/// Handles of the segments that were read last, so that a read need not open its file.
 struct OpenFiles {
     max: usize,
-    /// With the time of last use, counted in uses.
+    /// With the time of last use, in uses.
     open: BTreeMap<u32, (u64, Arc<dyn DiskFile>)>,
     uses: u64,
 }
@@ -373,7 +380,7 @@ impl OpenFiles {
         Some(file.clone())
     }
 
-    /// Returns the handle that has to go, for the caller to close outside the lock, which may take time.
+    /// Returns a handle for the caller to close outside the lock, because closing may take long.
     #[must_use]
     fn insert(&mut self, segment: u32, file: Arc<dyn DiskFile>) -> Option<Arc<dyn DiskFile>> {
         self.uses += 1;
@@ -381,8 +388,8 @@ impl OpenFiles {
         if self.open.len() <= self.max {
             return replaced.map(|(_, file)| file);
         }
-        // A walk over at most `max` handles, only when another had to be opened anyway. None was
-        // replaced: there is one more than before.
+        // Walks over at most `max` handles, and only when another one was opened. Nothing was
+        // replaced, so there is one too many.
         let oldest = self.open.iter().min_by_key(|(_, (last_use, _))| *last_use);
         let oldest = oldest.map(|(&segment, _)| segment)?;
         self.open.remove(&oldest).map(|(_, file)| file)
@@ -393,13 +400,14 @@ impl OpenFiles {
 pub(crate) struct LocalMaintenance(pub(crate) Arc<Shared>);
 
 impl LogMaintenance for LocalMaintenance {
-    fn step(&self) -> Result<bool, LogError> {
+    fn step(&self) -> Result<StepOutcome, LogError> {
         self.0.check_running()?;
         self.0.upkept(self.0.preallocated.step())
     }
 
-    /// While there is too little room somebody may make some at any time, and growth is refused until that is
-    /// seen. Else a look only shows how much there is.
+    /// How long until the next check. While there is too little room, room may appear at any time,
+    /// and growth is refused until a check sees it. Otherwise a check only updates the reported
+    /// space.
     fn pause(&self) -> Duration {
         match self.0.preallocated.space() {
             (_, _, SpaceState::Full) => Duration::from_secs(1),
@@ -418,8 +426,8 @@ impl LogMaintenance for LocalMaintenance {
 }
 
 impl Shared {
-    /// What a piece of maintenance came to: without knowing which names are durable nothing can go on,
-    /// any other failure concerns a file that holds nothing.
+    /// Judges the result of a step: if it is unknown which names are durable, the log ends. Any
+    /// other failure concerns only a file that holds no record.
     pub(crate) fn upkept<T>(&self, outcome: Result<T, StepError>) -> Result<T, LogError> {
         outcome.map_err(|error| match error {
             StepError::Names(error) => self.stop(error),
@@ -453,9 +461,9 @@ impl LogProgress for ProgressHandle {
 
         let (target, files, names) = {
             let mut unsynced = shared.unsynced();
-            // Whatever was appended by now is on the list, because an append notes its file before
-            // it moves the tail. Taken, not copied: an append during this sync puts its segment on
-            // the list again.
+            // An append notes its file before it moves the tail, so the list has everything that
+            // was appended by now. The list is taken, not copied: an append during this sync puts
+            // its segment on the list again.
             let files = std::mem::take(&mut unsynced.files);
             let names = std::mem::take(&mut unsynced.names_unsynced);
             (unsynced.appended, files, names)
@@ -472,12 +480,8 @@ impl LogProgress for ProgressHandle {
         }
 
         let mut unsynced = shared.unsynced();
-        // Something else may have failed meanwhile, and then nobody may be promised anything.
-        if let Some(reason) = &unsynced.stopped {
-            return Err(LogError::Stopped {
-                reason: reason.clone(),
-            });
-        }
+        // Another thread may have failed meanwhile; then nothing may be promised.
+        unsynced.check_running()?;
         unsynced.synced = target;
         shared.synced.notify_all();
         Ok(target.at)

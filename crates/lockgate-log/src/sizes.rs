@@ -1,17 +1,17 @@
 //! Chooses the sizes of segments and of the reserve by what the log holds.
 
-/// A log is made of smaller segments than this only if its options say so.
+/// The smallest segments of a log, unless its options ask for smaller ones.
 const SEGMENT_BYTES_FROM: u32 = 8 << 20;
 
-/// Segments become twice as large in a log that would be made of so many, and half as large in one that is
-/// made of so few. Between the two they stay, so that they do not come and go.
+/// Segments double in a log that would have so many of them, and halve in one that would have fewer
+/// than [`SEGMENTS_MIN`]. In between they stay, so that sizes do not flicker.
 const SEGMENTS_MAX: u64 = 128;
 const SEGMENTS_MIN: u64 = 48;
 
 /// The reserve is this part of what the log holds, within the bounds of the options.
 const RESERVE_PART: u64 = 8;
 
-/// What of the log's options concerns room.
+/// The options that concern space.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) segment_bytes: u32,
@@ -21,7 +21,8 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// How large the segments of a log are to be that holds or was given so many bytes, if they were so large.
+    /// The size of segments for a log that holds, or was given, so many bytes, if its segments have
+    /// `now` bytes.
     pub(crate) fn segment_bytes_for(&self, mut now: u32, bytes: u64) -> u32 {
         let largest = self.segment_bytes;
         while now <= largest / 2 && bytes >= SEGMENTS_MAX * u64::from(now) {
@@ -33,13 +34,14 @@ impl Limits {
         now
     }
 
-    /// How large they are at least.
+    /// The smallest size of segments.
     pub(crate) fn segment_bytes_min(&self) -> u32 {
         self.segment_bytes_for(self.segment_bytes, 0)
     }
 
-    /// How many segments of this size the reserve of a log is that holds so many bytes: a part of it, and no
-    /// less than the number that was chosen of these, no more than that number of the largest.
+    /// The segments of this size in the reserve of a log that holds so many bytes: a part of what
+    /// it holds, at least the configured number of this size, at most that number of the largest
+    /// size.
     pub(crate) fn reserve(&self, segment_bytes: u32, held_bytes: u64) -> usize {
         let least = u64::from(self.reserve_segments);
         let most = least * u64::from(self.segment_bytes / segment_bytes.max(1));

@@ -1,4 +1,4 @@
-//! Snapshots beside the log: one file each, made of checksummed pieces.
+//! Snapshots next to the log: one file each, made of checksummed pieces.
 
 use std::{
     io::ErrorKind,
@@ -21,11 +21,11 @@ use crate::{
 const MAGIC: &[u8; 8] = b"LOCKSNAP";
 /// Magic, version, position, number, checksum.
 const HEADER_LEN: usize = 32;
-/// A snapshot that is being written is synced each time so many bytes more are there. All of it at once
-/// would keep the disk, and with it every sync of the log, waiting for as long as it takes; and a file
-/// system that writes data ahead of its journal would hold up whoever changes a name meanwhile.
+/// A snapshot is synced after each so many bytes. Syncing all of it at once would occupy the disk,
+/// and delay every sync of the log, for the whole time. On a file system that writes data before
+/// its journal, it would also delay every change of a name.
 const SYNC_BYTES: u64 = 8 << 20;
-/// Checksum and length; the length of the last piece is this mark, and nothing follows it.
+/// Checksum and length. In the last piece this mark replaces the length, and nothing follows it.
 const PIECE_HEADER_LEN: usize = 8;
 const LAST: u32 = u32::MAX;
 
@@ -33,8 +33,8 @@ const LAST: u32 = u32::MAX;
 pub(crate) struct Snapshots(pub(crate) Arc<Shared>);
 
 impl Snapshots {
-    /// All complete snapshots that a recovery can start from, newest first. One from before the
-    /// log's start is a leftover.
+    /// All complete snapshots that a recovery can start from, newest first. A snapshot from before
+    /// the log's start is a leftover.
     fn names(&self) -> Result<Vec<SnapshotName>, DiskError> {
         let (mut names, start) = self.all()?;
         names.retain(|name| !start.is_some_and(|start| start.is_behind(name.0.at)));
@@ -56,7 +56,7 @@ impl Snapshots {
         Ok((found, start))
     }
 
-    /// The point a snapshot stands at, if there is one at this position.
+    /// The point of the snapshot at this position, if there is one.
     pub(crate) fn point(&self, at: Position) -> Result<Option<Point>, DiskError> {
         let (names, _) = self.all()?;
         let mut points = names.into_iter().map(|name| name.0);
@@ -69,7 +69,7 @@ impl Snapshots {
         Ok(point.map(|point| SnapshotName(point).to_string()))
     }
 
-    /// Bytes of all of them.
+    /// Bytes of all snapshots.
     pub(crate) fn bytes(&self) -> Result<u64, DiskError> {
         let (names, _) = self.all()?;
         let lens = names.iter().map(|name| {
@@ -167,13 +167,13 @@ impl SnapshotStore for Snapshots {
     }
 }
 
-/// A snapshot being written, under a name that does not count.
+/// A snapshot that is being written, under a temporary name.
 pub(crate) struct Writing {
     shared: Arc<Shared>,
     point: Point,
     file: Option<Arc<dyn DiskFile>>,
     offset: u64,
-    /// Up to where the file was synced.
+    /// The synced length of the file.
     synced: u64,
     pieces: u64,
     finished: bool,
@@ -192,7 +192,7 @@ impl Writing {
         }
     }
 
-    /// The file, with its header.
+    /// The file; creates it, with its header, at the first call.
     fn file(&mut self) -> Result<Arc<dyn DiskFile>, DiskError> {
         let file = match &self.file {
             Some(file) => file.clone(),
@@ -219,7 +219,7 @@ impl Writing {
         let name = snapshot_part_name(self.point);
         let disk = &self.shared.disk;
         match disk.open(&name, OpenMode::CreateNew) {
-            // One that failed at the same place, and could not be removed then.
+            // An attempt at the same position failed and could not remove its file.
             Err(error) if error.source.kind() == ErrorKind::AlreadyExists => {
                 disk.remove(&name)?;
                 disk.open(&name, OpenMode::CreateNew)
@@ -228,7 +228,7 @@ impl Writing {
         }
     }
 
-    /// Writes a piece; on a full disk with what the log gives up for it.
+    /// Writes a piece. If the disk is full, uses room that the log gives up for it.
     fn write_piece(&mut self, len: u32, piece: &[u8]) -> Result<(), DiskError> {
         loop {
             match self.try_write_piece(len, piece) {
@@ -282,7 +282,7 @@ impl SnapshotWriter for Writing {
             .snapshot_bytes
             .fetch_add(self.offset, Ordering::Relaxed);
         self.finished = true;
-        // Nobody knows which names are durable if that fails.
+        // If that fails, it is unknown which names are durable.
         let synced = disk.sync_folder();
         synced.map_err(|error| self.shared.stop(error))
     }
@@ -291,7 +291,7 @@ impl SnapshotWriter for Writing {
 impl Drop for Writing {
     fn drop(&mut self) {
         if self.file.is_some() && !self.finished {
-            // If it stays it does not count, and recovery removes it.
+            // A file that stays does not count as a snapshot, and recovery removes it.
             let _ = self.shared.disk.remove(&snapshot_part_name(self.point));
         }
     }
@@ -330,7 +330,7 @@ impl SnapshotReader for Reading {
         if payload_len > PAYLOAD_BYTES_LIMIT {
             return Err(damaged("the length of a piece is out of range"));
         }
-        // Of a damaged length no memory is asked for.
+        // Checked before memory is allocated, because the length may be damaged.
         let payload_end = self.offset + (PIECE_HEADER_LEN + payload_len) as u64;
         if payload_end > self.total {
             return Err(damaged("it ends within a piece"));
@@ -353,7 +353,8 @@ impl SnapshotReader for Reading {
     }
 }
 
-/// Position and index are in it, so that a piece of another snapshot or place does not verify.
+/// The checksum covers position and index, so that a piece of another snapshot or place does not
+/// verify.
 fn piece_checksum(at: Position, index: u64, len: u32, piece: &[u8]) -> u32 {
     let mut place = [0; 20];
     place[..8].copy_from_slice(&at.0.to_le_bytes());

@@ -1,8 +1,8 @@
 //! The locks and atomics of the log: the system's, or those of a model checker.
 //!
-//! Everything in this crate that one thread does and another one sees goes through this module.
-//! With the feature `shuttle` a scheduler chooses at each of them which thread goes on; the models
-//! are in lockgate-engine. Counters that only tell how things stand are left out.
+//! Everything in this crate that one thread changes and another one reads goes through this module.
+//! With the feature `shuttle`, a scheduler chooses at each such place which thread continues; the
+//! models are in lockgate-engine. Counters for reports only are left out.
 
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use std::sync::{

@@ -167,9 +167,9 @@ impl Bench {
         let sends = self.sends(TIMES);
         self.run_all(&sends);
         let mut frozen = self.machine.freeze();
-        let (mut pieces, mut piece) = (Vec::new(), Vec::new());
-        while frozen.next_piece(&mut piece) {
-            pieces.push(piece.clone());
+        let (mut pieces, mut buffer) = (Vec::new(), Vec::new());
+        while let Some(piece) = frozen.next_piece(&mut buffer) {
+            pieces.push(piece.to_vec());
         }
         measured(&mut || {
             let mut loader = ImageLoader::new(MachineLimits::default());

@@ -96,9 +96,9 @@ fn number<E: std::fmt::Debug>(parsed: Result<u64, E>) -> u64 {
 fn encode(frozen: &mut Frozen) -> (Vec<Vec<u8>>, Duration, usize) {
     let start = clock();
     let mut pieces = Vec::new();
-    let mut piece = Vec::new();
-    while frozen.next_piece(&mut piece) {
-        pieces.push(piece.clone());
+    let mut buffer = Vec::new();
+    while let Some(piece) = frozen.next_piece(&mut buffer) {
+        pieces.push(piece.to_vec());
     }
     let bytes = pieces.iter().map(Vec::len).sum();
     (pieces, start.elapsed(), bytes)

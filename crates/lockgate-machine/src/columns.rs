@@ -1,18 +1,18 @@
-//! Rows of numbers as columns of bytes: how an image holds a page of a slab.
+//! Rows of numbers as columns of bytes: the form of a slab's page in an image.
 //!
-//! Neighbours in a page were mostly made one after the other, so each of their fields has values
-//! close together. A column is therefore its smallest value and, for each row, how much more it is,
-//! in as few bytes as the largest of them needs (frame of reference: Goldstein, Ramakrishnan and
-//! Shaft 1998). A message of 52 bytes in memory is 15 to 25 in an image, and reading it is a few
-//! tight loops over a page that stays in the processor's cache.
+//! Neighbours in a page were mostly created one after the other, so the values of each field are
+//! close together. A column is therefore its smallest value and, for each row, the difference from
+//! it, in as few bytes as the largest difference needs (frame of reference: Goldstein, Ramakrishnan
+//! and Shaft 1998). A message of 52 bytes in memory takes 15 to 25 in an image, and reading it
+//! takes a few tight loops over a page that stays in the processor's cache.
 //!
-//! Each type says its columns once, in [`Row::columns`]; writer and reader both go by that.
+//! Each type lists its columns once, in [`Row::columns`], for both writer and reader.
 
 use std::cell::RefCell;
 
 use crate::slab::{NONE, Slot};
 
-/// What can be written as a row of columns.
+/// A type that can be written as a row of columns.
 pub(crate) trait Row: Clone {
     /// A row to fill in.
     fn blank() -> Self;
@@ -31,27 +31,27 @@ pub(crate) trait Columns<T> {
         set: impl FnMut(&mut T, u64),
     ) -> Result<(), ImageError>;
 
-    /// An index, or [`NONE`], that is mostly close to the row's own: a neighbour in a list.
+    /// An index, or [`NONE`], that is mostly close to the row's own, such as a neighbour in a list.
     fn neighbour(
         &mut self,
         get: impl Fn(&T) -> u32,
         set: impl FnMut(&mut T, u32),
     ) -> Result<(), ImageError>;
 
-    /// A string of bytes. `set` says `None` to bytes that make no sense.
+    /// A string of bytes. `set` returns `None` for invalid bytes.
     fn bytes(
         &mut self,
         get: impl Fn(&T, &mut Vec<u8>),
         set: impl FnMut(&mut T, &[u8]) -> Option<()>,
     ) -> Result<(), ImageError>;
 
-    /// An index, or [`NONE`], of something else.
+    /// An index of another slab, or [`NONE`].
     fn index(
         &mut self,
         get: impl Fn(&T) -> u32,
         mut set: impl FnMut(&mut T, u32),
     ) -> Result<(), ImageError> {
-        // One more, so that none is the smallest.
+        // Adds one, so that `NONE` becomes the smallest.
         self.number(
             u64::from(u32::MAX),
             |row| u64::from(get(row).wrapping_add(1)),
@@ -59,7 +59,6 @@ pub(crate) trait Columns<T> {
         )
     }
 
-    /// Yes or no.
     fn flag(
         &mut self,
         get: impl Fn(&T) -> bool,
@@ -69,31 +68,61 @@ pub(crate) trait Columns<T> {
     }
 }
 
+/// A column, or those of a list, that are a field of the row: how it is written, its name, and what that takes.
+macro_rules! column {
+    // A smaller number.
+    ($columns:ident, number $($field:ident).+, $max:expr) => {
+        $columns.number(
+            $max,
+            |row| u64::from(row.$($field).+),
+            |row, number| row.$($field).+ = $crate::columns::narrow(number),
+        )
+    };
+    ($columns:ident, u64 $($field:ident).+) => {
+        $columns.number(u64::MAX, |row| row.$($field).+, |row, number| row.$($field).+ = number)
+    };
+    // A struct around a u64.
+    ($columns:ident, wrapped $($field:ident).+, $type:ident) => {
+        $columns.number(u64::MAX, |row| row.$($field).+.0, |row, number| row.$($field).+ = $type(number))
+    };
+    ($columns:ident, packed $field:ident, $type:ident, $max:expr) => {
+        $columns.number($max, |row| row.$field.get(), |row, number| row.$field = $type::new(number))
+    };
+    ($columns:ident, links $field:ident) => {
+        column!($columns, neighbour $field.before).and_then(|()| column!($columns, neighbour $field.after))
+    };
+    ($columns:ident, list $field:ident) => {
+        column!($columns, index $field.first).and_then(|()| column!($columns, index $field.last))
+    };
+    // `index`, `neighbour` or `flag`.
+    ($columns:ident, $method:ident $($field:ident).+) => {
+        $columns.$method(|row| row.$($field).+, |row, value| row.$($field).+ = value)
+    };
+}
+pub(crate) use column;
+
 /// Why an image cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageError {
-    /// A newer version wrote it.
+    /// A newer version wrote the image.
     #[error(
         "the image has format version {version}; this version reads up to {}",
         crate::machine::IMAGE_VERSION
     )]
-    NewerFormat {
-        /// The image's version.
-        version: u32,
-    },
-    /// The bytes are no image, or not all of one, or what they say does not fit together.
+    NewerFormat { version: u32 },
+    /// The bytes are no image or only part of one, or contradict each other.
     #[error("the image is damaged: {what}")]
     Damaged { what: &'static str },
-    /// What the image says does not fit together.
+    /// The contents of the image contradict each other.
     #[error("the image does not fit together: {}", problems.join("; "))]
     Inconsistent {
-        /// A sentence each, at most 100.
+        /// One sentence for each problem, at most 100.
         problems: Vec<String>,
     },
 }
 
-/// The error of bytes that do not fit.
+/// The error for invalid bytes.
 pub(crate) fn damaged(what: &'static str) -> ImageError {
     ImageError::Damaged { what }
 }
@@ -103,7 +132,7 @@ pub(crate) fn narrow<N: TryFrom<u64> + Default>(number: u64) -> N {
     N::try_from(number).unwrap_or_default()
 }
 
-/// What is left to read.
+/// The bytes left to read.
 #[derive(Clone, Copy)]
 pub(crate) struct Input<'a> {
     rest: &'a [u8],
@@ -157,7 +186,8 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// A count of things that take at least `each` bytes: never more than there can be.
+    /// The number of elements that take at least `each` bytes. Refuses a number that the remaining
+    /// bytes cannot hold.
     pub(crate) fn count(&mut self, each: usize) -> Result<usize, ImageError> {
         let count = self.u32()? as usize;
         if count > self.rest.len() / each {
@@ -175,17 +205,17 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Writes columns of the used ones of `slots`, the first of which is at index `first`.
+/// Writes the columns of the used slots among `slots`, whose first index is `first`.
 pub(crate) struct Encoder<'a, T> {
     slots: &'a [Slot<T>],
     first: u32,
     out: &'a mut Vec<u8>,
-    /// A number for each row.
+    /// One number for each row.
     numbers: Vec<u64>,
 }
 
 impl<'a, T: Row> Encoder<'a, T> {
-    /// Appends all columns of the rows to `out`; nothing, if there is no row.
+    /// Appends all columns of the rows to `out`; nothing if there is no row.
     pub(crate) fn encode(slots: &'a [Slot<T>], first: u32, rows: usize, out: &'a mut Vec<u8>) {
         if rows == 0 {
             return;
@@ -201,7 +231,7 @@ impl<'a, T: Row> Encoder<'a, T> {
 }
 
 impl<T> Encoder<'_, T> {
-    /// Writes a number of each row.
+    /// Writes one number of each row.
     fn pack(&mut self, get: impl Fn(u32, &T) -> u64) {
         let (mut low, mut high) = (u64::MAX, 0);
         self.numbers.clear();
@@ -277,17 +307,17 @@ impl<T> Columns<T> for Encoder<'_, T> {
     }
 }
 
-/// Reads columns into the used ones of `slots`, the first of which is at index `first`.
+/// Reads columns into the used slots among `slots`, whose first index is `first`.
 pub(crate) struct Decoder<'a, 'b, T> {
     slots: &'a mut [Slot<T>],
     first: u32,
     input: &'a mut Input<'b>,
-    /// A number for each row.
+    /// One number for each row.
     numbers: Vec<u64>,
 }
 
 impl<'a, 'b, T: Row> Decoder<'a, 'b, T> {
-    /// Fills in the rows, which are blank.
+    /// Fills the rows, which are blank.
     pub(crate) fn decode(
         slots: &'a mut [Slot<T>],
         first: u32,
@@ -307,7 +337,7 @@ impl<'a, 'b, T: Row> Decoder<'a, 'b, T> {
 }
 
 impl<T> Decoder<'_, '_, T> {
-    /// Gives each row its number.
+    /// Sets each row's number.
     fn give(&mut self, low: u64, mut set: impl FnMut(u32, &mut T, u64)) {
         let rows = (self.first..).zip(&mut *self.slots);
         let rows = rows.filter_map(|(index, slot)| match slot {
@@ -319,8 +349,7 @@ impl<T> Decoder<'_, '_, T> {
         }
     }
 
-    /// Reads a column into `numbers`. Returns what is to be added to each of them, and gives none
-    /// above `max`.
+    /// Reads a column into `numbers`. Returns the number to add to each of them; no sum is above `max`.
     fn unpack(&mut self, max: u64) -> Result<u64, ImageError> {
         let width = self.input.u8()?;
         let low = self.input.u64()?;
@@ -340,7 +369,7 @@ impl<T> Decoder<'_, '_, T> {
             7 => widen::<7>(bytes, numbers),
             _ => widen::<8>(bytes, numbers),
         }
-        // All bits of all numbers are at least the largest, and cheaper to come by.
+        // The bits of all numbers together are at least the largest number, and cheaper to compute.
         let fits = |above: u64| low.checked_add(above).is_some_and(|high| high <= max);
         if fits(numbers.iter().fold(0, |all, number| all | number))
             || fits(numbers.iter().copied().max().unwrap_or(0))
@@ -398,7 +427,7 @@ impl<T> Columns<T> for Decoder<'_, '_, T> {
     }
 }
 
-/// Small numbers for small distances in either direction.
+/// Small numbers for small distances in both directions.
 fn zigzag(distance: u32) -> u32 {
     distance << 1 ^ (distance.cast_signed() >> 31).cast_unsigned()
 }

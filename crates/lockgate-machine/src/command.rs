@@ -1,4 +1,4 @@
-//! What callers want done.
+//! The commands of a machine.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,7 +12,7 @@ use lockgate_core::{
 
 use crate::{CreatedQueue, Delivery, Moved, QueueSettings, Reply, Sent, Settled, StoredMessage};
 
-/// What a caller wants done. Decided whole: all of its effects happen, or none.
+/// A caller's command. It is atomic: all of its effects happen, or none.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Command {
@@ -31,7 +31,7 @@ pub enum Command {
     ChangeKey(ChangeKey),
 }
 
-/// What only the engine that drives a machine asks of it. No caller can submit one.
+/// Commands that only the engine of a machine gives. No caller can submit one.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum EngineCommand {
@@ -39,33 +39,33 @@ pub enum EngineCommand {
     StartTerm {
         /// The new term; its epoch is above every earlier one.
         term: Term,
-        /// Which boot of the machine it runs in.
+        /// The boot of the machine that the term runs in.
         boot_id: BootId,
         /// Machine time minus [`Clock::since_boot`](lockgate_core::Clock::since_boot), constant for
-        /// the term, so that machine time goes on over a restart within one boot.
+        /// the term, so that machine time continues over a restart within one boot.
         clock_offset: i64,
         /// 32 random bytes; kept as the shard's [`secret`](crate::Machine::secret) if it has none.
         secret: [u8; 32],
     },
-    /// An end of the shard in good order: the last command an engine gives, so that a clean stop at
-    /// level `memory` is told apart from a crash.
+    /// The orderly end of a term: the last command that an engine gives, so that a clean stop at
+    /// level `memory` can be distinguished from a crash.
     EndTerm,
-    /// Notes what time it is, with a record of its own also where nothing is due: for an engine that
-    /// needs something behind its last record, to take a snapshot there.
+    /// Notes the time, in its own record even if nothing is due: for an engine that needs a record
+    /// behind its last one, to take a snapshot there.
     Advance,
-    /// Drops a leased or waiting message whose payload cannot be read any more.
+    /// Drops a leased or waiting message whose payload cannot be read.
     Damaged {
         /// The message's queue.
         queue: QueueId,
         /// Its number in that queue.
         sequence: Sequence,
     },
-    /// Says that a message's bytes are written again, with this command's record, so that they can
-    /// be given up where they are now: how an engine empties a range of its log. Done, without
-    /// effect, if no message lives at `from` any more.
+    /// Writes a message's bytes again, with this command's record, so that the old bytes can be
+    /// released: this is how an engine empties a range of its log. Succeeds without effect if no
+    /// message lives at `from` any more.
     Compact {
-        /// The message as it stands there. Where it is now is found by its id: it may have been
-        /// moved to another queue since.
+        /// The message as read from `from`. Its present place is found by its id, because it may
+        /// have been moved to another queue since.
         message: Box<StoredMessage>,
         /// Where it was read.
         from: Location,
@@ -79,16 +79,15 @@ pub enum AnyCommand<'a> {
     Engine(&'a EngineCommand),
 }
 
-/// A command that knows what it is answered. [`Command`] itself is one too, answered with a [`Reply`]
-/// of any kind.
+/// A command with a reply type. [`Command`] itself is one too, with a [`Reply`] of any kind.
 pub trait TypedCommand: Into<Command> {
     type Reply;
 
-    /// Takes the answer out of a reply to this command; `None` if the reply is to another one.
+    /// The reply to this command; `None` if `reply` belongs to another one.
     fn reply(reply: Reply) -> Option<Self::Reply>;
 }
 
-/// The commands, with the reply to each and what it is in [`Reply`].
+/// The commands, with the reply to each and its variant of [`Reply`].
 macro_rules! commands {
     ($($command:ident $variant:ident ($value:ident => $into:expr) -> $reply:ty {
         $($pattern:pat => $answer:expr),+ $(,)?
@@ -153,36 +152,33 @@ impl<'a> From<&'a EngineCommand> for AnyCommand<'a> {
 pub struct ChangeQueue {
     pub queue: QueueName,
     pub settings: Option<Box<QueueSettings>>,
-    /// New annotations: attributes that the machine keeps and does not interpret.
     pub annotations: Option<BTreeMap<String, String>>,
     pub tags: Option<BTreeMap<String, String>>,
 }
 
-/// Removes a queue and all it holds.
+/// Deletes a queue with all its messages.
 #[derive(Clone, Debug)]
 pub struct DeleteQueue {
     pub queue: QueueName,
 }
 
-/// Removes all messages of a queue, in flight and delayed ones too, in one logical cut. Answered with
-/// how many there were.
+/// Removes all messages of a queue, including those in flight and delayed ones, at one instant. The
+/// reply is their number.
 #[derive(Clone, Debug)]
 pub struct Purge {
     pub queue: QueueName,
 }
 
-/// Stops or resumes giving leases; sends and settles go on.
+/// Pauses or resumes a queue. A paused queue gives no leases; sends and settles still work.
 #[derive(Clone, Debug)]
 pub struct Pause {
     pub queue: QueueName,
-    /// Whether leases stop.
     pub paused: bool,
 }
 
-/// Several settles and sends of this shard, all or nothing: consume, then produce, atomically.
-/// One stale token or refused send refuses all. Up to 1,000 of both together, which may touch
-/// 65,535 messages (the rest of a strict batch counts); settles come first. Answered with a [`Sent`]
-/// for each send.
+/// Several settles and sends of this shard, all or nothing: consume, then produce, atomically. One stale
+/// token or refused send refuses all. At most 1,000 settles and sends together, which may touch 65,535
+/// messages (the rest of a strict batch counts). Settles come first. The reply has a [`Sent`] for each send.
 #[derive(Clone, Debug)]
 pub struct Transact {
     pub settles: Vec<Settle>,
@@ -192,76 +188,78 @@ pub struct Transact {
 /// Removes a message that is not in flight.
 #[derive(Clone, Debug)]
 pub struct Cancel {
-    /// Where it is: where it was sent to, unless it was moved.
+    /// The queue that it is in: the one it was sent to, unless it was moved.
     pub queue: QueueName,
-    /// The id its send was answered with.
+    /// The message's id, from the reply to its send.
     pub message: MessageId,
 }
 
-/// Gives a message that is not in flight another due time; it counts as accepted when it is due.
+/// Changes the due time of a message that is not in flight. The message counts as accepted when it is due.
 #[derive(Clone, Debug)]
 pub struct Reschedule {
-    /// Where it is: where it was sent to, unless it was moved.
+    /// The queue that it is in: the one it was sent to, unless it was moved.
     pub queue: QueueName,
-    /// The id its send was answered with.
+    /// The message's id, from the reply to its send.
     pub message: MessageId,
     /// The new due time.
     pub due: WallTime,
 }
 
-/// Moves messages that a receive could have now to another queue, in the order in which it would
-/// get them: how dead letters go back. Each arrives as a new message of its id: at the end of its
-/// key's order, with no attempt counted, past deduplication and quota.
+/// Moves messages that a receive could return now to another queue, in the order of that receive:
+/// this is how dead letters go back. Each arrives as a new message with its old id: at the end of
+/// its key's order, without counted attempts, and exempt from deduplication and quota.
 #[derive(Clone, Debug)]
 pub struct Move {
-    /// From which queue.
     pub from: QueueName,
-    /// To where. The first one that cannot go there ends the step and stays.
+    /// The destination. The first message that cannot go there ends the step and stays.
     pub to: MoveTo,
-    /// At most how many; 1 to [`MESSAGES_MAX`](Self::MESSAGES_MAX). To be repeated until fewer went.
+    /// The most messages to move, 1 to [`MESSAGES_MAX`](Self::MESSAGES_MAX). Repeat the command
+    /// until it moves fewer.
     pub max: u16,
 }
 
 impl Move {
-    /// Messages that one takes at most: a bound on the size of its record.
+    /// The most messages that one command moves: a bound on the size of its record.
     pub const MESSAGES_MAX: u16 = 1_000;
 }
 
-/// Freezes, resumes or empties a key. Answered with how many messages were dropped.
+/// Parks, resumes or empties a key. The reply is the number of dropped messages.
 #[derive(Clone, Debug)]
 pub struct ChangeKey {
     pub queue: QueueName,
     pub key: Key,
-    /// What to do with it.
     pub action: KeyAction,
 }
 
-/// Where a [`Move`] takes messages.
+/// The destination of a [`Move`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MoveTo {
-    /// To this queue, which is of the same kind.
+    /// This queue, which must be of the same kind.
     Queue(QueueName),
-    /// Each to its origin: the queue whose dead letter it is, however it came here. One that has
-    /// none, or none any more, cannot go.
+    /// Each message goes to its origin: the queue whose dead letter it is, however it came here. A
+    /// message without an origin, or whose origin is gone, cannot go.
     Origins,
-    /// The same, for a caller who may put messages in these queues only: one whose origin is not
-    /// among them cannot go.
+    /// The same for a caller who may only put messages in these queues: a message with another
+    /// origin cannot go.
     OriginsAmong(BTreeSet<QueueName>),
-    /// The dead letters of the queue `source` only, to the queue `to`, else back to `source`. Others are passed
-    /// over, at most [`PASSED_MAX`](Self::PASSED_MAX) in a step.
+    /// Only the dead letters of the queue `source`, to the queue `to`, or back to `source`. Others
+    /// are skipped, at most [`PASSED_MAX`](Self::PASSED_MAX) in a step.
     Of {
         source: QueueName,
         to: Option<QueueName>,
+        /// Where to go on: [`Moved::next`] of the step before. If that message has been received or is gone, the
+        /// step begins at the front again.
+        after: Option<Sequence>,
     },
 }
 
 impl MoveTo {
-    /// Messages that one step passes over at most: a bound on its time.
+    /// The most messages that one step skips: a bound on its time.
     pub const PASSED_MAX: u32 = 100_000;
 }
 
-/// Makes a queue, or says that it exists already and how.
+/// Creates a queue, or reports that it exists, with its settings.
 #[derive(Clone, Debug)]
 pub struct CreateQueue {
     pub name: QueueName,
@@ -278,22 +276,22 @@ pub struct SendMessage {
     pub message: Message,
 }
 
-/// Gives leases on what is leasable; answered with none if nothing is.
+/// Leases messages; the reply is empty if none is leasable.
 #[derive(Clone, Debug)]
 pub struct Receive {
     pub queue: QueueName,
-    /// At most how many messages; 1 to 1,000. Fewer come once they have [`BYTES_MAX`](Self::BYTES_MAX)
-    /// together.
+    /// The most messages, 1 to 1,000. The receive stops earlier once they have
+    /// [`BYTES_MAX`](Self::BYTES_MAX) together.
     pub max: u16,
     /// How long the leases last. `None`: the queue's [`lease`](QueueSettings::lease).
     pub lease: Option<Millis>,
-    /// Who will hold them.
+    /// The holder of the leases.
     pub holder: HolderName,
 }
 
 impl Receive {
-    /// Bytes of messages after which a receive takes no further one, so that what an answer needs of
-    /// memory has a bound: as much as the largest message there can be, and one more.
+    /// A receive takes no further message once its messages have so many bytes. So the memory of an
+    /// answer is bounded: by this and one message of the largest size.
     pub const BYTES_MAX: u64 = 16 << 20;
 }
 
@@ -304,18 +302,23 @@ pub struct Settle {
     pub action: SettleAction,
 }
 
+impl Settle {
+    /// The longest delay of a nack or a defer: a year.
+    pub const DELAY_MAX: Millis = 366 * 24 * 3600 * 1000;
+}
+
 /// How a lease is settled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SettleAction {
     /// The message is done and leaves the queue.
     Ack,
-    /// The message failed: it returns to its place and may be leased again after `delay`.
+    /// The message failed: it returns to its place and can be leased again after `delay`.
     Nack {
         /// 0: at once.
         delay: Millis,
     },
-    /// Not now: the message returns to its place, may be leased again after `delay`, and the attempt
-    /// does not count. Until then it holds its key, as after a nack.
+    /// The holder postpones the message: it returns to its place and can be leased again after
+    /// `delay`, and the attempt does not count. Until then it blocks its key, as after a nack.
     Defer {
         /// 0: at once.
         delay: Millis,
@@ -325,31 +328,31 @@ pub enum SettleAction {
         /// More than 0, up to 12 h after the lease was given.
         lease: Millis,
     },
-    /// The message can never succeed: to the dead-letter queue now; dropped where there is none.
+    /// The message can never succeed: it goes to the dead-letter queue now, or is dropped if there is none.
     Reject {
-        /// Why, in the consumer's words; up to 1,024 bytes.
+        /// The consumer's reason; up to 1,024 bytes.
         reason: Option<Arc<str>>,
     },
-    /// The lease never reached anybody: the message returns to its place and the attempt does not
-    /// count.
+    /// The lease never reached its caller: the message returns to its place and the attempt does not count.
     GiveBack,
 }
 
 /// What to do with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyAction {
-    /// Freeze it: no more leases. Keyed queues only, like [`Resume`](Self::Resume).
+    /// Park it: no more leases. Keyed queues only, like [`Resume`](Self::Resume).
     Park,
-    /// Unfreeze it, with attempts counted from zero for its first message.
+    /// Resume it, with the attempts of its first message counted from zero.
     Resume,
-    /// Drop its waiting messages, also those not yet due; what is in flight may settle. A failed
-    /// message that waits for its next attempt is dropped with its key; as one of a mere group it
-    /// counts as in flight. Drops at most [`DROPS_MAX`](Self::DROPS_MAX) and says how many: to be
-    /// repeated until it is fewer. Unfreezes a key it has emptied.
+    /// Drop its waiting messages, including those that are not due yet; messages in flight can
+    /// still be settled. In a keyed queue, a failed message that waits for its next attempt is
+    /// dropped too; in a group of an unkeyed queue it counts as in flight. Drops at most
+    /// [`DROPS_MAX`](Self::DROPS_MAX) and returns their number: repeat the command until it drops
+    /// fewer. Resumes a key that it has emptied.
     Drop,
 }
 
 impl KeyAction {
-    /// Messages that one [`Drop`](Self::Drop) takes at most: a bound on the size of its record.
+    /// The most messages that one [`Drop`](Self::Drop) takes: a bound on the size of its record.
     pub const DROPS_MAX: usize = 10_000;
 }

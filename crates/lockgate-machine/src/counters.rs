@@ -1,11 +1,11 @@
-//! What a queue counts since it was made.
+//! The counters of a queue.
 
 use crate::columns::{ImageError, Input, damaged};
 
 /// Declares all counters: the structs and the table.
 ///
-/// A row has the name and the number that stands for it in images (never that of another one, also of one that is
-/// gone), or `None` for a counter that begins at the last start. Its sentence is its documentation everywhere.
+/// A row has the name and the number of the counter in images (never that of another one, even of a removed
+/// one), or `None` for a counter that begins at the last start. Its sentence is its documentation everywhere.
 macro_rules! counters {
     (
         totals: $( $(#[doc = $about:literal])+ $name:ident = $number:expr; )+
@@ -82,21 +82,21 @@ counters! {
     acknowledged = Some(4);
     /// Leases given.
     leased = Some(12);
-    /// Leases that ran out.
+    /// Leases that ended before their holder settled them.
     leases_ended = Some(13);
-    /// Settles of leases that were not current, since the last start.
+    /// Settles of leases that were not current any more, since the last start.
     stale_settles = None;
-    /// Messages of level `memory` that crashes may have taken, at most; `accepted` does not count them.
+    /// Messages of level `memory` that crashes have taken at most; `accepted` does not count them.
     possibly_lost = Some(14);
 
     dropped:
-    /// By a purge.
+    /// Removed by a purge.
     purged = Some(5);
-    /// By age.
+    /// Older than the queue's retention or their own time to live.
     expired = Some(7);
-    /// Unreadable.
+    /// Unreadable because of damage on the disk.
     damaged = Some(8);
-    /// Rejected where there is no dead-letter queue.
+    /// Rejected by a consumer in a queue without a dead-letter queue.
     rejected = Some(9);
     /// Cancelled by id.
     cancelled = Some(10);
@@ -104,31 +104,31 @@ counters! {
     key_dropped = Some(11);
 
     dropped_with_queue:
-    /// With their queue. Only in the totals of the shard; those of the queue are gone with it.
+    /// Deleted with their queue. Only the totals of the shard have this; those of the queue are gone with it.
     queue_deleted = Some(6);
 }
 
-/// The highest total: more than a shard comes to in a hundred years. Sums of many do not overflow.
+/// The highest total: a shard does not reach it in a hundred years. Sums of many totals do not overflow.
 pub(crate) const TOTAL_MAX: u64 = 1 << 53;
 
-/// Where a counter stands.
+/// The place of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CounterKind {
-    /// For itself.
+    /// A total of the queue.
     Total,
-    /// Among messages dropped; its name is the reason.
+    /// A part of the dropped messages; its name is the reason.
     Dropped,
-    /// The same, and no queue shows it.
+    /// The same, but not shown for a queue.
     DroppedWithQueue,
 }
 
-/// What a queue counts.
+/// A counter of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Counter {
-    /// What it is called everywhere; a metric of it has something before and behind that.
+    /// Its name everywhere; the name of its metric has a prefix and a suffix.
     pub name: &'static str,
     about: &'static str,
-    /// The number that stands for it in images; `None`: it begins at the last start.
+    /// Its number in images; `None`: it begins at the last start.
     number: Option<u8>,
     pub kind: CounterKind,
     get: fn(&QueueTotals) -> u64,
@@ -147,7 +147,7 @@ impl Counter {
         (self.get)(totals)
     }
 
-    /// Whether it begins at the last start.
+    /// Whether it counts from the last start.
     #[must_use]
     pub fn is_since_start(&self) -> bool {
         self.number.is_none()
@@ -155,7 +155,7 @@ impl Counter {
 }
 
 impl QueueTotals {
-    /// Adds another queue's totals, up to the highest.
+    /// Adds another queue's totals, up to [`TOTAL_MAX`].
     pub(crate) fn add(&mut self, other: &Self) {
         for counter in COUNTERS {
             let sum = counter.get(self) + counter.get(other);
@@ -163,7 +163,7 @@ impl QueueTotals {
         }
     }
 
-    /// Appends what follows from the log: for each counter that is not 0 its number and what it counts.
+    /// Appends the counters that follow from the log: the number and the value of each that is not 0.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         for (number, counter) in numbered() {
             let total = counter.get(self);
@@ -174,7 +174,7 @@ impl QueueTotals {
         }
     }
 
-    /// Reads what [`QueueTotals::encode`] wrote, up to the end. Counters of later versions are left out.
+    /// Reads the output of [`QueueTotals::encode`], up to the end. Ignores counters of later versions.
     pub(crate) fn decode(input: &mut Input<'_>) -> Result<Self, ImageError> {
         let mut totals = Self::default();
         let mut read = Vec::new();
@@ -191,7 +191,7 @@ impl QueueTotals {
         Ok(totals)
     }
 
-    /// Without what begins at the last start.
+    /// Without the counters that begin at the last start.
     pub(crate) fn kept(mut self) -> Self {
         for counter in COUNTERS.iter().filter(|counter| counter.is_since_start()) {
             *(counter.get_mut)(&mut self) = 0;
@@ -237,7 +237,7 @@ mod tests {
         let decode = |bytes: &[u8]| QueueTotals::decode(&mut Input::new(bytes));
         assert_eq!(decode(&bytes), Ok(totals.kept()));
         assert_ne!(totals, totals.kept());
-        // One that this version does not know.
+        // A counter that this version does not know.
         bytes.extend_from_slice(&[255, 1, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(decode(&bytes), Ok(totals.kept()));
         for wrong in [

@@ -1,4 +1,4 @@
-//! The memory of unique ids.
+//! Remembers unique ids.
 
 mod image;
 
@@ -12,37 +12,36 @@ use crate::{
     table::{HashSeed, Table, hash_bytes},
 };
 
-/// The unique ids of one queue that were accepted within its window, each with the answer its
-/// duplicates get.
+/// The unique ids that one queue accepted within its window, each with the answer that its duplicates get.
 ///
-/// An id takes 48 bytes and its share of a [`Table`]: below 64 in all, however long its text. Ids
-/// are forgotten in the order in which they expire. With a constant window that is the order in
-/// which they came: a *run*. Each time the window is made shorter a new run begins, because from
-/// then on an id may expire before one that came earlier; the runs are merged when forgetting.
+/// An id takes 48 bytes and its share of a [`Table`]: less than 64 in all, however long its text.
+/// Ids are forgotten in the order in which they expire. With a constant window that is their order
+/// of arrival: a *run*. Each time the window is made shorter, a new run begins, because from then
+/// on an id may expire before earlier ones. Forgetting merges the runs.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DedupWindow {
     seed: HashSeed,
     ids: Slab<Remembered>,
     index: Table,
-    /// Runs that are not empty, by when their first id expires and by their number.
+    /// The runs, by the expiry of their first id and by their number. None is empty.
     runs: BTreeMap<(MachineTime, u64), Run>,
-    /// The key in `runs` of the run that new ids go to.
+    /// The key in `runs` of the run for new ids.
     newest: Option<(MachineTime, u64)>,
     runs_begun: u64,
 }
 
-/// What is remembered of the send that first brought an id.
+/// What is remembered of the send that first used an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DedupHit {
     /// The message's number.
     pub(crate) sequence: Sequence,
-    /// The record that accepted it, which an answer to the duplicate must wait for.
+    /// The record that accepted it; an answer to a duplicate must wait for this record.
     pub(crate) position: Position,
-    /// Until when it is remembered.
+    /// When it is forgotten.
     pub(crate) expires: MachineTime,
 }
 
-/// A unique id, and what its duplicates are answered.
+/// A unique id, and the answer to its duplicates.
 #[derive(Clone, Debug)]
 pub(crate) struct Remembered {
     /// In halves, because a `u128` would be aligned to 16 bytes.
@@ -53,8 +52,8 @@ pub(crate) struct Remembered {
     next: Link,
 }
 
-/// The number of an id that was remembered again while it was: nothing asks for it any more, and
-/// messages count from 1.
+/// The number of an id that was remembered a second time: nothing looks this entry up any more.
+/// Messages count from 1.
 const SUPERSEDED: Sequence = Sequence(0);
 
 /// Ids in order of expiry, linked through the slab.
@@ -64,14 +63,14 @@ struct Run {
     last: u32,
 }
 
-/// What a unique id is remembered as: the first 128 bits of the SHA-256 of its scope and itself.
-/// `scope_key` is the message's key where ids are unique within a key
+/// The digest that stands for a unique id: the first 128 bits of the SHA-256 of its scope and its
+/// text. `scope_key` is the message's key if ids are unique within a key
 /// ([`DedupScope::Key`](crate::DedupScope::Key)), else `None`.
 ///
-/// Nobody can make two ids with one digest in fewer than 2^64 tries, so a digest stands for its id.
+/// Finding two ids with one digest takes about 2^64 attempts, so a digest identifies its id.
 pub(crate) fn digest(scope_key: Option<&str>, id: &str) -> u128 {
     let mut hash = Sha256::new();
-    // The length makes it unambiguous where a key ends. A key is never empty, so zero is free.
+    // The length makes the end of the key unambiguous. A key is never empty, so zero means no key.
     let key = scope_key.unwrap_or_default().as_bytes();
     hash.update((key.len() as u64).to_le_bytes());
     hash.update(key);
@@ -79,7 +78,7 @@ pub(crate) fn digest(scope_key: Option<&str>, id: &str) -> u128 {
     first_half(hash)
 }
 
-/// The first 128 bits of the SHA-256 of what was put in.
+/// The first 128 bits of a SHA-256.
 pub(crate) fn first_half(hash: Sha256) -> u128 {
     let digest = hash.finalize();
     u128::from_le_bytes(
@@ -98,8 +97,15 @@ impl DedupWindow {
         }
     }
 
-    /// The answer to a duplicate, if the id is remembered. An id whose time is up is remembered
-    /// until [`expire`](Self::expire) forgets it.
+    /// Forgets in which records the ids came.
+    pub(crate) fn forget_positions(&mut self) {
+        for (_, id) in self.ids.iter_mut() {
+            id.position = Position(0);
+        }
+    }
+
+    /// The answer to a duplicate, if the id is remembered. An expired id is remembered until
+    /// [`expire`](Self::expire) forgets it.
     pub(crate) fn get(&self, digest: u128) -> Option<DedupHit> {
         let halves = split(digest);
         let found = self
@@ -113,8 +119,8 @@ impl DedupWindow {
         })
     }
 
-    /// Remembers an id until `expires`. If it is remembered already, which only a history with lost
-    /// records brings about, the later send counts.
+    /// Remembers an id until `expires`. If it is remembered already, which happens only after
+    /// records were lost, the later send counts.
     pub(crate) fn reserve(
         &mut self,
         digest: u128,
@@ -124,7 +130,7 @@ impl DedupWindow {
     ) {
         let halves = split(digest);
         let (hash, seed) = (self.hash(halves), self.seed);
-        // The earlier entry stays in its run, where nothing refers to it any more.
+        // The earlier entry stays in its run, but nothing refers to it any more.
         let ids = &self.ids;
         let superseded = self.index.remove(hash, |index| ids[index].digest == halves);
         if let Some(superseded) = superseded {
@@ -143,8 +149,8 @@ impl DedupWindow {
         self.append(index, expires);
     }
 
-    /// Forgets ids whose time is up, at most `budget` of them. Returns how many; fewer than
-    /// `budget` means that none is left.
+    /// Forgets at most `budget` expired ids. Returns their number; less than `budget` means that
+    /// none is left.
     pub(crate) fn expire(&mut self, now: MachineTime, budget: usize) -> usize {
         let mut forgotten = 0;
         while forgotten < budget {
@@ -191,7 +197,7 @@ impl DedupWindow {
         self.ids.bytes() + self.index.bytes()
     }
 
-    /// Puts an id at the end of the newest run, or of a new one if it expires before that end.
+    /// Appends an id to the newest run, or to a new run if it expires before that run's last id.
     fn append(&mut self, index: u32, expires: MachineTime) {
         if let Some(run) = self.newest.and_then(|key| self.runs.get_mut(&key)) {
             let last = &mut self.ids[run.last];
@@ -216,9 +222,9 @@ impl DedupWindow {
     }
 }
 
-/// Where a table under this seed has a digest.
+/// The hash of a digest in a table with this seed.
 pub(crate) fn hash_halves(seed: HashSeed, [low, high]: [u64; 2]) -> u64 {
-    // Digests are even but not secret: ids could be chosen so that their digests fall together.
+    // Digests are evenly distributed but not secret: a sender could choose ids with colliding digests.
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&low.to_le_bytes());
     bytes[8..].copy_from_slice(&high.to_le_bytes());
@@ -263,7 +269,7 @@ mod tests {
         for (number, one) in all.iter().enumerate() {
             assert!(!all[..number].contains(one));
         }
-        // SHA-256 of eight zero bytes and "ab", by another implementation.
+        // SHA-256 of eight zero bytes and "ab", from another implementation.
         assert_eq!(all[0].to_le_bytes()[..4], [0xb4, 0x92, 0x09, 0x50]);
     }
 
@@ -305,8 +311,8 @@ mod tests {
         let first = window.ids().encode_page(0, &mut page).unwrap();
         let input = &mut crate::columns::Input::new(&outline);
         let mut loaded = DedupWindow::decode_outline(input).unwrap();
-        let page = <Slab<Remembered>>::decode_page(first, &mut crate::columns::Input::new(&page));
-        loaded.ids().add_read_page(first, page.unwrap()).unwrap();
+        let input = &mut crate::columns::Input::new(&page);
+        loaded.ids().read_page(first, input).unwrap();
         loaded.rebuild(HashSeed::default()).unwrap();
         assert_eq!((loaded.get(1), loaded.len()), (Some(hit(2, 20)), 1));
     }
@@ -336,7 +342,7 @@ mod tests {
                     _ => {
                         let due = model.values().filter(|&&(_, expires)| expires <= now).count();
                         prop_assert_eq!(window.expire(MachineTime(now), budget), due.min(budget));
-                        // The rest, so that the model need not know which went first.
+                        // Forgets the rest, so that the model need not know which ids went first.
                         window.expire(MachineTime(now), usize::MAX);
                         model.retain(|_, &mut (_, expires)| expires > now);
                     }

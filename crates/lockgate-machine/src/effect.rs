@@ -1,4 +1,4 @@
-//! What the machine decided: the only thing that is logged, and the only thing that changes state.
+//! Effects: the machine's decisions. Only effects are logged, and only effects change state.
 
 use std::{collections::BTreeMap, num::NonZeroU64, sync::Arc};
 
@@ -13,8 +13,8 @@ use crate::{QueueSettings, slab::NONE};
 /// The effects of one command, in order. They become one log record: all survive or none.
 pub type Effects = SmallVec<[Effect; 1]>;
 
-/// One change of state. Folding it cannot fail: an effect that names something that is not there
-/// (lost with a damaged record) is counted and ignored.
+/// One change of state. Folding it cannot fail: an effect on something that does not exist, because
+/// a record was lost, is counted and ignored.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Effect {
@@ -25,21 +25,20 @@ pub enum Effect {
         boot_id: BootId,
         /// Machine time minus time since boot.
         clock_offset: i64,
-        /// Random bytes with which callers can make tokens that cannot be forged; the first ones
-        /// folded stay.
+        /// Random bytes with which callers can make tokens that cannot be forged. The first ones folded stay.
         secret: [u8; 32],
         now: Now,
     },
-    /// A term of ownership ended in good order: everything accepted in it is in the log before this
-    /// record, so no reserved sequence number was told and lost.
+    /// A term of ownership ended in order: everything accepted in it is in the log before this
+    /// record, so no reserved sequence number was given out and lost.
     TermEnded { now: Now },
-    /// Time came to `now` and at most `budget` timers fired.
+    /// Time advanced to `now`, and at most `budget` timers fired.
     Advanced {
         now: Now,
         /// How many timers may fire in this step.
         budget: u32,
     },
-    /// A queue was made.
+    /// A queue was created.
     QueueCreated {
         queue: QueueId,
         name: QueueName,
@@ -49,7 +48,7 @@ pub enum Effect {
         tags: BTreeMap<String, String>,
         at: WallTime,
     },
-    /// A queue's settings, annotations and tags became these.
+    /// A queue's settings, annotations and tags were replaced by these.
     QueueChanged {
         queue: QueueId,
         settings: Box<QueueSettings>,
@@ -57,23 +56,19 @@ pub enum Effect {
         tags: BTreeMap<String, String>,
         at: WallTime,
     },
-    /// A queue was removed with all it held.
+    /// A queue was deleted with all its messages.
     QueueDeleted { queue: QueueId },
     /// All messages of a queue were removed.
     Purged { queue: QueueId },
-    /// A queue stopped or resumed giving leases.
-    Paused {
-        queue: QueueId,
-        /// Whether it stopped.
-        paused: bool,
-    },
+    /// A queue was paused or resumed.
+    Paused { queue: QueueId, paused: bool },
     /// A message was accepted, and its unique id reserved.
     Accepted(Box<StoredMessage>),
-    /// Sequence numbers below this may have been told to senders of level `memory`: after a crash
-    /// they are skipped and counted as possibly lost, never given out again.
+    /// Senders at level `memory` may have been given sequence numbers below this one. After a crash
+    /// such numbers are skipped and counted as possibly lost, and never given out again.
     SequencesReserved {
         queue: QueueId,
-        /// The first number that was not told.
+        /// The first number that was not given out.
         below: Sequence,
     },
     /// A lease was given.
@@ -85,41 +80,36 @@ pub enum Effect {
         lease: LeaseNumber,
         /// When it was given.
         now: Now,
-        /// When it ends.
         deadline: MachineTime,
-        /// Who has it.
+        /// The holder of the lease.
         holder: HolderName,
     },
-    /// No lease of the queue reaches past this without a new one: what a power cut may have taken.
-    LeaseBoundRaised {
-        queue: QueueId,
-        /// Up to when.
-        until: MachineTime,
-    },
-    /// A message is done.
+    /// No lease of the queue ends after this unless the bound is raised again. A power cut may have
+    /// taken any shorter lease.
+    LeaseBoundRaised { queue: QueueId, until: MachineTime },
+    /// A message was acknowledged.
     Acked { queue: QueueId, sequence: Sequence },
     /// A message's attempt failed; it returns to its place.
     Nacked {
         queue: QueueId,
         sequence: Sequence,
-        /// Not leasable before. `None`: at once.
+        /// The message is not leasable before this. `None`: it is leasable at once.
         until: Option<MachineTime>,
     },
-    /// A lease got a later (or earlier) end.
+    /// A lease got a later or earlier end.
     Extended {
         /// The message's queue.
         queue: QueueId,
         sequence: Sequence,
-        /// The new end.
         deadline: MachineTime,
     },
-    /// A lease never reached anybody; the attempt does not count.
+    /// A lease never reached its caller; the attempt does not count.
     GivenBack {
         /// The message's queue.
         queue: QueueId,
         sequence: Sequence,
     },
-    /// A message went to another queue; id and body are kept, attempts start at zero.
+    /// A message moved to another queue. Its id and body stay, its attempts start at zero.
     Moved {
         /// From which queue.
         from: QueueId,
@@ -127,7 +117,6 @@ pub enum Effect {
         sequence: Sequence,
         /// To which queue.
         to: QueueId,
-        /// Its number there.
         to_sequence: Sequence,
         reason: DeadLetterReason,
         at: WallTime,
@@ -142,20 +131,19 @@ pub enum Effect {
     Rescheduled {
         queue: QueueId,
         sequence: Sequence,
-        /// The new due time.
         due: WallTime,
     },
-    /// A key was frozen.
+    /// A key was parked.
     KeyParked { queue: QueueId, key: Key },
-    /// A key was unfrozen.
+    /// A key was resumed.
     KeyResumed { queue: QueueId, key: Key },
-    /// A message's bytes now live where this record is (the engine moved them forward). It is named
-    /// by the queue and number it has now.
+    /// A message's bytes are now in this record: compaction wrote them again. The message is named
+    /// by its present queue and number.
     Compacted(Box<StoredMessage>),
 }
 
 impl Effect {
-    /// What it is called, in `docs/internals/format.md` and wherever people read it.
+    /// Its name in `docs/internals/format.md` and wherever people read it.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -185,7 +173,7 @@ impl Effect {
     }
 }
 
-/// A message as the log keeps it.
+/// A message in the form that the log stores.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredMessage {
     /// The queue that accepted it.
@@ -198,14 +186,14 @@ pub struct StoredMessage {
     /// Until when its unique id is remembered. `None`: it has none, or the queue remembers none.
     pub unique_until: Option<MachineTime>,
     /// Its number among the messages of its key that the queue accepted, from 1. `None`: it has no
-    /// key, or the queue gives no such numbers
+    /// key, or the queue does not number them
     /// ([`key_sequences_max`](QueueSettings::key_sequences_max)).
     pub key_sequence: Option<NonZeroU64>,
-    /// The message; `due` is set exactly if it was delayed when accepted.
+    /// The message; `due` is set exactly if the message was delayed when accepted.
     pub message: Message,
 }
 
-/// Why a message is in a dead-letter queue, or left it.
+/// Why a message was moved to or from a dead-letter queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeadLetterReason {
@@ -213,18 +201,18 @@ pub enum DeadLetterReason {
     Attempts { attempts: u16 },
     /// A consumer rejected it.
     Rejected {
-        /// In the consumer's words.
+        /// The consumer's reason.
         reason: Option<Arc<str>>,
     },
-    /// An operator moved it (back).
+    /// An operator moved it.
     Redriven {
-        /// The queue whose dead letter it still is, and to which it goes back. `None`: it is nobody's.
+        /// The queue whose dead letter it still is, and to which it can go back. `None`: none.
         source: Option<QueueId>,
     },
 }
 
 impl DeadLetterReason {
-    /// Whose dead letter a message is that was moved out of the queue `from` for this reason.
+    /// The queue whose dead letter a message is, after it was moved out of the queue `from` for this reason.
     #[must_use]
     pub fn source(&self, from: QueueId) -> Option<QueueId> {
         match self {
@@ -234,7 +222,7 @@ impl DeadLetterReason {
     }
 }
 
-/// Why a message left without being acknowledged. The numbers are written to disk and never reused.
+/// Why a message left without being acknowledged. The numbers are stored and never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 #[non_exhaustive]
@@ -243,20 +231,20 @@ pub enum DropReason {
     Purged = 1,
     /// The queue was deleted.
     QueueDeleted = 2,
-    /// It outlived its time to live or the queue's retention.
+    /// It reached the end of its time to live or of the queue's retention.
     Expired = 3,
-    /// Its payload could not be read any more.
+    /// Its payload could not be read.
     Damaged = 4,
-    /// A consumer rejected it and there is no dead-letter queue.
+    /// A consumer rejected it, and there is no dead-letter queue.
     Rejected = 5,
     /// It was cancelled by its id.
     Cancelled = 6,
-    /// Its key was dropped by an operator.
+    /// An operator dropped its key.
     KeyDropped = 7,
 }
 
 impl DropReason {
-    /// What it is called, in `docs/internals/format.md` and wherever people read it.
+    /// Its name in `docs/internals/format.md` and wherever people read it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -271,34 +259,40 @@ impl DropReason {
     }
 }
 
-/// What folding needs of a message that was accepted.
+/// The parts of an accepted message that folding needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrival<'a> {
+    pub(crate) numbers: ArrivalNumbers,
+    pub(crate) key: Option<KeyText<'a>>,
+    /// A unique id that is remembered, and until when.
+    pub(crate) unique: Option<(&'a str, MachineTime)>,
+}
+
+/// The same without texts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArrivalNumbers {
     pub(crate) queue: QueueId,
     pub(crate) sequence: Sequence,
     pub(crate) id: MessageId,
     pub(crate) accepted: WallTime,
-    pub(crate) key: Option<KeyText<'a>>,
     /// Bytes that count towards the quota.
     pub(crate) size: u32,
     pub(crate) level: Option<Level>,
     pub(crate) due: Option<WallTime>,
     pub(crate) time_to_live: Option<Millis>,
-    /// A unique id that is remembered, and until when.
-    pub(crate) unique: Option<(&'a str, MachineTime)>,
     pub(crate) key_sequence: Option<NonZeroU64>,
 }
 
-/// A key's text, and what is known with it.
+/// A key's text, with what is known about the key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyText<'a> {
-    /// What [`Key::new`] takes.
+    /// A text that [`Key::new`] accepts.
     pub(crate) text: &'a str,
-    /// The key itself: to share its text costs less than to copy it.
+    /// The key itself, if there is one: sharing its text costs less than copying it.
     pub(crate) key: Option<&'a Key>,
     /// The text's hash under the shard's seed.
     pub(crate) hash: Option<u64>,
-    /// Where the machine probably has the key, or [`NONE`].
+    /// The probable index of the key in the machine, or [`NONE`].
     pub(crate) likely: u32,
 }
 
@@ -307,17 +301,19 @@ impl<'a> From<&'a StoredMessage> for Arrival<'a> {
         let message = &stored.message;
         let unique_id = message.unique_id.as_ref().map(UniqueId::as_str);
         Self {
-            queue: stored.queue,
-            sequence: stored.sequence,
-            id: stored.id,
-            accepted: stored.accepted,
+            numbers: ArrivalNumbers {
+                queue: stored.queue,
+                sequence: stored.sequence,
+                id: stored.id,
+                accepted: stored.accepted,
+                size: u32::try_from(message.size()).unwrap_or(u32::MAX),
+                level: message.level,
+                due: message.due,
+                time_to_live: message.time_to_live,
+                key_sequence: stored.key_sequence,
+            },
             key: message.key.as_ref().map(KeyText::from),
-            size: u32::try_from(message.size()).unwrap_or(u32::MAX),
-            level: message.level,
-            due: message.due,
-            time_to_live: message.time_to_live,
             unique: unique_id.zip(stored.unique_until),
-            key_sequence: stored.key_sequence,
         }
     }
 }

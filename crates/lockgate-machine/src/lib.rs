@@ -1,12 +1,12 @@
 //! All queue semantics of Lockgate as one pure, deterministic state machine.
 //!
-//! A [`Machine`] is driven in four steps, always in this order, by one caller:
+//! One caller drives a [`Machine`] in four steps, always in this order:
 //!
-//! 1. [`Machine::tick`] until it returns `None`: effects of time that has passed (leases that ended,
+//! 1. [`Machine::tick`] until it returns `None`: the effects of passed time (leases that ended,
 //!    messages that came due). Each is logged and folded like any other effect.
-//! 2. [`Machine::decide`]: what a command does, as [`Effect`]s, and its [`Reply`]. Changes nothing.
+//! 2. [`Machine::decide`]: the [`Effect`]s of a command, and its [`Reply`]. Changes nothing.
 //! 3. The effects of one command are encoded as one log record ([`encode_record`]).
-//! 4. [`Machine::fold`]: the only way state changes; cannot fail. Recovery is nothing but folding
+//! 4. [`Machine::fold`]: the only change of state; it cannot fail. Recovery only folds
 //!    the log's records again.
 //!
 //! ```
@@ -55,9 +55,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The machine reads no clock, draws no random number and does no I/O: time and randomness come in
-//! with the command. Payload bytes stay in the log; the machine keeps a compact index entry per
-//! message.
+//! The machine reads no clock, draws no random number and does no I/O: time and randomness come with the
+//! command. Payload bytes stay in the log; the machine keeps a compact index entry per message.
 
 mod codec;
 mod columns;

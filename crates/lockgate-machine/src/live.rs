@@ -1,9 +1,9 @@
-//! How much of each range of the log is still alive.
+//! Counts the live bytes in each range of the log.
 //!
-//! A log gives its room back by *range*: all positions that agree above their lowest
-//! [`range_bits`](crate::MachineLimits::range_bits) bits (a segment of the local log). Whoever does
-//! that must know, at any time and without walking ten million messages, where none is left and
-//! where only few are.
+//! A log releases space by *range*: all positions that agree above their lowest
+//! [`range_bits`](crate::MachineLimits::range_bits) bits (a segment of the local log). To release
+//! ranges, the engine must know at any time, without walking ten million messages, which are empty
+//! and which have only a few messages.
 
 use std::collections::BTreeMap;
 
@@ -14,22 +14,22 @@ use crate::{
     slab::Slab,
 };
 
-/// What a message's record takes in a log beside its body and headers and the text of its key: the
-/// local log's header of 44 bytes, and the fields of the record for a message with small numbers.
-/// What few messages have (a unique id, a producer's mark) is not counted.
+/// The bytes of a message's record besides its body, headers and key text: the local log's header
+/// of 44 bytes, and the record's fields for a message with small numbers. Fields that few messages
+/// have (a unique id, a producer's mark) are not counted.
 pub(crate) const RECORD_OVERHEAD: u64 = 80;
 
-/// What is alive in one range of the log.
+/// The live contents of one range of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LiveRange {
-    /// Messages whose bytes are there, purged ones whose memory is not yet free included.
+    /// Messages with bytes in the range, including purged ones that are not freed yet.
     pub messages: u64,
-    /// About how many bytes of the log they take: body, headers and key, and 80 for what else is in
-    /// a record.
+    /// The approximate bytes of the log that they take: body, headers and key, and 80 for the rest
+    /// of each record.
     pub bytes: u64,
 }
 
-/// A message that is there, and the range of the log it has its bytes in.
+/// A live message, and the range of the log with its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LiveMessage {
     pub queue: QueueId,
@@ -37,12 +37,12 @@ pub struct LiveMessage {
     pub sequence: Sequence,
     /// The range's first position.
     pub range: Position,
-    /// No log can have it in fewer bytes: body, headers and key alone.
+    /// The least that any log needs for it: body, headers and key.
     pub bytes_min: u64,
 }
 
 impl LiveRange {
-    /// No log can have them in fewer bytes: body, headers and key alone.
+    /// The least that any log needs for them: body, headers and key.
     #[must_use]
     pub fn bytes_min(&self) -> u64 {
         self.bytes - self.messages * RECORD_OVERHEAD
@@ -51,21 +51,21 @@ impl LiveRange {
 
 /// Counts by range.
 ///
-/// Messages come, and mostly go, in the order of their positions: the next one nearly always counts
-/// in the range of the one before. So the last range of either kind is remembered, and only a change
-/// of range is looked up.
+/// Messages come, and mostly go, in the order of their positions, so the next one is nearly always
+/// in the same range as the one before. So the last range of either kind is remembered, and only a
+/// change of range needs a lookup.
 #[derive(Clone, Debug)]
 pub(crate) struct LiveRanges {
     bits: u32,
-    /// Where a range's counts stand. No range in it is empty, but for the one that grew last: a
-    /// queue that keeps up must not make and drop a range for each message.
+    /// The index of each range's counts. Only the range that grew last may be empty: a queue whose
+    /// consumers keep up must not create and drop a range for each message.
     by_number: BTreeMap<u64, u32>,
     counts: Slab<LiveRange>,
     grown: Recent,
     shrunk: Recent,
 }
 
-/// The range of the last change: its number, and where it counts.
+/// The number of the last range, and the index of its counts.
 type Recent = Option<(u64, u32)>;
 
 impl LiveRanges {
@@ -82,7 +82,7 @@ impl LiveRanges {
         }
     }
 
-    /// A message of so many bytes lives at `at`.
+    /// Adds a message with so many bytes at `at`.
     pub(crate) fn add(&mut self, at: Position, bytes: u64) {
         let number = at.0 >> self.bits;
         let counts = match self.grown {
@@ -94,7 +94,7 @@ impl LiveRanges {
         counts.bytes += bytes;
     }
 
-    /// A message that was added with these is gone.
+    /// Removes a message that was added with the same arguments.
     pub(crate) fn remove(&mut self, at: Position, bytes: u64) {
         let number = at.0 >> self.bits;
         let index = match self.shrunk {
@@ -110,7 +110,7 @@ impl LiveRanges {
         }
     }
 
-    /// The ranges that have something, in order of their first positions.
+    /// The ranges that are not empty, in order of their first positions.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Position, LiveRange)> {
         self.by_number
             .iter()
@@ -137,7 +137,7 @@ impl LiveRanges {
         }
     }
 
-    /// Reads the counts of an image. They are by ranges of the log that it was made beside.
+    /// Reads the counts of an image. They use the ranges of the log that the image was made with.
     pub(crate) fn decode(input: &mut Input<'_>) -> Result<Self, ImageError> {
         let bits = input.u32()?;
         if bits > 63 {
@@ -154,12 +154,12 @@ impl LiveRanges {
         Ok(ranges)
     }
 
-    /// How many bits of a position tell where in a range it is.
+    /// How many low bits of a position are its place within a range.
     pub(crate) fn bits(&self) -> u32 {
         self.bits
     }
 
-    /// Heap memory held, in bytes, nearly.
+    /// The approximate heap memory, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.counts.bytes() + self.by_number.len() * size_of::<(u64, u32)>() * 3 / 2
     }
@@ -187,7 +187,7 @@ impl LiveRanges {
     }
 }
 
-/// About what a message takes in the log.
+/// The approximate bytes of a message in the log.
 pub(crate) fn live_bytes(size: u32, key: Option<&Key>) -> u64 {
     let key = key.map_or(0, |key| key.as_str().len() as u64);
     u64::from(size) + key + RECORD_OVERHEAD
@@ -205,7 +205,7 @@ mod tests {
         #[test]
         fn counts_as_a_recount_does(
             bits in 0..64_u32,
-            // Often the same ranges, sometimes anywhere.
+            // Often the same ranges, sometimes any.
             steps in prop::collection::vec(
                 (any::<bool>(), prop_oneof![0..400_u64, any::<u64>()], 0..1000_u64),
                 0..300,
@@ -232,7 +232,7 @@ mod tests {
                 prop_assert_eq!(&counted, &recount.clone().into_iter().collect::<Vec<_>>());
                 let there = recount.get(&(at >> bits << bits)).copied().unwrap_or_default();
                 prop_assert_eq!(ranges.get(Position(at)), there);
-                // One empty range may be kept, the one that grew last.
+                // One range may be kept empty: the one that grew last.
                 prop_assert!(ranges.counts.len() <= recount.len() + 1);
                 prop_assert_eq!(ranges.counts.len(), ranges.by_number.len());
             }
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn the_overhead_is_what_a_record_takes() {
-        /// Of the local log, see docs/internals/format.md.
+        /// The local log's header, see docs/internals/format.md.
         const LOG_HEADER: u64 = 44;
         for (key, body) in [(None, 0), (Some("user-123456"), 1024), (Some("k"), 100_000)] {
             let key = key.map(|key| Key::new(key).unwrap());

@@ -1,10 +1,10 @@
-//! What callers ask about the state.
+//! The queries of a machine.
 
 use lockgate_core::{Key, MessageId, QueueName, Sequence};
 
 use crate::{KeyPage, KeyStatus, MessagePage, QueryReply, QueueDescription, QueuePage};
 
-/// A question that changes nothing.
+/// A query; it changes nothing.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Query {
@@ -21,12 +21,11 @@ impl Query {
     pub const LIMIT_MAX: usize = 1_000;
 }
 
-/// A query that knows what it is answered. [`Query`] itself is one too, answered with a [`QueryReply`]
-/// of any kind.
+/// A query with a reply type. [`Query`] itself is one too, with a [`QueryReply`] of any kind.
 pub trait TypedQuery: Into<Query> {
     type Reply;
 
-    /// Takes the answer out of a reply to this query; `None` if the reply is to another one.
+    /// The reply to this query; `None` if `reply` belongs to another one.
     fn reply(reply: QueryReply) -> Option<Self::Reply>;
 }
 
@@ -68,7 +67,7 @@ impl TypedQuery for Query {
     }
 }
 
-/// All about one queue.
+/// Everything about one queue.
 #[derive(Clone, Debug)]
 pub struct DescribeQueue {
     pub queue: QueueName,
@@ -81,46 +80,43 @@ pub struct ListQueues {
     pub prefix: String,
     /// Only names after this one.
     pub after: Option<QueueName>,
-    /// At most so many.
     pub limit: usize,
 }
 
-/// Messages of a queue, or of one of its keys, in the order in which they arrived; those not yet
-/// due come last. Leases nothing. A page looks at a bounded number of messages and may be shorter
-/// than asked for, or empty, with more to come.
+/// Messages of a queue, or of one of its keys, in the order of their arrival; those that are not
+/// due yet come last. Leases nothing. A page examines a bounded number of messages. It may be
+/// shorter than asked for, or empty, and still not be the last.
 #[derive(Clone, Debug)]
 pub struct ListMessages {
     pub queue: QueueName,
-    /// Only of this key or group.
+    /// Only messages of this key or group.
     pub key: Option<Key>,
-    /// Only what comes behind this one, as the page before said.
+    /// Only messages behind this one: the end of the previous page.
     pub after: Option<Sequence>,
-    /// At most so many; 1 to [`Query::LIMIT_MAX`].
+    /// The most messages, 1 to [`Query::LIMIT_MAX`].
     pub limit: usize,
 }
 
-/// One message, wherever it stands: a page of it alone.
+/// One message in any state, as a page.
 #[derive(Clone, Debug)]
 pub struct FindMessage {
-    /// The queue it is in.
     pub queue: QueueName,
     pub message: MessageId,
 }
 
-/// Keys of a keyed queue, in no order, each with why it does or does not move. Pages are as those
-/// of [`ListMessages`].
+/// Keys of a keyed queue in no order, each with what it waits for. Pages work as those of [`ListMessages`].
 #[derive(Clone, Debug)]
 pub struct ListKeys {
     pub queue: QueueName,
-    /// Only frozen ones.
+    /// Only parked keys.
     pub parked: bool,
-    /// Only what comes behind this one, as the page before said.
+    /// Only keys behind this one: the end of the previous page.
     pub after: Option<u32>,
-    /// At most so many; 1 to [`Query::LIMIT_MAX`].
+    /// The most keys, 1 to [`Query::LIMIT_MAX`].
     pub limit: usize,
 }
 
-/// Why a key does, or does not, move.
+/// What a key waits for.
 #[derive(Clone, Debug)]
 pub struct ExplainKey {
     pub queue: QueueName,

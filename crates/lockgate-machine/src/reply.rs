@@ -1,4 +1,4 @@
-//! The answers of the machine.
+//! The replies of the machine.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -9,23 +9,22 @@ use lockgate_core::{
 
 use crate::{DeadLetterReason, Effects, QueueSettings, QueueTotals, SettingsError};
 
-/// The decision on a command: its effects, and the answer for its caller.
+/// The decision on a command: its effects, and the reply for its caller.
 #[derive(Clone, Debug)]
 pub struct Decision {
-    /// The effects, to be logged as one record and folded. Empty: nothing changes.
+    /// The effects, to be logged as one record and folded. If there are none, nothing changes.
     pub effects: Effects,
-    /// The answer. A rejection has no effects.
+    /// The reply. A rejection has no effects.
     pub outcome: Result<Reply, Rejection>,
-    /// The level that the record of `effects` must reach before the answer leaves. Without effects
-    /// it is about what was decided before: from `process` on, all of that must be written first.
+    /// The level that the record of `effects` must reach before the reply leaves. Without effects
+    /// it concerns earlier records: from `process` on, all of them must be written first.
     pub level: Level,
-    /// The answer also waits until the record at this position, and every one before it, is
-    /// durable, because it depends on effects of other commands. `None`: it depends on nothing that
-    /// is still on its way.
+    /// The reply also waits until the record at this position, and every one before it, is durable, because
+    /// the reply depends on effects of other commands. `None`: it depends on nothing that may not be durable.
     pub rests_on: Option<Position>,
 }
 
-/// A command's positive answer.
+/// The reply to a command that was not rejected.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Reply {
@@ -37,20 +36,20 @@ pub enum Reply {
     Sent(Sent),
     /// The leases that were given, in order. There may be none.
     Received(Vec<Delivery>),
-    /// One lease's settling.
+    /// The result of settling one lease.
     Settled(Settled),
-    /// All of a transaction happened; an answer per send.
+    /// The whole transaction happened; one reply per send.
     Transacted(Vec<Sent>),
     /// Messages went to other queues.
     Moved(Moved),
-    /// This many messages were dropped.
+    /// The number of dropped messages.
     Dropped(u64),
 }
 
 /// The answer to the creation of a queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CreatedQueue {
-    /// Whether the queue existed. Nothing was changed then.
+    /// Whether the queue existed before. Then nothing was changed.
     pub existed: bool,
     /// The queue as it is now.
     pub description: Box<QueueDescription>,
@@ -62,9 +61,12 @@ pub struct Moved {
     pub moved: u64,
     /// How many more messages of the queue a receive could get.
     pub left: u64,
-    /// The message at which the move ended. `None`: it ran out of messages, or moved as many as
-    /// were asked for.
+    /// The message at which the move ended. `None`: there were no more messages, or the move
+    /// reached its maximum.
     pub stuck: Option<Stuck>,
+    /// With [`MoveTo::Of`](crate::MoveTo::Of): where another step goes on, if this one ended before the last
+    /// message of the queue.
+    pub next: Option<Sequence>,
 }
 
 /// The answer to a send. A duplicate gets the answer of the original.
@@ -92,11 +94,11 @@ pub struct Delivery {
     pub first_leased: WallTime,
     /// When the lease ends.
     pub deadline: MachineTime,
-    /// Where it comes from, if it was moved here.
+    /// The origin, if the message was moved here.
     pub origin: Option<Origin>,
 }
 
-/// Tells where a moved message comes from.
+/// The origin of a moved message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin {
     /// The number of the queue that it left last.
@@ -112,27 +114,26 @@ pub struct Origin {
     pub at: WallTime,
 }
 
-/// A message that could not be moved to where it came from.
+/// A message that could not go back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stuck {
     pub message: MessageId,
     pub reason: StuckReason,
 }
 
-/// Says why a message cannot be moved to where it came from.
+/// Why a message cannot go back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StuckReason {
-    /// The message is nobody's dead letter: it was sent to this queue, or an operator moved it
-    /// here.
+    /// The message is no dead letter: it was sent to this queue, or an operator moved it here.
     NoOrigin,
-    /// The queue that the message came from was deleted, or created again of the other kind.
+    /// The queue that the message came from was deleted, or created again with the other kind.
     OriginGone,
     /// The queue that the message came from is not among those that the move may go to.
     OriginNotAllowed,
 }
 
-/// Says what settling a lease did.
+/// The result of settling a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
     /// The lease was current, and the action was taken.
@@ -141,24 +142,24 @@ pub enum Settled {
     Extended {
         /// The time at which the lease ends now.
         deadline: MachineTime,
-        /// Strict profile: all leases on messages of its key that were given with it end then, too.
+        /// Strict profile: all leases on messages of the key that were given together with it end then, too.
         whole_key: bool,
     },
-    /// The lease was not current: nothing changed, and it was counted.
+    /// The lease was not current: nothing changed, and the attempt to settle was counted.
     Stale(StaleReason),
 }
 
-/// Says why a token settles nothing.
+/// Why a token settles nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StaleReason {
     /// The message is gone: settled, dropped, purged, or never there. In an unkeyed queue it may
     /// also have been moved to another queue.
     Gone,
-    /// The lease has ended, and nobody has the message. In a keyed queue it may also have been
-    /// moved to a dead-letter queue or back since.
+    /// The lease has ended, and the message is not leased. In a keyed queue the message may also
+    /// have been moved to a dead-letter queue or back since.
     Ended,
-    /// Somebody leased the message again.
+    /// The message was leased again.
     Superseded,
     /// Strict profile: an earlier message of the batch is not settled yet, or was given back.
     OutOfOrder,
@@ -175,7 +176,7 @@ impl fmt::Display for StaleReason {
     }
 }
 
-/// Says why a command was refused. Nothing it asked for happened.
+/// Why a command was refused. Nothing of it happened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Rejection {
@@ -192,7 +193,7 @@ pub enum Rejection {
     /// A keyed queue got a message without key.
     #[error("queue {queue} is keyed: the message needs a key")]
     KeyRequired { queue: QueueName },
-    /// An unkeyed queue got a message with a key: the order it asks for would not be kept.
+    /// An unkeyed queue got a message with a key, whose order it would not keep.
     #[error(
         "queue {queue} is not keyed and keeps no order by key: it takes a group, whose messages take turns \
          with those of other groups"
@@ -205,7 +206,7 @@ pub enum Rejection {
     #[error("queue {queue} needs a unique id on every message")]
     UniqueIdRequired { queue: QueueName },
     /// The message is too large for the queue.
-    #[error("the message has {size} bytes, queue {queue} takes up to {max}")]
+    #[error("the message has {size} bytes, the message_bytes_max of queue {queue} is {max}")]
     MessageTooLarge {
         queue: QueueName,
         /// The message's size.
@@ -226,7 +227,9 @@ pub enum Rejection {
         log_level: Level,
     },
     /// The queue holds as much as its quota allows.
-    #[error("queue {queue} is full: {what} are limited to {max}")]
+    #[error(
+        "queue {queue} is full: its quota_{what} is {max}. Receive some messages, or raise the quota"
+    )]
     QuotaExceeded {
         queue: QueueName,
         /// What the quota counts: `messages` or `bytes`.
@@ -235,43 +238,46 @@ pub enum Rejection {
     },
     /// The memory for unique ids is used up. The queue forgets none early, so it refuses sends with
     /// a unique id.
-    #[error("queue {queue} remembers as many unique ids as its {max} bytes allow")]
+    #[error(
+        "queue {queue} remembers as many unique ids as its dedup_bytes_max of {max} bytes allows. Raise that, \
+         or shorten its dedup_window"
+    )]
     DedupFull {
         queue: QueueName,
         /// The limit in bytes.
         max: u64,
     },
-    /// The queue has as many messages in flight as it may have.
-    #[error("queue {queue} has {max} messages in flight, its limit")]
+    /// The queue has reached its limit of messages in flight.
+    #[error("queue {queue} has {max} messages in flight, which is its in_flight_max")]
     InFlightFull { queue: QueueName, max: u32 },
     /// A number in the command is outside its range.
-    #[error("{what} is {value}, allowed is {min} to {max}")]
+    #[error("{what} must be {min} to {max}, not {value}")]
     OutOfRange {
         what: &'static str,
         /// The value that was given.
         value: u64,
-        /// The lowest allowed.
+        /// The smallest allowed value.
         min: u64,
-        /// The highest allowed.
+        /// The largest allowed value.
         max: u64,
     },
-    /// One settle of a transaction is stale, so nothing happened.
+    /// A settle of a transaction is stale, so nothing happened.
     #[error("lease {index} of the transaction is stale ({reason}): nothing was done")]
     TransactionStale {
         /// The index of the settle, from 0.
         index: usize,
         reason: StaleReason,
     },
-    /// The token or id belongs to another shard, and only that shard can use it. Take a lease's
-    /// token to the shard that gave the lease.
+    /// The token or id belongs to another shard, and only that shard can use it. Use a lease's
+    /// token with the shard that gave the lease.
     #[error("it is of shard {given}, and this is shard {own}: take it to shard {given}")]
     OtherShard {
-        /// The shard that the token or id names.
+        /// The shard in the token or id.
         given: ShardId,
         /// The shard that was asked.
         own: ShardId,
     },
-    /// One send of a transaction was refused, so nothing happened.
+    /// A send of a transaction was refused, so nothing happened.
     #[error("message {index} of the transaction was refused: {source}")]
     TransactionRefused {
         /// The index of the send, from 0.
@@ -284,7 +290,7 @@ pub enum Rejection {
         queue: QueueName,
         message: MessageId,
     },
-    /// Somebody holds the message.
+    /// The message is leased.
     #[error("message {message} of queue {queue} is in flight")]
     MessageInFlight {
         queue: QueueName,
@@ -293,8 +299,8 @@ pub enum Rejection {
     /// The queue has nothing under that key, or is not keyed.
     #[error("queue {queue} has no key {key}")]
     KeyNotFound { queue: QueueName, key: Key },
-    /// The log has no room for more messages. Settling and deleting go on and may make some. The
-    /// engine says this before it decides anything.
+    /// The log has no room for more messages. Settling and deleting still work and may make room.
+    /// The engine returns this before it decides anything.
     #[error(
         "the log is full: {needed} bytes are needed, and the {free} that are left are kept for what makes room"
     )]
@@ -305,10 +311,10 @@ pub enum Rejection {
         free: u64,
     },
     /// The log needs another file, but too many files are open. This passes by itself. The engine
-    /// says this before it decides anything.
+    /// returns this before it decides anything.
     #[error("the log cannot open a file, as too many are open: nothing was done, try again later")]
     OutOfDescriptors,
-    /// The command's effects take more than one record of the log can hold. The engine says this.
+    /// The command's effects take more than one record of the log can hold. Returned by the engine.
     #[error("the command needs a record of {bytes} bytes, the log takes up to {max}")]
     RecordTooLarge {
         /// The bytes that the record would have.
@@ -317,7 +323,7 @@ pub enum Rejection {
         max: u64,
     },
     /// The shard has reached a limit of its own, such as the number of queues.
-    #[error("the shard has {max} {what}, its limit")]
+    #[error("the shard has {max} {what}, which is its limit")]
     ShardFull { what: &'static str, max: u64 },
 }
 
@@ -336,15 +342,15 @@ pub enum QueryReply {
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueuePage {
     pub queues: Vec<QueueDescription>,
-    /// Whether there are more.
-    pub more: bool,
+    /// Behind which one the next page begins; `None`: there is no more.
+    pub next: Option<QueueName>,
 }
 
 /// A page of messages of a queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MessagePage {
     pub messages: Vec<MessageStatus>,
-    /// Behind which one the next page begins; `None`: there is no more.
+    /// The last message of the page, behind which the next page begins; `None` on the last page.
     pub next: Option<Sequence>,
 }
 
@@ -352,7 +358,7 @@ pub struct MessagePage {
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyPage {
     pub keys: Vec<KeyStatus>,
-    /// Behind which one the next page begins; `None`: there is no more.
+    /// The last key of the page, behind which the next page begins; `None` on the last page.
     pub next: Option<u32>,
 }
 
@@ -376,26 +382,26 @@ pub struct MessageStatus {
     pub first_leased: Option<WallTime>,
     /// What the message itself waits for. Other messages of its key may be in front of it.
     pub waits_for: MessageWait,
-    /// Where it comes from, if it was moved here.
+    /// The origin, if the message was moved here.
     pub origin: Option<Origin>,
 }
 
-/// Says what a message waits for.
+/// What a message waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MessageWait {
-    /// It waits for its turn: only messages in front of it keep it from being leased.
+    /// For its turn: only messages in front of it keep it from being leased.
     Turn,
-    /// It waits to become due.
+    /// To become due.
     Due { at: WallTime },
-    /// It waits for its lease to be settled or to end.
+    /// For its lease to be settled or to end.
     Lease {
         /// The name of the holder.
         holder: HolderName,
-        /// How many milliseconds the lease lasts at most.
+        /// How many milliseconds the lease still lasts, at most.
         remaining: Millis,
     },
-    /// It waits for its next attempt.
+    /// For its next attempt.
     Backoff {
         /// How many milliseconds that takes.
         remaining: Millis,
@@ -419,19 +425,19 @@ pub struct QueueDescription {
     pub paused: bool,
     /// What the queue holds now. The figures are exact.
     pub counts: QueueCounts,
-    /// What came and went since the queue was created. The figures are exact.
+    /// The totals since the queue was created. The figures are exact.
     pub totals: QueueTotals,
 }
 
-/// What a queue holds: `ready + in_flight + delayed` messages in all.
+/// The contents of a queue: `ready + in_flight + delayed` messages in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounts {
-    /// Messages waiting for a lease, also behind a message of the same key that is in flight or
-    /// parked.
+    /// Messages that wait for a lease, including those behind a message of the same key that is in
+    /// flight or parked.
     pub ready: u64,
     /// Messages that are leased, or nacked and waiting for their delay to end.
     pub in_flight: u64,
-    /// Messages that are not yet due.
+    /// Messages that are not due yet.
     pub delayed: u64,
     /// Bytes of bodies and headers.
     pub bytes: u64,
@@ -444,62 +450,61 @@ pub struct QueueCounts {
     pub oldest: Option<WallTime>,
 }
 
-/// Says why a key moves, or does not.
+/// A key, with what it waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyStatus {
     pub key: Key,
-    /// Messages in its order: waiting or in flight.
+    /// Messages that wait or are in flight.
     pub messages: u64,
-    /// Messages not yet due, which do not hold it.
+    /// Messages that are not due yet; they do not block the key.
     pub delayed: u64,
     /// What its next message waits for.
     pub waits_for: KeyWait,
 }
 
-/// Says what a key's next message waits for.
+/// What a key's next message waits for.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum KeyWait {
-    /// It waits for nothing: the next receive may have it.
+    /// For nothing: the next receive may lease it.
     Nothing,
-    /// The key has no message in its order, and none on its way there.
+    /// The key has no message, not even a delayed one.
     NoMessage,
-    /// The key has no message in its order; the next one is delayed.
+    /// The key has only delayed messages.
     Due {
         /// The number of the message that comes first.
         sequence: Sequence,
         /// When it is due. If more than 1,000 messages of the key are delayed, one that was sent
-        /// later than those may be due before.
+        /// later may be due earlier.
         at: WallTime,
     },
-    /// Nothing of its own holds it, but the queue has as many messages in flight as it may have.
+    /// For the queue, which has reached its limit of messages in flight.
     InFlightFull { max: u32 },
-    /// A message in front is in flight.
+    /// An earlier message is in flight.
     Lease {
         sequence: Sequence,
-        /// Who holds it.
+        /// The holder of the lease.
         holder: HolderName,
-        /// How much longer, at most.
+        /// How much longer the lease lasts, at most.
         remaining: Millis,
         /// The number of this attempt, from 1.
         attempt: u16,
     },
-    /// A failed message in front waits for its next attempt.
+    /// An earlier message failed and waits for its next attempt.
     Backoff {
         sequence: Sequence,
-        /// How much longer.
+        /// How much longer it waits.
         remaining: Millis,
     },
-    /// An operator, or the policy `park`, froze the key.
+    /// An operator, or the policy `park`, parked the key.
     Parked,
     /// The queue is paused.
     Paused,
     /// The message has not reached its durability level yet.
     Durability,
-    /// Somebody may still hold a lease that a power cut took, so the queue waits for its lease
-    /// bound.
+    /// A lease that a power cut took may still be held, so the queue waits for its lease bound.
     LeaseBound {
-        /// How much longer.
+        /// How much longer it waits.
         remaining: Millis,
     },
 }

@@ -1,18 +1,18 @@
 //! The index of a queue's messages by their numbers.
 //!
-//! A queue gives its numbers out one after the other, and asks for them again in nearly the same
-//! order. A hash table scatters such neighbours: beside millions of messages each insert, find and
-//! remove waits several times for memory. Here eight consecutive numbers share a *leaf* of 40 bytes,
-//! leaves made one after the other stand side by side in a slab, and only the leaves are found
-//! through a hash [`Table`], which is an eighth as large and asked again and again for the same few.
+//! A queue gives its numbers out one after the other, and looks them up in nearly the same order. A hash
+//! table scatters such neighbours: with millions of messages each insert, find and remove waits for memory
+//! several times. Here eight consecutive numbers share a *leaf* of 40 bytes, successive leaves are neighbours
+//! in a slab, and only the leaves are found through a hash [`Table`]. The table has an eighth of the size,
+//! and the same few leaves are looked up repeatedly.
 //!
 //! Why not another structure:
-//! - An array or ring from the oldest number to the newest is faster still, but it is as long as the
-//!   span of the numbers: one parked message beside 10^9 newer ones would hold gigabytes.
-//! - A radix tree pays for such a survivor with a node on each level, and walks all levels for every
-//!   other number. The table is one level, whatever the span.
-//! - Larger leaves make the table smaller yet, but a survivor keeps its whole leaf. With eight slots
-//!   it costs 52 bytes at most where a message in a full leaf costs 5 to 6.5; with 64 it would be 276.
+//! - An array or ring from the oldest number to the newest is even faster, but as long as the range
+//!   of the numbers: one parked message and 10^9 newer ones would take gigabytes.
+//! - A radix tree pays for such a survivor with a node on each level, and walks all levels for
+//!   every other number. The table is one level, whatever the range.
+//! - Larger leaves make the table even smaller, but a survivor keeps its whole leaf. With eight slots a
+//!   survivor costs at most 52 bytes, and a message in a full leaf 5 to 6.5; with 64 slots it would cost 276.
 
 mod image;
 
@@ -24,14 +24,13 @@ use crate::{
 /// Numbers in a leaf.
 const LEAF_SLOTS: usize = 8;
 
-/// How often the table is looked at for memory to give back, in leaves freed. One look is at 1/256
-/// of it.
+/// The table is checked for free memory once in so many freed leaves. One check covers 1/256 of it.
 const LEAVES_PER_SHRINK: usize = 16;
 
 /// A map from growing numbers to `u32` slab indexes.
 ///
-/// The newest leaf stands outside slab and table. So most inserts touch nothing else, and a queue
-/// of which each message goes before the next one comes needs no memory at all.
+/// The newest leaf is outside slab and table. So most inserts touch nothing else, and a queue whose
+/// messages leave before the next one comes needs no memory at all.
 #[derive(Clone, Debug)]
 pub(crate) struct Sequences {
     newest: Leaf,
@@ -40,10 +39,10 @@ pub(crate) struct Sequences {
     by_block: Table,
 }
 
-/// Eight consecutive numbers, the first one a multiple of eight.
+/// Eight consecutive numbers, of which the first is a multiple of eight.
 #[derive(Clone, Debug)]
 pub(crate) struct Leaf {
-    /// The numbers by eight.
+    /// The numbers divided by eight.
     block: u64,
     slots: [Link; LEAF_SLOTS],
 }
@@ -70,7 +69,7 @@ impl Sequences {
         self.newest.slots[slot] = Link::to(value);
     }
 
-    /// What the number was added with.
+    /// The value of a number.
     pub(crate) fn get(&self, number: u64) -> Option<u32> {
         let (block, slot) = split(number);
         let leaf = if block == self.newest.block {
@@ -81,8 +80,8 @@ impl Sequences {
         leaf.slots[slot].get()
     }
 
-    /// Takes a number out, and returns what it was added with. Now and then gives a little memory
-    /// back that the table no longer needs.
+    /// Removes a number, and returns its value. Now and then frees a little memory that the table
+    /// no longer needs.
     pub(crate) fn remove(&mut self, number: u64) -> Option<u32> {
         let (block, slot) = split(number);
         if block == self.newest.block {
@@ -118,12 +117,12 @@ impl Sequences {
         split(number).1 == 0
     }
 
-    /// Reads where a [`get`](Self::get) of this number will begin, see [`Table::prefetch`].
+    /// Reads the first place that a [`get`](Self::get) of this number needs, see [`Table::prefetch`].
     pub(crate) fn prefetch(&self, number: u64) -> u32 {
         self.by_block.prefetch(hash_block(split(number).0))
     }
 
-    /// Reads where it will go on from there.
+    /// Reads the second one.
     pub(crate) fn prefetch_leaf(&self, number: u64) -> u32 {
         let (block, slot) = split(number);
         self.by_block
@@ -139,7 +138,7 @@ impl Sequences {
             .find(hash_block(block), |leaf| leaves[leaf].block == block)
     }
 
-    /// The newest leaf goes where all others are, unless nothing is left of it.
+    /// Moves the newest leaf into the slab, unless it is empty.
     fn start_leaf(&mut self, block: u64) {
         let filled = std::mem::replace(&mut self.newest, Leaf::new(block));
         if filled.is_empty() {
@@ -180,7 +179,7 @@ impl Leaf {
     }
 }
 
-/// The number's leaf, and its slot in there.
+/// The number's leaf, and its slot in the leaf.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "the remainder is below the number of slots"
@@ -190,7 +189,7 @@ fn split(number: u64) -> (u64, usize) {
     (number / slots, (number % slots) as usize)
 }
 
-/// Blocks are not chosen by users, see [`hash_pair`].
+/// Users do not choose blocks, see [`hash_pair`].
 fn hash_block(block: u64) -> u64 {
     hash_pair(0, block)
 }
@@ -205,13 +204,13 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        /// Adds the number so far above the last one.
+        /// Adds a number so far above the last one.
         Add(u64),
-        /// Removes the so-many-th of those there are.
+        /// Removes a number, by its index among the present ones.
         Remove(prop::sample::Index),
-        /// Removes all but every so-many-th.
+        /// Removes all numbers except every n-th.
         Thin(usize),
-        /// Asks for a number that may be there or not.
+        /// Looks up a number that may be present or not.
         Ask(u64),
     }
 
@@ -263,7 +262,7 @@ mod tests {
                 prop_assert_eq!(sequences.get(number), Some(value));
                 prop_assert_eq!(sequences.get(number + (1 << 41)), None);
             }
-            // A leaf exists for as long as it has a number, and no longer.
+            // A leaf exists exactly as long as it has a number.
             let mut blocks: Vec<u64> = map.keys().map(|number| number / 8).collect();
             blocks.dedup();
             blocks.retain(|&block| block != sequences.newest.block);
@@ -284,7 +283,7 @@ mod tests {
             }
         }
         assert!(worst < 6.6, "{worst} bytes in full leaves");
-        // However few stay, each costs its leaf at most.
+        // However few numbers stay, each costs at most its leaf.
         let mut alone = Sequences::default();
         for number in 0..MANY {
             alone.insert(number * 10_000, 7);
@@ -311,7 +310,7 @@ mod tests {
                 assert!(table < full_table / 4, "{table} of {full_table} bytes");
             }
         }
-        // A free page for leaves, and nothing of the table.
+        // Only a free page for leaves, and nothing of the table.
         assert_eq!(sequences.by_block.bytes(), 0);
         assert!(sequences.bytes() < 4096, "{} are left", sequences.bytes());
     }
@@ -321,7 +320,7 @@ mod tests {
         let mut sequences = Sequences::default();
         sequences.insert(1, 1);
         let mut most = 0;
-        // The numbers in between came and went: what counts is how far away they are.
+        // The numbers in between came and went; only the distances matter.
         for number in (100..1 << 40).step_by(1 << 22) {
             for near in 0..20 {
                 sequences.insert(number + near, 2);

@@ -1,4 +1,4 @@
-//! What a queue's owner may set.
+//! The settings of a queue.
 
 mod table;
 mod words;
@@ -14,9 +14,9 @@ use crate::{Rejection, codec::CRITICAL};
 
 /// Declares all settings: the struct, its defaults and the table.
 ///
-/// A row has the name, type and default, the number that stands for it in records (never that of another one,
-/// also of one that is gone), and what else [`Setting`] says of it. Its sentences are its documentation
-/// everywhere.
+/// A row has the name, type and default, the number of the setting in records (never that of
+/// another one, even of a removed one), and further properties, see [`Setting`]. Its sentences are
+/// its documentation everywhere.
 macro_rules! settings {
     ($(
         $(#[doc = $about:literal])+
@@ -36,9 +36,10 @@ macro_rules! settings {
                 #[doc = concat!("\n\nDefault: `", stringify!($default), "`.")]
                 pub $name: $type,
             )*
-            /// From when on [`dedup_scope`](Self::dedup_scope) holds for sends, by the machine's clock, if it was
-            /// changed: before, the other one does. `None`: it was never changed. The machine sets it,
-            /// [`QueueSettings::SCOPE_CHANGE`] after the change; what a command says here counts for nothing.
+            /// From when on [`dedup_scope`](Self::dedup_scope) applies to sends, by the machine's
+            /// clock, if it was changed; until then the former scope applies. `None`: it was never
+            /// changed. The machine sets this, [`QueueSettings::SCOPE_CHANGE`] after the change,
+            /// and ignores the value in a command.
             pub dedup_scope_from: Option<MachineTime>,
         }
 
@@ -48,7 +49,7 @@ macro_rules! settings {
             }
         }
 
-        /// Every setting but [`keyed`](QueueSettings::keyed), which is fixed when a queue is made.
+        /// Every setting except [`keyed`](QueueSettings::keyed), which is fixed when a queue is created.
         pub static SETTINGS: &[Setting] = &[$(
             Setting {
                 get: |settings| settings.$name.value(),
@@ -67,94 +68,94 @@ macro_rules! settings {
 }
 
 settings! {
-    /// What an answered send or settle survives.
+    /// What an answered send or settle survives: nothing, a killed process, a power cut, or the loss of a machine.
     level: Level = Level::Disk, number: 2;
-    /// How long a lease lasts when the receive does not say.
+    /// How long a lease lasts if the receive does not say.
     lease: Millis = 30_000, number: 3,
         kind: Kind::Time { min: 0, max: QueueSettings::LEASE_MAX }, sqs: Some("VisibilityTimeout");
-    /// How long a message waits before its first delivery when it does not say.
+    /// How long a message waits before its first delivery if its send does not say.
     delay: Millis = 0, number: 4,
-        kind: Kind::Time { min: 0, max: TIME_MAX }, sqs: Some("DelaySeconds");
+        kind: Kind::Time { min: 0, max: QueueSettings::DELAY_MAX }, sqs: Some("DelaySeconds");
     /// How long a message is kept.
     retention: Millis = 4 * DAY, number: 5,
-        kind: Kind::Time { min: 1000, max: TIME_MAX }, sqs: Some("MessageRetentionPeriod");
-    /// How long a receive over HTTP waits for a first message when it does not say.
+        kind: Kind::Time { min: 1000, max: QueueSettings::DELAY_MAX }, sqs: Some("MessageRetentionPeriod");
+    /// How long a receive over HTTP waits for a first message if it does not say.
     receive_wait: Millis = 0, number: 6,
         kind: Kind::Time { min: 0, max: 20_000 }, sqs: Some("ReceiveMessageWaitTimeSeconds");
-    /// The largest message, body and headers; what a request may carry limits it too.
+    /// The largest message, body and headers together. The size of a request limits it too.
     message_bytes_max: u32 = 1 << 20, number: 7,
         kind: Kind::Bytes { min: 1, max: 16 << 20 }, sqs: Some("MaximumMessageSize");
     /// How many messages may be in flight.
     in_flight_max: u32 = 120_000, number: 19, kind: Kind::Count { min: 1, max: u32::MAX as u64 };
-    /// Where messages go that are rejected, or that had as many attempts as they may; it is keyed exactly if
-    /// the queue is.
+    /// The queue that gets messages that a consumer rejected or that had all their attempts. It is keyed if the
+    /// queue is, else unkeyed.
     dead_letter: Option<QueueName> = None, number: 13, none: Some("none"), sqs: Some("RedrivePolicy");
     /// How many attempts a message has before it goes to the dead-letter queue, or before the policy `park`
     /// parks its key.
     attempts_max: u16 = 5, number: 15, kind: Kind::Count { min: 1, max: 1000 };
-    /// What a failing message does to its key: it blocks it, is skipped, or parks it.
+    /// What a failing message does to its key: it blocks the key, goes to the dead-letter queue (`skip`), or parks
+    /// the key.
     key_policy: Option<KeyPolicy> = None, number: 14,
         none: Some("skip with a dead-letter queue, else block"), keyed: true;
-    /// Which rules a batch of one key follows. A change holds for the next batch: what is leased of a key
-    /// keeps the rules it was leased under.
+    /// Which rules a batch of one key follows. A change holds for the next batch of a key.
     key_profile: KeyProfile = KeyProfile::Strict, number: 16, keyed: true;
-    /// For how many keys, or groups of an unkeyed queue, messages are numbered key by key. The count of a key
-    /// outlives its messages and takes up to 64 bytes; beyond so many keys the one whose last message came
-    /// longest ago is forgotten and begins at 1 again. 0: messages are not numbered, and what was counted is
-    /// forgotten.
+    /// For how many keys, or groups of an unkeyed queue, the queue numbers messages key by key. It keeps the count
+    /// of a key when the key's messages are gone, in up to 64 bytes. Beyond so many keys it forgets the key whose
+    /// last message came longest ago; that one begins at 1 again. With 0 it numbers nothing and forgets all counts.
     key_sequences_max: u32 = 0, number: 22 | CRITICAL, kind: Kind::Count { min: 0, max: 100_000_000 };
-    /// How many messages the queue may hold, in any state; sends beyond it are refused.
+    /// How many messages the queue may hold, in any state. It refuses sends beyond that.
     quota_messages: Option<u64> = None, number: 17,
-        kind: Kind::Count { min: 1, max: u64::MAX }, none: Some("no limit");
-    /// How many bytes of bodies and headers the queue may hold; sends beyond it are refused.
+        kind: Kind::Count { min: 1, max: MANY }, none: Some("no limit");
+    /// How many bytes of bodies and headers the queue may hold. It refuses sends beyond that.
     quota_bytes: Option<u64> = None, number: 18,
-        kind: Kind::Bytes { min: 1, max: u64::MAX }, none: Some("no limit");
-    /// How long a unique id is remembered after the send that brought it; 0: not at all.
+        kind: Kind::Bytes { min: 1, max: 1 << 60 }, none: Some("no limit");
+    /// How long the queue remembers a unique id after the send that brought it; with 0 not at all.
     dedup_window: Millis = 5 * 60_000, number: 8,
         kind: Kind::Time { min: 0, max: 3653 * DAY }, keyed: true;
-    /// Within what a unique id is unique.
+    /// Whether a unique id is unique in the queue, or in its key.
     dedup_scope: DedupScope = DedupScope::Queue, number: 9, sqs: Some("DeduplicationScope");
     /// Whether a message without a unique id takes the SHA-256 of its body as one; the caller computes it.
     dedup_content: bool = false, number: 10, sqs: Some("ContentBasedDeduplication");
-    /// Memory for remembered unique ids, of which each counts as 64 bytes; when it is used up, sends with a
-    /// unique id are refused and nothing is forgotten early.
+    /// Memory for remembered unique ids, of which each counts as 64 bytes. When it is used up, the queue refuses
+    /// sends with a unique id, and forgets none early.
     dedup_bytes_max: u64 = 256 << 20, number: 11,
         kind: Kind::Bytes { min: 64, max: 1 << 40 }, keyed: true;
-    /// Whether a purge leaves remembered unique ids in place.
+    /// Whether the queue still remembers unique ids after a purge.
     dedup_survives_purge: bool = false, number: 12, keyed: true;
-    /// The queue's oldest unsynced record is never older than this when a sync starts: shorter than the log's
-    /// window, or, for a queue below level `disk`, longer.
+    /// How old the oldest unsynced record of the queue may be when a sync starts. It may be shorter than the log's
+    /// window, and for a queue below level `disk` longer.
     sync_window: Option<Millis> = None, number: 20,
         kind: Kind::Time { min: 1, max: 3_600_000 }, none: Some("as the log");
-    /// With a record of the queue among them, never more records than this are unsynced when a sync starts,
-    /// whosever they are.
+    /// How many records, of all queues, may be unsynced when a sync starts, if one of them is of this queue.
     sync_records: Option<u64> = None, number: 21,
-        kind: Kind::Count { min: 1, max: u64::MAX }, none: Some("as the log");
+        kind: Kind::Count { min: 1, max: MANY }, none: Some("as the log");
 }
 
 const DAY: Millis = 24 * 3600 * 1000;
 
-/// The longest time that is kept with a message, in 48 bits.
-pub(crate) const TIME_MAX: Millis = (1 << 48) - 1;
+const _: () = assert!(QueueSettings::DELAY_MAX < 1 << 48);
 
-/// How long records may stay unsynced that were answered below [`Level::Disk`]: whatever comes first
-/// starts a sync.
+/// More than a shard ever holds, and exact as a number of JSON in every language.
+const MANY: u64 = 1_000_000_000_000_000;
+const _: () = assert!(MANY < 1 << 53);
+
+/// How long records that were answered below [`Level::Disk`] may stay unsynced. The limit that is
+/// reached first starts a sync.
 ///
-/// A queue below `Disk` may have a shorter window than the log's, or a longer one; a queue at `Disk` only a
-/// shorter one, for what it writes below that level. Queues share a log, so the shortest of what is
-/// unsynced holds, and one sync serves all.
+/// A queue below `Disk` may have a shorter or a longer window than the log's. A queue at `Disk` may
+/// only have a shorter one, for what it writes below that level. Queues share a log, so the
+/// shortest window among the unsynced records applies, and one sync serves all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SyncWindow {
-    /// The queue's oldest is never older than this when a sync starts. 1 ms to 1 h; default: as the
-    /// log.
+    /// The oldest age of the queue's records when a sync starts. 1 ms to 1 h; default: the log's.
     pub after: Option<Millis>,
-    /// With one of the queue's among them, never more records than this, whosever they are, are
-    /// unsynced when a sync starts. 1 or more; default: as the log.
+    /// The most unsynced records, of any queue, when a sync starts, if one of them is this queue's.
+    /// 1 or more; default: the log's.
     pub records: Option<u64>,
 }
 
 impl SyncWindow {
-    /// The one that holds where both are asked for.
+    /// The window that applies if both are asked for.
     #[must_use]
     pub fn shorter(self, other: Self) -> Self {
         fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
@@ -166,7 +167,7 @@ impl SyncWindow {
         }
     }
 
-    /// This one where it says something, else the other.
+    /// This window where it has a limit, else the other.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             after: self.after.or(other.after),
@@ -174,7 +175,7 @@ impl SyncWindow {
         }
     }
 
-    /// The one that holds where either is enough.
+    /// The window that applies if either one is enough.
     pub(crate) fn longer(self, other: Self) -> Self {
         Self {
             after: self.after.max(other.after),
@@ -183,16 +184,16 @@ impl SyncWindow {
     }
 }
 
-/// What a message costs the machine in heap memory at most, in bytes, just after its tables have grown:
-/// 96 for a message, 200 for a key that no other message has, 64 for a lease or a delay.
+/// The most heap memory that a message needs in the machine, in bytes, just after its tables have
+/// grown: 96 for the message, 200 for a key that no other message has, 64 for a lease or a delay.
 const MESSAGE_MEMORY_MAX: u64 = 96 + 200 + 64;
 
-/// What the count of a key's messages costs.
+/// The memory for the count of a key's messages.
 const KEY_SEQUENCE_MEMORY_MAX: u64 = 64;
 
 impl QueueSettings {
-    /// What a queue made over HTTP has unless it is told otherwise: its batches follow Amazon's rules, since
-    /// its consumers may well use the SQS API.
+    /// The default settings of a queue that is created over HTTP: its batches follow Amazon's
+    /// rules, because its consumers may use the SQS API.
     #[must_use]
     pub fn over_http(keyed: bool) -> Self {
         Self {
@@ -202,8 +203,8 @@ impl QueueSettings {
         }
     }
 
-    /// Whether a queue with these settings is what somebody wants who gives those: all but
-    /// [`dedup_scope_from`](Self::dedup_scope_from), which nobody gives, is equal.
+    /// Whether a queue with these settings satisfies a caller who gives those: all except
+    /// [`dedup_scope_from`](Self::dedup_scope_from), which no caller gives, are equal.
     #[must_use]
     pub fn is_what_asks(&self, given: &Self) -> bool {
         let mut given = given.clone();
@@ -211,14 +212,18 @@ impl QueueSettings {
         *self == given
     }
 
-    /// The longest lease, also with all it is extended by: 12 h from when it was given (as SQS has it).
+    /// The longest lease, including all its extensions: 12 h from when it was given (as in SQS).
     pub const LEASE_MAX: Millis = 12 * 3600 * 1000;
 
-    /// How much heap memory the machine may need for the queue, in bytes: full to its quota with messages
-    /// that each have a key of their own and a lease or a delay, and with all the unique ids and key
-    /// sequences it may remember. `None` without a limit of messages.
+    /// The longest delay of a message, its own or its queue's: longer than anybody waits, and short enough for the
+    /// 48 bits that a time has which is kept with a message.
+    pub const DELAY_MAX: Millis = 3_000_000 * DAY;
+
+    /// How much heap memory the machine may need for the queue, in bytes: full to its quota with
+    /// messages that each have their own key and a lease or a delay, and with all the unique ids
+    /// and key sequences that it may remember. `None` without a limit of messages.
     ///
-    /// Sends are held to the quota; what is moved into the queue as dead letters comes on top.
+    /// Only sends are bound by the quota; dead letters that are moved into the queue come on top.
     #[must_use]
     pub fn memory_bytes_max(&self) -> Option<u64> {
         let messages = self.quota_messages?;
@@ -227,8 +232,9 @@ impl QueueSettings {
         Some(bytes.saturating_add(self.unique_ids_bytes_max() + key_sequences))
     }
 
-    /// What a message's place in the queue of that name goes by: the key of a keyed queue, the group of an
-    /// unkeyed one. Neither is taken for the other, so that nobody believes in an order that is not kept.
+    /// The key or group that determines a message's place in the queue with that name: the key in a
+    /// keyed queue, the group in an unkeyed one. Neither is used for the other, so that nobody
+    /// expects an order that is not kept.
     ///
     /// # Errors
     /// [`Rejection::KeyNotTaken`] and [`Rejection::GroupNotTaken`].
@@ -256,8 +262,8 @@ impl QueueSettings {
         }
     }
 
-    /// What a power cut may take of what the queue answered below [`Level::Disk`], where that is not the same
-    /// as the log's.
+    /// The window in which a power cut may take what the queue answered below [`Level::Disk`],
+    /// where it differs from the log's.
     #[must_use]
     pub fn unsynced_max(&self) -> SyncWindow {
         SyncWindow {
@@ -266,11 +272,11 @@ impl QueueSettings {
         }
     }
 
-    /// Whether the queue of that name may have these settings in place of those of `before`, as far as that
-    /// does not depend on other queues.
+    /// Whether the queue with that name may have these settings in place of `before`, without
+    /// checking other queues.
     ///
     /// # Errors
-    /// The first thing that is wrong with them.
+    /// The first problem with them.
     pub fn check(&self, name: &QueueName, before: Option<&Self>) -> Result<(), SettingsError> {
         for setting in SETTINGS {
             setting.check(&setting.get(self))?;
@@ -292,11 +298,11 @@ impl QueueSettings {
         }
     }
 
-    /// How long after a change of [`dedup_scope`](Self::dedup_scope) sends go on under the former one, as at
-    /// AWS, where a change takes up to 60 s to reach all of the service.
+    /// How long after a change of [`dedup_scope`](Self::dedup_scope) the former scope still applies
+    /// to sends. At AWS, a change takes up to 60 s to reach the whole service.
     pub const SCOPE_CHANGE: Millis = 60_000;
 
-    /// Within what the id of a message is unique that is sent now.
+    /// The scope that applies to a message that is sent now.
     pub(crate) fn dedup_scope_at(&self, now: MachineTime) -> DedupScope {
         match self.dedup_scope_from {
             Some(from) if now < from => self.dedup_scope.other(),
@@ -304,12 +310,12 @@ impl QueueSettings {
         }
     }
 
-    /// Takes the place of other settings of the queue.
+    /// Replaces other settings of the queue.
     pub(crate) fn follow(&mut self, before: &Self, now: MachineTime) {
         self.dedup_scope_from = if self.dedup_scope == before.dedup_scope {
             before.dedup_scope_from
         } else if self.dedup_scope == before.dedup_scope_at(now) {
-            // A change that did not hold yet was taken back.
+            // A change that did not apply yet was taken back.
             Some(now)
         } else {
             Some(now.plus(Self::SCOPE_CHANGE))
@@ -321,32 +327,38 @@ impl QueueSettings {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
-    /// A value is of another kind, or out of bounds.
+    /// A value has another type, or is out of bounds.
     #[error("{setting} must be {allowed}, not {value}")]
     NotAllowed {
         setting: &'static str,
-        /// What was given, as people write it.
+        /// The value as people write it.
         value: String,
-        /// What values there are, in words.
+        /// The allowed values, in words.
         allowed: String,
     },
-    /// `skip` needs somewhere to put the message.
-    #[error("key_policy skip needs a dead-letter queue: set one, or use block or park")]
+    /// `skip` needs a dead-letter queue.
+    #[error(
+        "key_policy skip needs a dead-letter queue: set dead_letter, or use key_policy block or park"
+    )]
     SkipWithoutDeadLetter,
     /// Only a keyed queue has keys to park or to list.
     #[error("{what} needs a keyed queue")]
     NeedsKeys { what: &'static str },
     /// `keyed` cannot change after creation.
-    #[error("whether a queue is keyed is fixed when it is created")]
+    #[error(
+        "keyed cannot change after creation: create another queue, and end its name in .fifo if it is to be keyed"
+    )]
     KeyedIsFixed,
     /// A queue cannot be its own dead-letter queue.
-    #[error("a queue cannot be its own dead-letter queue")]
+    #[error("a queue cannot be its own dead-letter queue: name another one, or none")]
     OwnDeadLetter,
     /// The dead-letter queue is missing.
-    #[error("dead-letter queue {queue} does not exist")]
+    #[error("dead-letter queue {queue} does not exist: create it first")]
     DeadLetterMissing { queue: QueueName },
     /// The dead-letter queue is keyed and the queue is not, or the other way round.
-    #[error("dead-letter queue {queue} must be keyed exactly if the queue is")]
+    #[error(
+        "queue {queue} is of the other kind: both must be keyed (their names end in .fifo), or neither"
+    )]
     DeadLetterKind { queue: QueueName },
 }
 
@@ -373,7 +385,7 @@ mod tests {
 
     #[test]
     fn every_setting_has_a_name_and_a_number_of_its_own() {
-        // 1 and 127 stand for `keyed` and `dedup_scope_from`, which are no rows.
+        // 1 and 127 are the numbers of `keyed` and `dedup_scope_from`, which are no rows.
         let mut numbers = BTreeSet::from([0, 1, 127]);
         let mut names = BTreeSet::new();
         for setting in SETTINGS {
@@ -436,7 +448,16 @@ mod tests {
         let quota = Setting::named("quota_bytes").unwrap();
         assert_eq!(
             quota.parse("0B").unwrap_err().to_string(),
-            "quota_bytes must be a size, 1B or more, not 0B"
+            "quota_bytes must be a size from 1B to 1048576TiB, not 0B"
+        );
+        assert_eq!(
+            quota.parse("64").unwrap_err().to_string(),
+            "quota_bytes must be a size from 1B to 1048576TiB, not 64: write 64B"
+        );
+        let delay = Setting::named("delay").unwrap();
+        assert_eq!(
+            delay.parse("5").unwrap_err().to_string(),
+            "delay must be a time from 0s to 3000000d, not 5: write 5s"
         );
         let level = Setting::named("level").unwrap();
         assert_eq!(

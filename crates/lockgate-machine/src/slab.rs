@@ -1,13 +1,12 @@
 //! A paged slab: values at stable small indexes, in pages that are never copied.
 //!
-//! A `Vec` of ten million entries doubles by copying all of them while callers wait, and for that
-//! moment it holds both copies. Here growing allocates one page. A page whose last value was removed
-//! is given back, so a drained backlog frees its memory.
+//! A `Vec` of ten million entries grows by copying all of them while callers wait, and for that
+//! moment it holds both copies. Here, growing allocates one page. A page whose last value was
+//! removed is freed, so a drained backlog frees its memory.
 //!
-//! Pages are also what a snapshot shares with the machine: [`Slab::share`] gives a second slab of
-//! the same pages, and whoever changes a page first copies what it changes of it, see
-//! [`Slots`]. While nothing is shared a change costs one look at a tag that stands beside the page's
-//! address; no counter is touched.
+//! A snapshot shares pages with the machine: [`Slab::share`] returns a second slab with the same pages, and a
+//! slab that changes a page first copies the changed part, see [`Slots`]. While nothing is shared, a change
+//! costs one check of a tag next to the page's address; no counter is touched.
 
 mod image;
 mod slots;
@@ -20,52 +19,52 @@ use std::{
 
 use slots::Slots;
 
-/// No index: the end of a list threaded through a slab.
+/// No index: the end of a list through a slab.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// Bytes of a page at most: what growing allocates at once.
+/// The most bytes of a page, which growing allocates at once.
 const PAGE_BYTES_MAX: usize = 32 << 10;
 
-/// How many changes it takes until another page is mended, which may take as long as all of them.
+/// How many changes it takes until another page is mended; mending may take as long as all of them.
 const CHANGES_PER_MEND: u32 = 32;
 
-/// Slots the very first page starts with; it alone grows by copying, so that a machine with three
-/// messages is small.
+/// Slots of the first page at the start. Only this page grows by copying, so that a machine with
+/// three messages is small.
 const FIRST_PAGE_SLOTS: u32 = if cfg!(test) { 2 } else { 8 };
 
 /// Values of one type at `u32` indexes that stay the same until the value is removed.
 ///
-/// `PAGE` is how many slots a page has: a power of two, at most 512, and less for values that would
-/// make a page larger than 32 KiB. Images have pages of as many rows, so it is part of their format.
+/// `PAGE` is the number of slots of a page: a power of two, at most 512, and less for values that would make
+/// a page larger than 32 KiB. An image's pages have as many rows, so this is part of its format.
 ///
-/// Insert, remove and access are O(1). A slot is as large as its value if the value's type has a
-/// spare bit pattern (a `bool`, an enum, a [`Link`]), else eight bytes larger: assert it.
+/// Insert, remove and access are O(1). A slot has the size of its value if the value's type has a spare bit
+/// pattern (a `bool`, an enum, a [`Link`]), else eight bytes more: assert that it has one.
 #[derive(Clone, Debug)]
 pub(crate) struct Slab<T, const PAGE: u32 = 512> {
     pages: Vec<Page<T>>,
-    /// Every page that has a free slot, once. The last one is filled next.
+    /// Every page with a free slot, once. The last one is filled next.
     open: Vec<u32>,
-    /// The memory of the page emptied last, so that a value that comes and goes at a page's edge
-    /// does not allocate every time.
+    /// The memory of the page that was emptied last, so that a value that comes and goes at a
+    /// page's edge does not allocate each time.
     spare: Vec<Slot<T>>,
-    /// Pages that were patched while somebody else had them, and some that no longer are.
+    /// Pages that were patched while shared; some may not be shared any more.
     patched: Vec<usize>,
-    /// Changes since one of them was last looked at.
+    /// Changes since one of them was last checked.
     changes: u32,
     len: u32,
 }
 
 /// An index into a slab, or none, in four bytes. Unlike a bare `u32` it leaves one bit pattern
-/// free, in which [`Slab`] keeps whether a slot is in use.
+/// free, with which [`Slab`] marks a free slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Link(NonZeroU32);
 
-/// A stretch of slots that is allocated, shared and given back as one.
+/// A group of slots that is allocated, shared and freed together.
 #[derive(Clone, Debug)]
 pub(crate) struct Page<T> {
-    /// Slots used so far, or none if the page was given back.
+    /// The slots used so far; empty if the page was freed.
     slots: Slots<T>,
-    /// First of the page's list of freed slots.
+    /// The first of the page's list of freed slots.
     free: u32,
     used: u32,
 }
@@ -99,7 +98,7 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
         if cfg!(test) { 32 } else { PAGE }
     };
 
-    /// Puts a value in and returns its index.
+    /// Adds a value and returns its index.
     ///
     /// # Panics
     /// Beyond 2^32 - 512 values, which the machine's limits exclude.
@@ -136,10 +135,10 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
         number * Self::PAGE_SLOTS + slot
     }
 
-    /// Takes a value out; its index may be given to another one.
+    /// Removes a value; its index may be used again.
     ///
     /// # Panics
-    /// If there is none at the index.
+    /// If there is no value at the index.
     pub(crate) fn remove(&mut self, index: u32) -> T {
         let (number, slot) = Self::split(index);
         let freed = Slot::Free(self.pages[number].free);
@@ -190,7 +189,7 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
         }
     }
 
-    /// A slot, to change it. Now and then mends a page on the way, if one waits for that.
+    /// A slot, to change it. Now and then mends a patched page on the way.
     fn slot_mut(&mut self, page: usize, slot: usize) -> Option<&mut Slot<T>> {
         if !self.patched.is_empty() {
             self.mend_now_and_then();
@@ -202,8 +201,8 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
         slots.get_mut(slot)
     }
 
-    /// Every so many changes, puts one of the patched pages together whose base nobody else has any
-    /// more: all are soon as they were before they were shared, and nobody waits for many.
+    /// Every so many changes, mends one of the patched pages that are not shared any more. So all
+    /// pages are soon whole again, and no call waits for many of them.
     #[cold]
     #[inline(never)]
     fn mend_now_and_then(&mut self) {
@@ -220,7 +219,7 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
         }
     }
 
-    /// Above every index in use.
+    /// An index above every used one.
     pub(crate) fn end(&self) -> u32 {
         u32::try_from(self.pages.len())
             .map_or(u32::MAX, |pages| pages.saturating_mul(Self::PAGE_SLOTS))
@@ -270,7 +269,7 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
         })
     }
 
-    /// Heap memory held, in bytes, without what the values themselves own. Walks the list of pages.
+    /// Heap memory in bytes, without what the values own. Walks the list of pages.
     pub(crate) fn bytes(&self) -> usize {
         let slots: usize = self.pages.iter().map(|page| page.slots.bytes()).sum();
         slots
@@ -280,8 +279,8 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
             + self.patched.capacity() * size_of::<usize>()
     }
 
-    /// A second slab of the same values: whoever of the two changes a page copies it first. Takes
-    /// time by the number of pages, not of values.
+    /// A second slab with the same values. The slab that changes a page copies it first. Takes time
+    /// in the number of pages, not of values.
     pub(crate) fn share(&mut self) -> Self {
         self.patched = Vec::new();
         for page in &mut self.pages {
@@ -297,8 +296,7 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
         }
     }
 
-    /// A second slab with a copy of each value at the same index, for values that have slabs of
-    /// their own.
+    /// A second slab with a copy of each value at the same index, for values that own slabs themselves.
     pub(crate) fn copy_with(&mut self, mut copy: impl FnMut(&mut T) -> T) -> Self {
         let mut copies = Self {
             open: self.open.clone(),
@@ -339,7 +337,7 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
         )
     }
 
-    /// Makes room in a page that has none: whole, but for the first page of a slab.
+    /// Makes room in a page without any: a whole page, except for the first page of a slab.
     fn grow(slots: &mut Vec<Slot<T>>, spare: &mut Vec<Slot<T>>, first_page: bool) {
         if slots.is_empty() && spare.capacity() > 0 {
             *slots = mem::take(spare);
@@ -374,12 +372,12 @@ impl<T: Clone, const PAGE: u32> IndexMut<u32> for Slab<T, PAGE> {
 impl Link {
     pub(crate) const NONE: Self = Self(NonZeroU32::MAX);
 
-    /// To the value at `index`.
+    /// A link to the value at `index`.
     pub(crate) fn to(index: u32) -> Self {
         Self(NonZeroU32::MIN.saturating_add(index))
     }
 
-    /// From the index, or [`NONE`].
+    /// A link from an index or [`NONE`].
     pub(crate) fn from_bits(index: u32) -> Self {
         match index {
             NONE => Self::NONE,
@@ -433,7 +431,7 @@ mod tests {
         for value in 0..1000_u64 {
             slab.insert(value);
             let bytes = slab.bytes();
-            // The list of pages may double too: 40 bytes a page.
+            // The list of pages may double too, with 40 bytes a page.
             assert!(bytes - before <= page + 64 * 128, "{before} to {bytes}");
             before = bytes;
         }
@@ -474,7 +472,7 @@ mod tests {
         }
     }
 
-    /// Where each value stands in memory.
+    /// The address of each value.
     fn addresses<T: Clone>(slab: &Slab<T>) -> Vec<*const T> {
         slab.iter().map(|(_, value)| ptr::from_ref(value)).collect()
     }

@@ -1,12 +1,12 @@
 //! Hash indexes over slabs, and the hashes for them.
 //!
-//! A [`Table`] holds `u32` slab indexes; what they hash to and compare with is asked of the caller,
-//! so an entry costs 5.3 bytes and its share of free room.
+//! A [`Table`] holds `u32` slab indexes. The caller computes their hashes and compares them, so an
+//! entry costs 5.3 bytes and its share of free room.
 
-/// How many parts a large table has. One part at a time is rehashed when it grows.
+/// The parts of a large table. When it grows, one part at a time is rehashed.
 const SHARDS: usize = 256;
 
-/// Entries above which a table is split into parts; below, one part is smaller and never slow.
+/// A table with more entries is split into parts; below, a single part is smaller and fast enough.
 const SPLIT_ABOVE: usize = if cfg!(test) { 64 } else { 2048 };
 
 /// Entries in a bucket.
@@ -14,27 +14,27 @@ const SLOTS: usize = 12;
 
 /// A hash index of `u32` values.
 ///
-/// One hash table of ten million entries stops everybody for the second in which it doubles. This
-/// one is split into 256 parts that grow one by one (as extendible hashing does; Fagin et al. 1979,
-/// with a fixed directory), so an insert moves at most 1/256 of the entries. Just after all parts
-/// have grown an entry takes 11.9 bytes.
+/// A single hash table of ten million entries would stop all callers for the second in which it
+/// doubles. This one is split into 256 parts that grow one by one (as extendible hashing does;
+/// Fagin et al. 1979, with a fixed directory), so an insert moves at most 1/256 of the entries.
+/// Just after all parts have grown, an entry takes 11.9 bytes.
 ///
-/// Beside a large backlog a lookup costs what it waits for memory. Tags and values of a part's
-/// entries therefore stand together in buckets of one cache line: nearly every lookup waits once,
-/// and [`prefetch`](Self::prefetch) lets many of them wait at the same time.
+/// With a large backlog the cost of a lookup is its waits for memory. So the tags and values of a
+/// part's entries are together in buckets of one cache line: nearly every lookup waits once, and
+/// [`prefetch`](Self::prefetch) lets many lookups wait at the same time.
 ///
-/// Nothing iterates over a table, so the order of hashes can never show in the machine's behaviour.
+/// Nothing iterates over a table, so the order of hashes cannot affect the machine's behaviour.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
-    /// None, one, or `SHARDS`.
+    /// No part, one, or `SHARDS`.
     shards: Vec<Shard>,
     len: usize,
-    /// The part that [`shrink`](Self::shrink) looks at next.
+    /// The part that [`shrink`](Self::shrink) checks next.
     next_to_shrink: usize,
 }
 
-/// A part of a table: buckets, as many as a power of two. An entry stands in the bucket that its
-/// hash names or, while that is full, in the first one behind with room.
+/// A part of a table: buckets, whose number is a power of two. An entry is in the bucket that its
+/// hash selects or, if that is full, in the first later one with room.
 #[derive(Clone, Debug)]
 struct Shard {
     buckets: Box<[Bucket]>,
@@ -44,10 +44,10 @@ struct Shard {
 #[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 struct Bucket {
-    /// What is kept of each entry's hash; 0: the slot is free.
+    /// A part of each entry's hash; 0: the slot is free.
     tags: [u8; SLOTS],
-    /// Entries that found this bucket full and stand behind it: a search ends where there are none
-    /// (as in Folly's F14; Bronson and Shi 2019).
+    /// Entries that found this bucket full and are in a later one: a search ends at a bucket
+    /// without any (as in Folly's F14; Bronson and Shi 2019).
     passed: u32,
     values: [u32; SLOTS],
 }
@@ -55,14 +55,14 @@ struct Bucket {
 const _: () = assert!(size_of::<Bucket>() == 64);
 
 impl Table {
-    /// A table of these values, each with its hash and given once, which are about `len`.
+    /// A table of these values, about `len` of them, each with its hash and given once.
     ///
-    /// A large one is filled part by part, each while it is in the processor's cache: as values come,
-    /// each would wait for another part.
+    /// Fills a large table part by part, each while it is in the processor's cache. In the order of
+    /// the values, each insert would wait for another part.
     pub(crate) fn of(len: usize, values: impl Iterator<Item = (u64, u32)>) -> Self {
         let mut table = Self::default();
         let parts = if len > SPLIT_ABOVE { SHARDS } else { 1 };
-        // Hashes fall into parts evenly, but not quite.
+        // Hashes are distributed over the parts nearly evenly.
         let room = len / parts + len / parts / 8;
         let mut sorted: Vec<_> = (0..parts).map(|_| Vec::with_capacity(room)).collect();
         for (hash, value) in values {
@@ -82,7 +82,7 @@ impl Table {
         table
     }
 
-    /// Adds a value that is not in the table. `rehash` gives the hash of a value in the table.
+    /// Adds a value that is not in the table. `rehash` computes the hash of a value in the table.
     pub(crate) fn insert(&mut self, hash: u64, value: u32, rehash: impl Fn(u32) -> u64) {
         if self.shards.is_empty() {
             self.shards.push(Shard::with_room_for(0));
@@ -105,7 +105,7 @@ impl Table {
         Some(shard.buckets[bucket].values[slot])
     }
 
-    /// Takes out the value with this hash for which `eq` holds.
+    /// Removes the value with this hash for which `eq` holds.
     pub(crate) fn remove(&mut self, hash: u64, eq: impl FnMut(u32) -> bool) -> Option<u32> {
         let number = self.shard(hash);
         let shard = self.shards.get_mut(number)?;
@@ -114,8 +114,8 @@ impl Table {
         Some(shard.remove(hash, bucket, slot))
     }
 
-    /// Reads where a [`find`](Self::find) of this hash will begin, and nothing that depends on it: a
-    /// processor goes on to the next one while this one waits for memory.
+    /// Reads the first place that a [`find`](Self::find) of this hash needs, and nothing that
+    /// depends on it, so a processor can start the next read while this one waits for memory.
     pub(crate) fn prefetch(&self, hash: u64) -> u32 {
         self.shards
             .get(self.shard(hash))
@@ -132,8 +132,8 @@ impl Table {
         self.len == 0
     }
 
-    /// Gives memory back after many removals: looks at one part, and halves it if less than an
-    /// eighth is in use. To be called now and then; 256 calls look at all of a table.
+    /// Frees memory after many removals: checks one part, and halves it if less than an eighth is
+    /// used. Call it now and then; 256 calls check the whole table.
     pub(crate) fn shrink(&mut self, rehash: impl Fn(u32) -> u64) {
         if self.len == 0 {
             self.shards = Vec::new();
@@ -152,8 +152,8 @@ impl Table {
         buckets * size_of::<Bucket>() + self.shards.capacity() * size_of::<Shard>()
     }
 
-    /// Which part a hash belongs to. Within a part the lowest bits choose the bucket and the highest
-    /// ones are the tag; bits in between keep both useful there.
+    /// The part of a hash. Within a part the lowest bits select the bucket and the highest ones are
+    /// the tag; this uses bits in between, so that both stay useful.
     fn shard(&self, hash: u64) -> usize {
         shard_of(hash, self.shards.len())
     }
@@ -190,7 +190,7 @@ impl Shard {
         }
     }
 
-    /// Entries above which it grows.
+    /// The part grows when it has more entries.
     fn len_max(&self) -> usize {
         len_max(self.buckets.len())
     }
@@ -229,7 +229,7 @@ impl Shard {
         None
     }
 
-    /// Takes out an entry of that hash, which was found in that place.
+    /// Removes an entry with that hash, which was found at that place.
     fn remove(&mut self, hash: u64, found: usize, slot: usize) -> u32 {
         let mut at = self.home(hash);
         while at != found {
@@ -256,7 +256,7 @@ impl Shard {
         })
     }
 
-    /// The bucket that the hash names.
+    /// The bucket that the hash selects.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "only the lowest bits are wanted"
@@ -271,15 +271,15 @@ impl Shard {
 }
 
 impl Bucket {
-    /// The slots that may have this tag; all that do, and rarely another one.
+    /// The slots that may have this tag: all that have it, and rarely another one.
     ///
-    /// Compares eight tags at once: what is zero in the exclusive or is where they are equal, and
-    /// the lowest of these is found exactly ("has zero byte", Mycroft 1987).
+    /// Compares eight tags at once: a zero byte in the exclusive or marks an equal tag, and the
+    /// lowest of these is found exactly ("has zero byte", Mycroft 1987).
     fn candidates(&self, tag: u8) -> impl Iterator<Item = usize> {
         const LOW: u128 = u128::from_ne_bytes([1; 16]);
         let mut bytes = [0; 16];
         bytes[..SLOTS].copy_from_slice(&self.tags);
-        // What is behind the tags never equals one, since a tag is not 0.
+        // The bytes behind the tags never match, because a tag is not 0.
         let differences = u128::from_le_bytes(bytes) ^ (LOW * u128::from(tag));
         let mut zeros = differences.wrapping_sub(LOW) & !differences & (LOW << 7);
         std::iter::from_fn(move || {
@@ -298,23 +298,23 @@ fn shard_of(hash: u64, shards: usize) -> usize {
     }
 }
 
-/// Nine in ten slots: fuller, and more entries than not stand behind their bucket.
+/// Nine tenths of the slots: in a fuller part, most entries would be in a later bucket than their own.
 fn len_max(buckets: usize) -> usize {
     buckets * SLOTS * 9 / 10
 }
 
-/// What a bucket keeps of a hash: never 0.
+/// The part of a hash that a bucket keeps: never 0.
 fn tag(hash: u64) -> u8 {
     hash.to_le_bytes()[7].max(1)
 }
 
-/// The secret under which a shard hashes what users choose.
+/// The secret seed under which a shard hashes texts from users.
 ///
-/// Keys and unique ids come from outside. With a known hash function somebody could choose a
-/// million keys that fall into one slot and stop the shard; with a secret seed they cannot know
-/// which do. The seed comes from the shard's own [`secret`](crate::Machine::secret), so a shard
-/// hashes alike on every replay and two shards differ. A table must be asked with the seed it was
-/// filled with.
+/// Keys and unique ids come from outside. With a known hash function an attacker could choose a
+/// million keys with the same slot and so stop the shard; with a secret seed nobody knows which
+/// keys collide. The seed comes from the shard's own [`secret`](crate::Machine::secret), so a shard
+/// computes the same hashes on every replay, and two shards compute different ones. A table must be
+/// used with the seed that it was filled with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HashSeed {
     k0: u64,
@@ -322,8 +322,8 @@ pub(crate) struct HashSeed {
 }
 
 impl HashSeed {
-    /// The seed of the shard with this secret. A hash of it, because the secret itself signs
-    /// receipts and no function of its plain bytes should be observable, not even through timing.
+    /// The seed of the shard with this secret: a hash of the secret. The secret itself signs
+    /// receipts, and no function of its plain bytes should be observable, not even through timing.
     pub(crate) fn from_secret(secret: &[u8; 32]) -> Self {
         use sha2::Digest;
         let digest = sha2::Sha256::new()
@@ -337,15 +337,15 @@ impl HashSeed {
     }
 }
 
-/// The hash of bytes that users chose: SipHash-1-3 (Aumasson and Bernstein 2012), the function made
-/// against exactly this flooding; with one and three rounds, as Rust's own maps have it.
+/// The hash of bytes from users: SipHash-1-3 (Aumasson and Bernstein 2012), which was made against
+/// such attacks; with one and three rounds, as in Rust's own maps.
 pub(crate) fn hash_bytes(seed: HashSeed, bytes: &[u8]) -> u64 {
     let mut state = SipState::new(seed);
     let mut words = bytes.chunks_exact(8);
     for eight in &mut words {
         state.absorb(word(eight));
     }
-    // The last word holds what is left and, in its highest byte, the length.
+    // The last word holds the remaining bytes and, in its highest byte, the length.
     let tail = words.remainder();
     let mut last = [0; 8];
     last[..tail.len()].copy_from_slice(tail);
@@ -362,7 +362,7 @@ pub(crate) fn hash_pair(outer: u32, inner: u64) -> u64 {
     mix(mix(u64::from(outer).wrapping_add(0x9e37_79b9_7f4a_7c15)) ^ inner)
 }
 
-/// Spreads bits over all of a word; no two words become one.
+/// Spreads bits over the whole word; different words stay different.
 pub(crate) fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -431,7 +431,7 @@ mod tests {
             let mut table = Table::of(len as usize, (0..len).map(|value| (hash(value), value)));
             assert_eq!(table.len(), len as usize);
             assert_eq!(table.bytes() == 0, len == 0);
-            // It goes on growing and shrinking.
+            // It can still grow and shrink.
             for value in len..2 * len + 1 {
                 table.insert(hash(value), value, hash);
             }
@@ -484,7 +484,7 @@ mod tests {
             }
         }
         let near = |counts: &[i32], mean: i32| {
-            // Six standard deviations of a fair throw.
+            // Six standard deviations of a uniform distribution.
             let bound = 6.0 * f64::from(mean).sqrt();
             assert!(counts.iter().all(|&n| f64::from((n - mean).abs()) < bound));
         };
@@ -539,7 +539,7 @@ mod tests {
             steps in prop::collection::vec((any::<bool>(), 0..200_u32), 0..600),
             weak in any::<bool>(),
         ) {
-            // A hash with three values makes every probe a collision.
+            // With a hash of three values, every lookup meets collisions.
             let hash = |value: u32| if weak { u64::from(value % 3) } else { hash_pair(0, value.into()) };
             let mut table = Table::default();
             let mut set = std::collections::BTreeSet::new();

@@ -2,22 +2,22 @@
 //!
 //! Source: G. Varghese and T. Lauck, "Hashed and Hierarchical Timing Wheels", 1987, scheme 7. Level
 //! 0 has a slot for each of the 256 milliseconds of the cursor's block, level 1 a slot for each of
-//! the 256 blocks around it, and so on; eight levels hold every `u64`. When the cursor enters a
-//! slot above level 0, the timers in it are spread over the levels below, so a timer moves at most
-//! seven times in its life (one that is less than a minute away at most once) and inserting,
-//! removing and firing are O(1) amortised.
+//! the 256 blocks around it, and so on; eight levels cover every `u64`. When the cursor enters a
+//! slot above level 0, the slot's timers are spread over the levels below. So a timer moves at most
+//! seven times in its life (at most once if it is less than a minute away), and inserting, removing
+//! and firing are O(1) amortised.
 //!
-//! What the paper leaves open and this wheel settles:
-//! - *Order.* Timers fire strictly by (deadline, order). A timer whose millisecond the cursor has
-//!   reached joins the list of open ones if it comes behind the last of them, as nearly all do, or
-//!   else an ordered map beside it.
-//! - *Bounded steps.* A slot may hold every timer there is. [`Wheel::prepare`] moves so many of them at
-//!   a time, and what is ready by then can be fired without moving another.
-//! - *A clock that steps back.* The cursor never does. A timer whose deadline the cursor has passed
-//!   is kept in the ordered map until its time has come; only timers in it cost O(log n).
-//! - *Waking.* Spreading a slot changes nothing anybody sees, but it is work, and it must happen
-//!   when time reaches the slot. [`Wheel::next_deadline`] therefore may name the start of a slot,
-//!   which is a lower bound of the true deadline, exact within 256 ms of the cursor.
+//! The paper leaves these points open:
+//! - *Order.* Timers fire strictly by (deadline, order). When the cursor reaches a timer's
+//!   millisecond, the timer joins the list of open timers if it comes behind the last of them, as
+//!   nearly all do, and otherwise an ordered map next to the list.
+//! - *Bounded steps.* A slot may hold all timers. [`Wheel::prepare`] moves a bounded number of them
+//!   at a time, and the ones that are then ready can be fired without moving others.
+//! - *A clock that steps back.* The cursor never goes back. A timer whose deadline the cursor has
+//!   passed stays in the ordered map until its time has come; only timers in the map cost O(log n).
+//! - *Waking.* Spreading a slot has no visible effect, but it is work that must happen when time
+//!   reaches the slot. So [`Wheel::next_deadline`] may return the start of a slot, which is a lower
+//!   bound of the true deadline, exact within 256 ms of the cursor.
 
 mod image;
 
@@ -25,7 +25,7 @@ use std::collections::BTreeMap;
 
 use crate::slab::{NONE, Slab};
 
-/// Slots of a level, and the bits of a deadline that choose among them.
+/// Slots of a level. [`SLOT_BITS`] bits of a deadline select one of them.
 const SLOTS: usize = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = u8::BITS;
 
@@ -33,34 +33,42 @@ const SLOT_BITS: u32 = u8::BITS;
 #[derive(Clone, Debug)]
 pub(crate) struct Wheel {
     nodes: Slab<Node>,
-    /// Up to the highest level ever used.
+    /// Up to the highest level that was ever used.
     levels: Vec<Level>,
-    /// Every timer in `levels` is later than this, and every slot that starts at or before it has
+    /// Every timer in `levels` is later than this, and every slot that starts at or before this has
     /// been entered.
     cursor: u64,
-    /// First of the timers of the slot entered last that have still to be moved to where they belong;
-    /// none of them is before the cursor.
+    /// The first timer of the slot entered last that must still be moved to its place; none of
+    /// these timers is before the cursor.
     entering: u32,
-    /// First of the timers that the cursor has reached, sorted by deadline and order; the rest follow
-    /// through `next`.
+    /// The first of the timers that the cursor has reached, sorted by deadline and order; `next`
+    /// links the others.
     open: u32,
     open_count: usize,
-    /// Timers that were inserted when the cursor had reached their deadline already, or came to it out
+    /// Timers whose deadline the cursor had reached when they were inserted, or that it reached out
     /// of order, by deadline, order and index.
     behind: BTreeMap<(u64, u64, u32), ()>,
-    /// Timers moved and taken out, and slots entered: what takes time.
+    /// Timers moved and removed, and slots entered: a measure of time spent.
     #[cfg(test)]
     pub(crate) work: u64,
+}
+
+/// How far [`Wheel::prepare`] came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Prepared {
+    /// Enough timers are open, or there are no more.
+    Enough,
+    /// There may be more to do.
+    OutOfMoves,
 }
 
 /// A timer that has fired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fired {
-    /// When it was due.
     pub(crate) deadline: u64,
-    /// Its place among the timers of that millisecond.
+    /// Its order among the timers of that millisecond.
     pub(crate) order: u64,
-    /// What it was inserted with.
+    /// The payload given to `insert`.
     pub(crate) payload: u64,
 }
 
@@ -72,14 +80,14 @@ pub(crate) struct Node {
     /// Neighbours in the circular list of the slot.
     previous: u32,
     next: u32,
-    /// 48 bits without eight-byte alignment, which would cost eight bytes more.
+    /// 48 bits without eight-byte alignment, which would cost eight more bytes.
     payload: [u16; 3],
     place: Place,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// In the slot that its deadline and the cursor name, or in the list that starts at `entering`.
+    /// In the slot that its deadline and the cursor select, or in the list that starts at `entering`.
     Slot,
     /// In the list that starts at `open`.
     Open,
@@ -110,9 +118,8 @@ impl Wheel {
         }
     }
 
-    /// Adds a timer. Of two timers of the same millisecond the one with the lower `order` fires
-    /// first. Of the payload the lowest 48 bits are kept. Returns a handle that is valid until the
-    /// timer fires or is removed.
+    /// Adds a timer. Of two timers of the same millisecond the one with the lower `order` fires first. Keeps
+    /// the lowest 48 bits of the payload. Returns a handle that is valid until the timer fires or is removed.
     pub(crate) fn insert(&mut self, deadline: u64, order: u64, payload: u64) -> u32 {
         let place = if deadline > self.cursor {
             Place::Slot
@@ -136,10 +143,10 @@ impl Wheel {
         handle
     }
 
-    /// Takes a timer out.
+    /// Removes a timer.
     ///
     /// # Panics
-    /// If the handle names none.
+    /// If there is no timer with this handle.
     pub(crate) fn remove(&mut self, handle: u32) -> Fired {
         self.note_work();
         let Node {
@@ -160,7 +167,7 @@ impl Wheel {
                 self.entering = self.unlink(handle, handle);
             }
             Place::Slot => {
-                // One that is entering and not the first of them is the first of no list.
+                // An entering timer that is not the first of them is the first of no list.
                 let (level, slot) = self.slot_of(deadline.max(self.cursor + 1));
                 let first = self.levels.get(level).map(|level| level.first[slot]);
                 let after = self.unlink(handle, handle);
@@ -175,21 +182,21 @@ impl Wheel {
     /// When the timer is due.
     ///
     /// # Panics
-    /// If the handle names none.
+    /// If there is no timer with this handle.
     pub(crate) fn deadline(&self, handle: u32) -> u64 {
         self.nodes[handle].deadline
     }
 
-    /// Reads the timer, to have it near.
+    /// Reads the timer, so that it is in the processor's cache.
     pub(crate) fn prefetch(&self, handle: u32) -> u32 {
         self.nodes.get(handle).map_or(0, |node| node.next)
     }
 
     /// A time at which there will be something to do: never later than the earliest deadline, and
     /// never earlier than the time last given to [`pop_due`](Self::pop_due) unless something is due
-    /// now. Costs a look at each level.
+    /// now. Checks each level.
     pub(crate) fn next_deadline(&self) -> Option<u64> {
-        // What is ready is no later than what is being entered, and that than what is in slots.
+        // Ready timers are no later than entering ones, and those no later than timers in slots.
         if let Some((deadline, _, _)) = self.first_ready() {
             Some(deadline)
         } else if self.entering != NONE {
@@ -199,28 +206,28 @@ impl Wheel {
         }
     }
 
-    /// Whether [`pop_due`](Self::pop_due) has something to do: a timer to fire or a slot to enter.
+    /// Whether [`pop_due`](Self::pop_due) has work: a timer to fire or a slot to enter.
     pub(crate) fn has_due(&self, now: u64) -> bool {
         self.next_deadline().is_some_and(|deadline| deadline <= now)
     }
 
-    /// Moves timers that are due by `now` to where they can be fired from, until `enough` are open or
-    /// there are no more; each takes one of `moves`, and so does each slot. Whatever the moves do, nobody
-    /// sees a difference. Whether it came to its end.
-    pub(crate) fn prepare(&mut self, now: u64, enough: usize, moves: &mut u32) -> bool {
+    /// Moves timers that are due by `now` to where they can be fired, until `enough` are open or
+    /// there are no more. Each timer uses one of `moves`, and so does each slot. The moves have no
+    /// visible effect.
+    pub(crate) fn prepare(&mut self, now: u64, enough: usize, moves: &mut u32) -> Prepared {
         while *moves > 0 {
             if self.entering != NONE {
                 self.place_one();
             } else if self.open_count >= enough || !self.turn(now) {
-                return true;
+                return Prepared::Enough;
             }
             *moves -= 1;
         }
-        false
+        Prepared::OutOfMoves
     }
 
-    /// What the timers were inserted with that are due by `now` and can be fired without moving
-    /// another: in the order in which they fire, from the earliest of all on.
+    /// The payloads of the timers that are due by `now` and can be fired without moving others, in
+    /// the order in which they fire, beginning with the earliest of all.
     pub(crate) fn ready(&self, now: u64) -> impl Iterator<Item = u64> {
         let is_entering = self.entering != NONE;
         let mut behind = self.behind.keys().copied().peekable();
@@ -245,8 +252,8 @@ impl Wheel {
         })
     }
 
-    /// Takes out the earliest timer if its deadline is not after `now`. Call it until it returns
-    /// `None`; then [`has_due`](Self::has_due) is false until `now` is later. Moves what it must.
+    /// Removes and returns the earliest timer if its deadline is not after `now`; moves timers as needed.
+    /// Call it until it returns `None`; then [`has_due`](Self::has_due) is false until `now` is later.
     pub(crate) fn pop_due(&mut self, now: u64) -> Option<Fired> {
         loop {
             while self.entering != NONE {
@@ -261,7 +268,7 @@ impl Wheel {
         }
     }
 
-    /// The earliest of the timers that are open or behind: by deadline, order and handle.
+    /// The earliest of the timers that are open or behind: its deadline, order and handle.
     fn first_ready(&self) -> Option<(u64, u64, u32)> {
         let behind = self.behind.first_key_value().map(|(&key, ())| key);
         behind.into_iter().chain(self.key(self.open)).min()
@@ -302,8 +309,8 @@ impl Wheel {
             + self.behind.len() * 2 * size_of::<(u64, u64, u32)>()
     }
 
-    /// Enters the next slot if that starts by `now`, or else moves the cursor to `now`. Returns whether
-    /// there was such a slot. Nothing may be entering.
+    /// Enters the next slot if it starts by `now`; otherwise moves the cursor to `now`. Returns
+    /// whether there was such a slot. No timer may be entering.
     fn turn(&mut self, now: u64) -> bool {
         self.note_work();
         let Some((level, slot, start)) = self.first_slot().filter(|&(_, _, start)| start <= now)
@@ -317,7 +324,7 @@ impl Wheel {
         true
     }
 
-    /// Moves the first of the timers that are entering to where it belongs now.
+    /// Moves the first of the entering timers to its place.
     fn place_one(&mut self) {
         self.note_work();
         let handle = self.entering;
@@ -371,7 +378,7 @@ impl Wheel {
         self.nodes[right].previous = left;
     }
 
-    /// Takes a timer out of its circular list and returns the list's first one after that.
+    /// Removes a timer from its circular list and returns the list's new first timer.
     fn unlink(&mut self, handle: u32, first: u32) -> u32 {
         let Node { previous, next, .. } = self.nodes[handle];
         if next == handle {
@@ -381,14 +388,14 @@ impl Wheel {
         if first == handle { next } else { first }
     }
 
-    /// The slot for a deadline later than the cursor: the level is the highest digit in which they
-    /// differ, the slot the deadline's digit there. It stays the same until the cursor enters it.
+    /// The slot for a deadline later than the cursor: its level is that of the highest digit in which the two
+    /// differ, and its number is the deadline's digit there. It stays the same until the cursor enters it.
     fn slot_of(&self, deadline: u64) -> (usize, usize) {
         let level = (deadline ^ self.cursor).ilog2() / SLOT_BITS;
         (level as usize, digit(deadline, level))
     }
 
-    /// The earliest slot with timers: its level, its number, and when it starts. Lower levels are
+    /// The earliest slot with timers: its level, its number, and its start. Lower levels are
     /// earlier, because they belong to the cursor's own block of the level above.
     fn first_slot(&self) -> Option<(usize, usize, u64)> {
         (0..).zip(&self.levels).find_map(|(number, level)| {
@@ -452,7 +459,7 @@ impl Level {
     }
 }
 
-/// A deadline's digit of a level; a level's digit is a byte.
+/// A deadline's digit of a level; a digit is a byte.
 fn digit(deadline: u64, level: u32) -> usize {
     usize::from(deadline.to_le_bytes()[level as usize])
 }
@@ -491,7 +498,7 @@ mod tests {
                 assert!(drain(&mut wheel, start).is_empty());
                 let deadline = start.saturating_add((1 << bit) + offset);
                 wheel.insert(deadline, 0, 7);
-                // Going only where the wheel says there is work must find it, in few steps.
+                // Advancing only to the times that the wheel returns must find the work, in few steps.
                 let mut steps = 0;
                 let mut now = start;
                 while let Some(next) = wheel.next_deadline() {
@@ -534,7 +541,7 @@ mod tests {
 
     #[test]
     fn a_million_timers_of_one_millisecond_fire_in_order() {
-        // Quadratic work would take hours here, with or without another slot to go through first.
+        // Quadratic work would take hours here, with or without another slot to pass first.
         for deadline in [5, 256, 1 << 40, (1 << 40) + 3] {
             let mut wheel = Wheel::new();
             let count = 1_000_000;
@@ -587,7 +594,7 @@ mod tests {
         #[test]
         fn does_what_a_sorted_map_does(start in prop_oneof![Just(0), any::<u32>().prop_map(u64::from)], steps in steps()) {
             let mut wheel = Wheel::new();
-            // Each timer by deadline and order; the handle makes it one of a kind.
+            // Each timer by deadline and order; the handle makes it unique.
             let mut sorted = BTreeMap::new();
             let mut now = start;
             for (number, step) in (0..).zip(steps) {
@@ -609,7 +616,7 @@ mod tests {
                     Step::Move { by } => now = now.saturating_add_signed(by),
                     Step::Prepare { enough, mut moves } => {
                         let (allowed, before) = (u64::from(moves), wheel.work);
-                        let is_ready = wheel.prepare(now, enough, &mut moves);
+                        let is_ready = wheel.prepare(now, enough, &mut moves) == Prepared::Enough;
                         // The last of them may be the look that finds no slot.
                         prop_assert!(wheel.work - before <= allowed + u64::from(is_ready));
                         let due = sorted.iter().take_while(|&(&(deadline, _), _)| deadline <= now);

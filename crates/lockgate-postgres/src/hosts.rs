@@ -8,7 +8,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate_core::with_sources;
 use tokio::{net::lookup_host, time::timeout_at};
 use tokio_postgres::{
     Client, Config, Socket,
@@ -104,10 +103,7 @@ impl Hosts {
                     Ok(connected) if wanted == Use::Reading => {
                         standby.get_or_insert(connected);
                     }
-                    Ok(_) => {
-                        let what = "it is a standby, which takes no writes";
-                        failed.push((name, Failure::NoHost(what.to_owned())));
-                    }
+                    Ok(_) => failed.push((name, Failure::Standby)),
                     Err(failure) => failed.push((name, failure)),
                 }
             }
@@ -115,15 +111,11 @@ impl Hosts {
         if let Some(standby) = standby {
             return Ok(standby);
         }
-        let told: Vec<_> = failed
-            .iter()
-            .map(|(name, failure)| format!("{name}: {}", with_sources(failure)))
-            .collect();
-        Err(Failure::NoHost(if told.is_empty() {
-            "the connection string names no host".to_owned()
+        Err(if failed.is_empty() {
+            Failure::NoHost
         } else {
-            told.join("; ")
-        }))
+            Failure::NoneServes(failed)
+        })
     }
 }
 
@@ -170,8 +162,8 @@ impl Server {
         config.host(name);
         let found = timeout_at(deadline.into(), look_up(name, self.port))
             .await
-            .map_err(|_late| Failure::NoHost("its name was not looked up in time".to_owned()))?
-            .map_err(|error| Failure::NoHost(format!("looking up its name: {error}")))?;
+            .map_err(|_late| Failure::NameLate)?
+            .map_err(Failure::Name)?;
         let place = |found: SocketAddr| {
             let mut config = config.clone();
             config.hostaddr(found.ip());

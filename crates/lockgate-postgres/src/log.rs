@@ -6,6 +6,7 @@ use lockgate_core::{
     AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogMaintenance, LogProgress,
     LogRange, LogReader, LogRecord, LogSource, LogSpace, Position, Preview, Purpose, RecordGroup,
     RecordStamp, RecoveryReport, ReserveError, SnapshotStore, SnapshotWriter, SpaceState, Storage,
+    StorageFailure,
 };
 
 use crate::{
@@ -19,7 +20,9 @@ use crate::{
     recover::{For, Head, claim, preview, recover},
     schema,
     session::{Commit, Failure, Link, Renewed, Session},
-    shared::{Fence, Handle, Point, ROW_BYTES, Shared, checksum, from_database, to_database},
+    shared::{
+        Broken, Fence, Handle, Point, ROW_BYTES, Shared, checksum, from_database, to_database,
+    },
     snapshots::Snapshots,
     sync::{Syncing, check_all_replicated, check_commit},
     tls::Target,
@@ -367,7 +370,7 @@ impl Sent {
             // A part of the group is written: that is neither nothing nor all of it.
             Some(error) => self.shared.refused(AppendError::Unknown(LogError::Remote {
                 what: "appending the rest of a large group".to_owned(),
-                source: Box::new(error),
+                source: StorageFailure::new(error),
             })),
         };
         self.shared.part_ended(self.is_last, change);
@@ -381,9 +384,7 @@ impl Sent {
             Err(failure) => return AppendError::Unknown(failure.while_doing("appending")),
         };
         let Some(head) = head else {
-            return AppendError::Unknown(LogError::Stopped {
-                reason: "the shard is not in the database any more".to_owned(),
-            });
+            return AppendError::Unknown(Broken::NoShard.into());
         };
         let (claim, epoch, tail): (i64, i64, i64) = (head.get(0), head.get(1), head.get(2));
         if (claim, epoch) == (fence.claim, fence.epoch) {
@@ -737,7 +738,7 @@ impl Log for PostgresLog {
             .space(|space| space.released.insert(range.start, range.end));
         let is_handed_out = Arc::strong_count(&self.log_maintenance) > 1;
         if !is_handed_out {
-            while self.log_maintenance.step()? {}
+            self.log_maintenance.catch_up()?;
         }
         Ok(())
     }

@@ -5,11 +5,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate_core::{LogError, LogMaintenance, SnapshotStore as _};
+use lockgate_core::{LogError, LogMaintenance, SnapshotStore as _, StepOutcome};
 
 use crate::{
     session::{Session, lock},
-    shared::{Handle, Space, VIEWED, from_database, to_database},
+    shared::{Broken, Handle, Space, VIEWED, from_database, to_database},
     snapshots::Snapshots,
 };
 
@@ -69,9 +69,7 @@ impl PostgresMaintenance {
         shared.check_running()?;
         match self.held.iter().find_map(|session| session.ended()) {
             None => Ok(()),
-            Some(end) => Err(shared.stop(LogError::Stopped {
-                reason: format!("the connection to the database was lost: {end}"),
-            })),
+            Some(end) => Err(shared.stop(Broken::Connection(end).into())),
         }
     }
 
@@ -112,8 +110,8 @@ impl PostgresMaintenance {
         Ok(row.is_some_and(|row| !row.get::<_, bool>(0)))
     }
 
-    /// Deletes some rows of a released range; whether there is more.
-    fn delete(&self, first: u64, stop: u64) -> Result<bool, LogError> {
+    /// Deletes some rows of a released range.
+    fn delete(&self, first: u64, stop: u64) -> Result<StepOutcome, LogError> {
         let shared = &self.shared;
         let (from, to) = (to_database(first), to_database(stop));
         let what = "deleting what was released";
@@ -123,7 +121,7 @@ impl PostgresMaintenance {
             session.execute(DELETE, &[shard, &from, &to, &ROWS, &claim, &tail])
         })?;
         if from_database(ROWS) <= deleted {
-            return Ok(true);
+            return Ok(StepOutcome::More);
         }
         shared.working.run(what, |session| {
             let (claim, tail) = shared.held();
@@ -138,13 +136,17 @@ impl PostgresMaintenance {
             space
                 .ranges
                 .retain(|_, rows| rows.start < first || rows.end > stop);
-            !space.released.is_empty()
+            if space.released.is_empty() {
+                StepOutcome::Done
+            } else {
+                StepOutcome::More
+            }
         }))
     }
 }
 
 impl LogMaintenance for PostgresMaintenance {
-    fn step(&self) -> Result<bool, LogError> {
+    fn step(&self) -> Result<StepOutcome, LogError> {
         self.check_connected()?;
         let released = |space: &mut Space| space.released.first_key_value().map(|(&a, &b)| (a, b));
         let given_up = |space: &mut Space| space.given_up.first().copied();
@@ -152,8 +154,10 @@ impl LogMaintenance for PostgresMaintenance {
         if (range.is_some() || snapshot.is_some()) && !self.is_viewed()? {
             let deleted = match (range, snapshot) {
                 (Some((first, stop)), _) => self.delete(first, stop),
-                (None, Some(at)) => Snapshots(self.shared.clone()).remove(at).map(|()| true),
-                (None, None) => Ok(false),
+                (None, Some(at)) => Snapshots(self.shared.clone())
+                    .remove(at)
+                    .map(|()| StepOutcome::More),
+                (None, None) => Ok(StepOutcome::Done),
             };
             return deleted.or_else(|error| {
                 self.check_owned()?;
@@ -163,7 +167,7 @@ impl LogMaintenance for PostgresMaintenance {
         if self.is_time_to_look() {
             self.check_owned()?;
         }
-        Ok(false)
+        Ok(StepOutcome::Done)
     }
 
     fn check_storage(&self) -> Result<(), LogError> {

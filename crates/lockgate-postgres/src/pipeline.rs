@@ -10,7 +10,7 @@ use std::{
 
 use tokio::{runtime::Handle, sync::mpsc, task, time};
 
-use crate::session::{Failure, Session};
+use crate::session::{End, Failure, Session};
 
 type Step = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -89,8 +89,7 @@ impl<T, F: FnOnce(Result<T, Failure>)> Done<T, F> {
 impl<T, F: FnOnce(Result<T, Failure>)> Drop for Done<T, F> {
     fn drop(&mut self) {
         if let Some(done) = self.0.take() {
-            let why = "what waited for the answer has ended".to_owned();
-            done(Err(Failure::Ended(why)));
+            done(Err(Failure::Ended(End::NobodyWaits)));
         }
     }
 }

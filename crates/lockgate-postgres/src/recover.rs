@@ -12,7 +12,7 @@ use tokio_postgres::Row;
 
 use crate::{
     session::{Failure, Session},
-    shared::{Point, ROW_BYTES, Shared, Space, from_database, to_database},
+    shared::{Broken, Point, ROW_BYTES, Shared, Space, from_database, to_database},
 };
 
 /// Fences every instance that recovered before, whether it has begun an epoch or not. The lock of the
@@ -194,7 +194,7 @@ pub(crate) fn preview(shared: &Shared, session: &Session) -> Result<Preview, Log
     let failed = |failure: Failure| failure.while_doing("looking at the shard");
     session.batch(BEGIN_LOOKING).map_err(failed)?;
     let seen = Seen::of(shared, session).map_err(failed)?;
-    let seen = seen.ok_or_else(no_shard)?;
+    let seen = seen.ok_or(Broken::NoShard)?;
     let missing = lost_ranges(shared, session, &seen).map_err(failed)?;
     session.batch("COMMIT").map_err(failed)?;
     let (trimmed, tail) = (seen.head.trimmed, Position(seen.head.tail));
@@ -256,18 +256,12 @@ fn lost_ranges(
     Ok(lost)
 }
 
-fn no_shard() -> LogError {
-    LogError::Stopped {
-        reason: "the shard is not in the database any more".to_owned(),
-    }
-}
-
 /// Fences whoever owns the shard.
 pub(crate) fn claim(shared: &Shared, session: &Session) -> Result<Head, LogError> {
     let row = session
         .query_opt(CLAIM, &[&shared.shard])
         .map_err(|failure| failure.while_doing("claiming the shard"))?;
-    let head = Head::from_row(&row.ok_or_else(no_shard)?);
+    let head = Head::from_row(&row.ok_or(Broken::NoShard)?);
     shared.claimed(head.claim);
     Ok(head)
 }

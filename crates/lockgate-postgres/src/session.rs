@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate_core::{LogError, with_sources};
+use lockgate_core::{LogError, StorageFailure, with_sources};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     runtime::Handle,
@@ -70,14 +70,24 @@ pub(crate) enum Failure {
     )]
     LateForStandbys { after: Duration, standbys: String },
     #[error("the connection has ended: {0}")]
-    Ended(String),
+    Ended(End),
     #[error(
-        "the standby ended what was read from it, because it had to go on following its primary ({0}); ask \
-         again, or have it wait longer for readers (max_standby_streaming_delay, or hot_standby_feedback = on)"
+        "the standby ended what was read from it, because it had to go on following its primary ({}); ask \
+         again, or have it wait longer for readers (max_standby_streaming_delay, or hot_standby_feedback = on)",
+        with_sources(.0)
     )]
-    NeededByStandby(String),
-    #[error("{0}")]
-    NoHost(String),
+    NeededByStandby(Arc<tokio_postgres::Error>),
+    #[error("the connection string names no host")]
+    NoHost,
+    /// What is wrong with each.
+    #[error("{}", list(.0))]
+    NoneServes(Vec<(String, Self)>),
+    #[error("it is a standby, which takes no writes")]
+    Standby,
+    #[error("its name was not looked up in time")]
+    NameLate,
+    #[error("looking up its name")]
+    Name(#[source] io::Error),
     #[error(
         "the server does not hold the shard as this instance left it: another one has taken it over, \
          or it is another server than before"
@@ -85,20 +95,37 @@ pub(crate) enum Failure {
     Elsewhere,
 }
 
+/// How a connection has ended.
+#[derive(Clone, Debug, thiserror::Error)]
+pub(crate) enum End {
+    #[error("connection closed")]
+    Closed,
+    #[error("what waited for the answer has ended")]
+    NobodyWaits,
+    #[error("{}", with_sources(.0))]
+    Failed(Arc<tokio_postgres::Error>),
+}
+
 impl From<tokio_postgres::Error> for Failure {
     fn from(error: tokio_postgres::Error) -> Self {
-        match error.as_db_error() {
-            Some(said) if is_recovery_conflict(said.message()) => {
-                Self::NeededByStandby(said.message().to_owned())
-            }
-            _ => Self::Postgres(error),
+        if is_recovery_conflict(&error) {
+            Self::NeededByStandby(Arc::new(error))
+        } else {
+            Self::Postgres(error)
         }
     }
 }
 
 /// Its codes say other things as well.
-fn is_recovery_conflict(message: &str) -> bool {
-    message.contains("conflict with recovery")
+fn is_recovery_conflict(error: &tokio_postgres::Error) -> bool {
+    let said = error.as_db_error();
+    said.is_some_and(|said| said.message().contains("conflict with recovery"))
+}
+
+fn list(failed: &[(String, Failure)]) -> String {
+    let told = failed.iter();
+    let told = told.map(|(name, failure)| format!("{name}: {}", with_sources(failure)));
+    told.collect::<Vec<_>>().join("; ")
 }
 
 impl Failure {
@@ -114,19 +141,14 @@ impl Failure {
             Self::Postgres(error) => error
                 .as_db_error()
                 .is_none_or(|error| !matches!(error.parsed_severity(), Some(Severity::Error))),
-            Self::Late(_)
-            | Self::LateForStandbys { .. }
-            | Self::Ended(_)
-            | Self::NeededByStandby(_)
-            | Self::NoHost(_)
-            | Self::Elsewhere => true,
+            _ => true,
         }
     }
 
     pub(crate) fn while_doing(self, what: &str) -> LogError {
         LogError::Remote {
             what: format!("{what} in the database"),
-            source: Box::new(self),
+            source: StorageFailure::new(self),
         }
     }
 }
@@ -247,7 +269,7 @@ pub(crate) struct Unasked {
     warning: Mutex<Option<String>>,
     /// Why the connection ended. A client is told a moment earlier that it did, and waits for this:
     /// whatever ends [`drive`] sets it.
-    end: OnceLock<String>,
+    end: OnceLock<End>,
 }
 
 /// Moves bytes until the connection ends; keeps the last warning, and why it ended.
@@ -260,7 +282,7 @@ pub(crate) async fn drive<S: AsyncRead + AsyncWrite + Unpin>(
 
     impl Drop for Driven {
         fn drop(&mut self) {
-            self.0.end.get_or_init(|| "connection closed".to_owned());
+            self.0.end.get_or_init(|| End::Closed);
         }
     }
 
@@ -273,7 +295,7 @@ pub(crate) async fn drive<S: AsyncRead + AsyncWrite + Unpin>(
             Some(Ok(_)) => {}
             // Whoever waits for an answer is told as well.
             Some(Err(error)) => {
-                unasked.end.get_or_init(|| with_sources(&error));
+                unasked.end.get_or_init(|| End::Failed(Arc::new(error)));
                 return;
             }
             None => return,
@@ -416,7 +438,9 @@ impl Session {
     ) -> Result<T, Failure> {
         match answer {
             Some(Err(error)) if error.is_closed() => Err(match self.ended() {
-                Some(end) if is_recovery_conflict(&end) => Failure::NeededByStandby(end),
+                Some(End::Failed(error)) if is_recovery_conflict(&error) => {
+                    Failure::NeededByStandby(error)
+                }
                 Some(end) => Failure::Ended(end),
                 None => error.into(),
             }),
@@ -432,7 +456,7 @@ impl Session {
     }
 
     /// Why the connection has ended, if it has.
-    pub(crate) fn ended(&self) -> Option<String> {
+    pub(crate) fn ended(&self) -> Option<End> {
         let is_closed = self.client.is_closed();
         is_closed.then(|| self.unasked.end.wait().clone())
     }
@@ -511,7 +535,7 @@ impl Renewed {
             return Ok((session.clone(), false));
         }
         let Some(link) = &self.link else {
-            return Err(Failure::NoHost("the connection was lost".to_owned()));
+            return Err(Failure::Ended(End::Closed));
         };
         let session = Arc::new(link.connect(Commit::Flushed)?);
         *kept = Some(session.clone());

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    error::Error,
     ops::{Range, RangeInclusive},
     sync::{
         Arc, Condvar, Mutex, OnceLock, PoisonError,
@@ -13,12 +12,12 @@ use std::{
 
 use crc32c::{crc32c, crc32c_append};
 use lockgate_core::{
-    AppendError, Epoch, LogError, LogRange, Position, Progress, ReserveError, Watcher, with_sources,
+    AppendError, Epoch, LogError, LogRange, Position, Progress, StorageFailure, Watcher,
 };
 
 use crate::{
     options::PostgresLogOptions,
-    session::{Failure, Renewed, Session, lock},
+    session::{End, Failure, Renewed, Session, lock},
 };
 
 /// Positions count bytes; a record takes its payload's and so many for its row.
@@ -46,7 +45,8 @@ pub(crate) struct Shared {
     /// Appends are numbered from 1 on; how many were submitted, and how many are written.
     turn_submitted: AtomicU64,
     turn_written: AtomicU64,
-    stopped: OnceLock<Stopped>,
+    /// How the instance has ended first.
+    stopped: OnceLock<AppendError>,
     /// Groups that are submitted and not written.
     in_flight: Mutex<usize>,
     /// Something of the above has changed.
@@ -331,28 +331,16 @@ impl Shared {
     pub(crate) fn check_running(&self) -> Result<(), LogError> {
         match self.stopped.get() {
             None => Ok(()),
-            Some(stopped) => Err(stopped.error()),
+            Some(first) => Err(again(first)),
         }
     }
 
     /// Why the instance has ended; and whether it is certain that nothing more was written.
     pub(crate) fn failure(&self) -> Option<AppendError> {
-        let Stopped { why, is_certain } = self.stopped.get()?;
-        let ours = self.fence.get().map_or(0, |fence| fence.epoch);
-        Some(match why {
-            Stop::Deposed(by) if *is_certain => AppendError::Fenced {
-                ours: Epoch(from_database(ours)),
-                theirs: *by,
-            },
-            Stop::Moved { expected, tail } if *is_certain => AppendError::Position {
-                expected: *expected,
-                tail: *tail,
-            },
-            Stop::Full { needed } if *is_certain => AppendError::Full(ReserveError::Full {
-                needed: *needed,
-                free: 0,
-            }),
-            _ => AppendError::Unknown(self.stopped.get()?.error()),
+        let first = self.stopped.get()?;
+        Some(match first {
+            AppendError::Unknown(_) => AppendError::Unknown(again(first)),
+            certain => certain.clone(),
         })
     }
 
@@ -365,79 +353,61 @@ impl Shared {
         }
     }
 
-    /// Ends the instance; the first reason is kept.
-    pub(crate) fn stop<E: Error + 'static>(&self, error: E) -> E {
-        self.tell(|_| {
-            self.stopped.get_or_init(|| Stopped {
-                why: Stop::of(&error),
-                is_certain: false,
-            });
-        });
+    /// Ends the instance; the first failure is kept.
+    pub(crate) fn stop(&self, error: LogError) -> LogError {
+        self.tell(|_| self.refused(AppendError::Unknown(error.clone())));
         error
     }
 
     /// Ends the instance because a group was refused: neither that one nor any behind it was written.
     pub(crate) fn refused(&self, error: AppendError) {
-        self.stopped.get_or_init(|| Stopped {
-            why: Stop::of(&error),
-            is_certain: !matches!(error, AppendError::Unknown(_)),
-        });
+        self.stopped.get_or_init(|| error);
     }
 }
 
-/// How the instance has ended first.
-struct Stopped {
-    why: Stop,
-    /// Nothing was written that was not known to be by then.
-    is_certain: bool,
-}
-
-impl Stopped {
-    fn error(&self) -> LogError {
-        let reason = match &self.why {
-            Stop::Deposed(by) => return LogError::Deposed { by: *by },
-            Stop::Failed(reason) => reason.clone(),
-            Stop::Moved { expected, tail } => with_sources(&AppendError::Position {
-                expected: *expected,
-                tail: *tail,
-            }),
-            Stop::Full { .. } => "the database has no room for more".to_owned(),
-        };
-        LogError::Stopped { reason }
+/// The first failure, for who asks later.
+fn again(first: &AppendError) -> LogError {
+    match first {
+        AppendError::Unknown(error @ (LogError::Deposed { .. } | LogError::Stopped { .. })) => {
+            error.clone()
+        }
+        AppendError::Fenced { theirs, .. } => LogError::Deposed { by: *theirs },
+        AppendError::Unknown(error) => LogError::Stopped {
+            reason: StorageFailure::new(error.clone()),
+        },
+        error => LogError::Stopped {
+            reason: StorageFailure::new(error.clone()),
+        },
     }
 }
 
-enum Stop {
-    Deposed(Epoch),
-    /// The tail is not where the last append has left it.
-    Moved {
-        expected: Position,
-        tail: Position,
+/// What nobody expects of a database, and no instance goes on after.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Broken {
+    #[error("the connection to the database was lost: {0}")]
+    Connection(End),
+    #[error("the shard is not in the database any more")]
+    NoShard,
+    #[error("the server lost what was not synced")]
+    Lost,
+    #[error(
+        "a commit was not flushed: synchronous_commit was {setting}, which this session had set to on; \
+         a pooler before the database must be in session mode"
+    )]
+    NotFlushed { setting: String },
+    #[error("a commit was not replicated: {warning}")]
+    NotReplicated {
+        /// In the server's words.
+        warning: String,
     },
-    Full {
-        needed: u64,
-    },
-    Failed(String),
+    #[error("a commit was not replicated: synchronous_standby_names is empty")]
+    NoStandbys,
 }
 
-impl Stop {
-    fn of(error: &(dyn Error + 'static)) -> Self {
-        let append = error.downcast_ref::<AppendError>();
-        let source = match append {
-            Some(AppendError::Fenced { theirs, .. }) => return Self::Deposed(*theirs),
-            Some(&AppendError::Position { expected, tail }) => {
-                return Self::Moved { expected, tail };
-            }
-            Some(&AppendError::Full(ReserveError::Full { needed, .. })) => {
-                return Self::Full { needed };
-            }
-            Some(AppendError::Unknown(source)) => Some(source),
-            _ => error.downcast_ref::<LogError>(),
-        };
-        match source {
-            Some(LogError::Deposed { by }) => Self::Deposed(*by),
-            Some(source) => Self::Failed(with_sources(source)),
-            None => Self::Failed(with_sources(error)),
+impl From<Broken> for LogError {
+    fn from(broken: Broken) -> Self {
+        Self::Stopped {
+            reason: StorageFailure::new(broken),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     log::HEAD,
     pipeline::Pipeline,
     session::{Failure, Session},
-    shared::{Fence, Handle, to_database},
+    shared::{Broken, Fence, Handle, to_database},
 };
 
 /// Commits something, and waits until it is flushed; the server's own log is flushed in order, so
@@ -176,9 +176,7 @@ impl Syncing {
             if !is_ours {
                 return Err(self.shared.deposed());
             }
-            return Err(LogError::Stopped {
-                reason: "the server lost what was not synced".to_owned(),
-            });
+            return Err(Broken::Lost.into());
         };
         check_commit(&row)?;
         if self.level == Level::Replicated {
@@ -193,12 +191,10 @@ impl Syncing {
 pub(crate) fn check_commit(row: &Row) -> Result<(), LogError> {
     match row.get::<_, &str>(0) {
         "on" => Ok(()),
-        other => Err(LogError::Stopped {
-            reason: format!(
-                "a commit was not flushed: synchronous_commit was {other}, which this session had set \
-                 to on; a pooler before the database must be in session mode"
-            ),
-        }),
+        other => Err(Broken::NotFlushed {
+            setting: other.to_owned(),
+        }
+        .into()),
     }
 }
 
@@ -210,9 +206,7 @@ pub(crate) fn check_all_replicated(session: &Session, shard: i32) -> Result<(), 
     let failed = |failure: Failure| failure.while_doing("looking for standbys");
     session.take_warning();
     let row = session.query_opt(MARK, &[&shard]).map_err(failed)?;
-    let row = row.ok_or_else(|| LogError::Stopped {
-        reason: "the shard is not in the database any more".to_owned(),
-    })?;
+    let row = row.ok_or(Broken::NoShard)?;
     check_commit(&row)?;
     check_replicated(session, row.get(1))
 }
@@ -231,11 +225,8 @@ pub(crate) fn check_all_replicated(session: &Session, shard: i32) -> Result<(), 
 /// standbys do not come so far in time.
 pub(crate) fn check_replicated(session: &Session, lsn: &str) -> Result<(), LogError> {
     let failed = |failure: Failure| failure.while_doing("looking how far the standbys are");
-    let stopped = |why: String| LogError::Stopped {
-        reason: format!("a commit was not replicated: {why}"),
-    };
     if let Some(warning) = session.take_warning() {
-        return Err(stopped(warning));
+        return Err(Broken::NotReplicated { warning }.into());
     }
     let deadline = Instant::now() + session.timeout();
     loop {
@@ -243,7 +234,7 @@ pub(crate) fn check_replicated(session: &Session, lsn: &str) -> Result<(), LogEr
         let (names, flushed): (String, i64) =
             row.map_or_else(Default::default, |row| (row.get(0), row.get(1)));
         if names.is_empty() {
-            return Err(stopped("synchronous_standby_names is empty".to_owned()));
+            return Err(Broken::NoStandbys.into());
         }
         if flushed >= standbys_needed(&names) {
             return Ok(());

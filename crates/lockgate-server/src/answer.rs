@@ -1,27 +1,29 @@
-//! How large an answer with messages may be.
+//! Limits the size of an answer with messages.
 //!
-//! A byte of a body may become six: a control character in JSON, a quotation mark in XML. So messages are
-//! counted as they will be written, before anything is written.
+//! A byte of a message's body may take six bytes in an answer: a control character in JSON, a
+//! quotation mark in XML. So the length of each message is computed as written, before anything is
+//! written.
 
 use lockgate_machine::StoredMessage;
 
-/// An answer takes no further message with which it would have more bytes than this. Its first message it
-/// takes in any case, so that every message can be had.
+/// An answer stops before the message that would take it above this many bytes. It always has its
+/// first message, so that every message can be received.
 pub(crate) const MESSAGES_BYTES_MAX: usize = 16 << 20;
 
-/// What a byte becomes at most.
+/// The most bytes that one byte becomes.
 const GROWTH_MAX: usize = 6;
 
-/// About what a message takes beside its texts: names of members, numbers, times, a receipt.
+/// The approximate length of a message besides its texts: names of members, numbers, times, a
+/// receipt.
 const MESSAGE_LEN: usize = 768;
-/// About what a header takes beside its texts.
+/// The approximate length of a header besides its texts.
 const HEADER_LEN: usize = 96;
 
-/// How many bytes a text takes where it is written, beside its quotation marks.
+/// Computes the length of a text as written, without its quotation marks.
 pub(crate) type TextLen = fn(&[u8]) -> usize;
 
-/// How many of some messages an answer takes, at least one: in order, until one does not fit.
-/// `with_bodies`: whether their bodies are written.
+/// How many of these messages fit into an answer, in order, at least one. `with_bodies`: whether
+/// their bodies are written.
 pub(crate) fn fitting<'m>(
     messages: impl Iterator<Item = Option<&'m StoredMessage>> + Clone,
     text_len: TextLen,
@@ -34,7 +36,7 @@ pub(crate) fn fitting<'m>(
             sum
         }
     };
-    // Few answers come near the limit, and only for those it matters what their bytes become.
+    // Exact lengths matter only near the limit, which few answers reach.
     let mut most = sum(|text| GROWTH_MAX * text.len());
     if messages
         .clone()
@@ -49,7 +51,7 @@ pub(crate) fn fitting<'m>(
 
 fn len(stored: &StoredMessage, text_len: TextLen, with_body: bool) -> usize {
     let message = &stored.message;
-    // What is no text goes out in base64, or each byte of it as a replacement character.
+    // Bytes that are no UTF-8 go out as base64, or as one replacement character for each byte.
     let bytes_len = |bytes: &[u8]| match std::str::from_utf8(bytes) {
         Ok(_) => text_len(bytes),
         Err(_) => 3 * bytes.len(),

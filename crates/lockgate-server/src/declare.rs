@@ -1,8 +1,8 @@
-//! Queues that a file declares: made and changed before anybody is served.
+//! Creates and changes the queues that a file declares, before the server serves clients.
 //!
-//! Everything is checked before the first queue is made, so a wrong file changes nothing. Queues are
-//! made without their dead-letter queues first and get them afterwards: the file's order does not
-//! matter, and where a crash comes in between, the next start goes on.
+//! All declarations are checked before the first queue is created, so a wrong file changes nothing.
+//! Queues are created without their dead-letter queues, which are set afterwards: the order in the
+//! file does not matter, and after a crash in between the next start continues.
 
 use std::collections::BTreeMap;
 
@@ -15,24 +15,24 @@ use lockgate_machine::{
 
 use crate::queue::{allow_policy::lets_in, extension, kind, tags as queue_tags};
 
-/// A queue that is to be there, with at least these settings and tags.
+/// A queue that should exist, with at least these settings and tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeclaredQueue {
-    /// Its name; one that ends in `.fifo` is that of a keyed queue.
+    /// Its name; the name of a keyed queue ends in `.fifo`.
     pub name: String,
     /// Settings; each once.
     pub settings: Vec<(&'static Setting, SettingValue)>,
     pub tags: BTreeMap<String, String>,
 }
 
-/// What became of a declared queue.
+/// What was done for a declared queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Declared {
-    /// It was not there, and was made.
+    /// It did not exist and was created.
     Created,
-    /// It was there otherwise, and was changed.
+    /// It existed with other settings or tags and was changed.
     Changed,
-    /// It was there like that already.
+    /// It existed with these settings and tags.
     Unchanged,
 }
 
@@ -40,9 +40,8 @@ pub enum Declared {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct DeclareProblem {
-    /// Which of the queues, counted from 0.
+    /// The index of the queue, from 0.
     pub queue: usize,
-    /// Which part of it.
     pub part: DeclaredPart,
     /// What is wrong, and what to do.
     pub what: String,
@@ -51,7 +50,7 @@ pub struct DeclareProblem {
 /// A part of a declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeclaredPart {
-    /// The name, or the queue as such.
+    /// The name, or the queue as a whole.
     Name,
     /// The setting of this name.
     Setting(&'static str),
@@ -62,10 +61,10 @@ pub enum DeclaredPart {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeclareError {
-    /// Something in the declarations is wrong; nothing was done.
+    /// A declaration is wrong; nothing was done.
     #[error("{} of the declared queues are refused", .0.len())]
     Refused(Vec<DeclareProblem>),
-    /// A queue could not be made or changed; those before it were.
+    /// A queue could not be created or changed; the queues before it were.
     #[error("making or changing queue {queue}")]
     Engine {
         queue: String,
@@ -74,8 +73,8 @@ pub enum DeclareError {
     },
 }
 
-/// What is wrong with these declarations as such, whatever queues there are. A dead-letter queue that
-/// is not declared may exist.
+/// What is wrong with these declarations by themselves, whatever queues exist. A dead-letter queue
+/// that is not declared may exist.
 #[must_use]
 pub fn check_queues(queues: &[DeclaredQueue]) -> Vec<DeclareProblem> {
     match plan(queues, None) {
@@ -84,16 +83,17 @@ pub fn check_queues(queues: &[DeclaredQueue]) -> Vec<DeclareProblem> {
     }
 }
 
-/// Makes the declared queues that are missing, and sets what differs in those that are there. What a
-/// declaration does not name stays as it is, and so do queues that are not declared.
+/// Creates the declared queues that are missing, and changes the settings and tags of existing ones
+/// where they differ. Settings that a declaration does not name stay as they are, and so do queues
+/// that are not declared.
 ///
-/// To be called before a server is bound.
+/// Call this before a server is bound.
 ///
 /// # Errors
-/// [`DeclareError::Refused`] if anything is wrong with any of them, before anything is done.
+/// [`DeclareError::Refused`] if any declaration is wrong; then nothing is done.
 ///
 /// # Cancellation
-/// Dropping the future leaves some of it undone; declaring again does the rest.
+/// Dropping the future may leave some of the work undone; declaring again completes it.
 pub async fn declare_queues(
     engine: &Engine,
     queues: &[DeclaredQueue],
@@ -125,12 +125,12 @@ pub async fn declare_queues(
     Ok(plans.iter().map(Plan::outcome).collect())
 }
 
-/// A declared queue as it will be.
+/// A declared queue as it should become.
 struct Plan {
     name: QueueName,
     settings: QueueSettings,
     tags: BTreeMap<String, String>,
-    /// How it is; `None`: it is not.
+    /// The queue as it is; `None` if it does not exist.
     before: Option<(QueueSettings, BTreeMap<String, String>)>,
 }
 
@@ -145,7 +145,7 @@ impl Plan {
         }
     }
 
-    /// Whether there is something left to set once all queues exist.
+    /// Whether settings are left to set once all queues exist.
     fn is_changed_after_all(&self) -> bool {
         match self.outcome() {
             Declared::Created => self.settings.dead_letter.is_some(),
@@ -167,7 +167,7 @@ impl Plan {
     }
 }
 
-/// The queues as they will be. `existing` is `None` where nobody knows what is there.
+/// Plans all declared queues. `existing` is `None` if the existing queues are not known.
 fn plan(
     queues: &[DeclaredQueue],
     existing: Option<&Directory>,
@@ -192,7 +192,7 @@ fn plan(
         }
     }
     if problems.is_empty() {
-        // Only now is it known what every dead-letter queue will be like.
+        // Now the settings of every dead-letter queue are known.
         for (at, plan) in plans.iter().enumerate() {
             if let Err(what) = check_dead_letter(plan, &plans, existing) {
                 problems.push(DeclareProblem {
@@ -236,7 +236,7 @@ fn plan_one(
     queue_tags::check(&tags)
         .and_then(|()| extension::apply(&old_tags, &tags, &mut settings))
         .map_err(|error| (DeclaredPart::Tags, error.message.into_owned()))?;
-    // What is set by name wins over what a tag says.
+    // A setting by name wins over a tag.
     for (setting, value) in &queue.settings {
         let set = setting.set(&mut settings, value.clone());
         set.map_err(|error| (DeclaredPart::Setting(setting.name), error.to_string()))?;
@@ -247,7 +247,7 @@ fn plan_one(
         let part = match error.setting() {
             "keyed" => DeclaredPart::Name,
             setting if declared(setting) => DeclaredPart::Setting(setting),
-            // A tag set it.
+            // A tag set this setting.
             _ => DeclaredPart::Tags,
         };
         (part, error.to_string())
@@ -260,8 +260,8 @@ fn plan_one(
     })
 }
 
-/// Whether the dead-letter queue will be there and takes the queue's messages. One that was set before and
-/// is gone by now is in no other change's way.
+/// Whether the dead-letter queue will exist and can take the queue's messages. A dead-letter queue
+/// that was set before and no longer exists does not hinder other changes.
 fn check_dead_letter(
     plan: &Plan,
     plans: &[Plan],
@@ -284,7 +284,7 @@ fn check_dead_letter(
                 "its dead-letter queue {target} is neither declared nor there: declare it too"
             ));
         }
-        // It may exist.
+        // The dead-letter queue may exist.
         (None, None, None) => plan.settings.keyed,
     };
     if keyed != plan.settings.keyed {

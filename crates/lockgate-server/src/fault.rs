@@ -1,7 +1,7 @@
-//! What is wrong with a request that cannot be read, told by type.
+//! Typed errors for requests that cannot be parsed.
 //!
-//! serde's errors are texts. [`Fault`] is an error of our own that keeps what serde says when it makes
-//! one, and [`Typed`] is a deserializer that fails with it, around any other.
+//! serde's errors are texts. [`Fault`] is an error type that keeps what serde reports, and
+//! [`Typed`] is a deserializer around any other that fails with a [`Fault`].
 
 use std::{
     borrow::Cow,
@@ -20,13 +20,14 @@ use serde::{
 /// The longest piece of a request that an error repeats, in bytes.
 const ECHO_LEN_MAX: usize = 1024;
 
-/// The name of a newtype that wants an integer and, to word its errors itself, asks for anything.
+/// The name of a newtype that wants an integer. It asks the deserializer for any value, so that it
+/// can word its errors itself.
 pub(crate) const INTEGER: &str = "lockgate::Integer";
 
 /// What is wrong with a value.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Fault {
-    /// It is of another type than its place wants.
+    /// It has another type than its place wants.
     Type {
         found: Found,
         wanted: Wanted,
@@ -37,13 +38,13 @@ pub(crate) enum Fault {
         name: String,
         text: String,
     },
-    /// It lacks that field.
+    /// Its object lacks a required field.
     MissingField {
         name: &'static str,
         text: String,
     },
     Other(String),
-    /// The deserializer within says it: [`Typed::inner_error`] has its error.
+    /// The inner deserializer failed: [`Typed::inner_error`] has its error.
     Inner,
 }
 
@@ -69,7 +70,7 @@ pub(crate) enum Wanted {
 
 impl Fault {
     fn wants(mut self, by: Wanted) -> Self {
-        // The innermost deserializer knows; those around it only pass the fault on.
+        // The innermost deserializer knows what was wanted; the outer ones only pass the fault on.
         if let Self::Type { wanted, .. } = &mut self
             && *wanted == Wanted::Other
         {
@@ -109,7 +110,7 @@ impl de::Error for Fault {
             _ => Found::Other,
         };
         let text = match unexpected {
-            // In JSON's words.
+            // JSON's name for it.
             Unexpected::Unit => format!("invalid type: null, expected {expected}"),
             _ => shortened(format_args!(
                 "invalid type: {unexpected}, expected {expected}"
@@ -143,7 +144,7 @@ pub(crate) fn shorten(text: &str) -> Cow<'_, str> {
     format!("{}...", &text[..text.floor_char_boundary(ECHO_LEN_MAX)]).into()
 }
 
-/// The same of what is still to be written; the rest never is.
+/// The same for text that is not formatted yet; the part beyond the limit is never formatted.
 pub(crate) fn shortened(text: fmt::Arguments<'_>) -> String {
     struct Short(String);
 
@@ -160,17 +161,17 @@ pub(crate) fn shortened(text: fmt::Arguments<'_>) -> String {
     }
 
     let mut short = Short(String::new());
-    // It fails where it is cut.
+    // Fails where the text is cut.
     let _ = short.write_fmt(text);
     short.0
 }
 
-/// A deserializer that fails with a [`Fault`], over one of a format that tells what it holds, which fails
-/// with `E`.
+/// A deserializer that fails with a [`Fault`], around a deserializer of a self-describing format
+/// that fails with `E`.
 ///
-/// serde lets an error of another type through nowhere but at its ends. So what is wrong waits in
-/// `fault` while an error without contents goes through the deserializer within, and an error of the
-/// deserializer within waits in `inner` while [`Fault::Inner`] goes through those who read.
+/// Inside its calls serde passes only errors of one type. So a fault waits in `fault` while an
+/// empty error goes through the inner deserializer, and an error of the inner deserializer waits in
+/// `inner` while [`Fault::Inner`] goes through the visitors.
 pub(crate) struct Typed<'c, D, E> {
     deserializer: D,
     fault: &'c Cell<Option<Fault>>,
@@ -178,7 +179,8 @@ pub(crate) struct Typed<'c, D, E> {
 }
 
 impl<'c, D, E> Typed<'c, D, E> {
-    /// `fault` and `inner` are empty cells; `inner` gets the error that [`Fault::Inner`] stands for.
+    /// `fault` and `inner` are empty cells; `inner` receives the error that [`Fault::Inner`] stands
+    /// for.
     pub(crate) fn new(
         deserializer: D,
         fault: &'c Cell<Option<Fault>>,
@@ -192,7 +194,7 @@ impl<'c, D, E> Typed<'c, D, E> {
     }
 }
 
-/// From an error of the deserializer within to a fault.
+/// Turns an error of the inner deserializer into a fault.
 fn outward<E>(fault: &Cell<Option<Fault>>, inner: &Cell<Option<E>>, error: E) -> Fault {
     fault.take().unwrap_or_else(|| {
         inner.set(Some(error));
@@ -200,7 +202,7 @@ fn outward<E>(fault: &Cell<Option<Fault>>, inner: &Cell<Option<E>>, error: E) ->
     })
 }
 
-/// From a fault to an error of the deserializer within.
+/// Turns a fault into an error of the inner deserializer.
 fn inward<E: de::Error>(fault: &Cell<Option<Fault>>, inner: &Cell<Option<E>>, found: Fault) -> E {
     if found == Fault::Inner
         && let Some(error) = inner.take()
@@ -226,8 +228,8 @@ macro_rules! deserialize {
 impl<'de, D: Deserializer<'de>> Deserializer<'de> for Typed<'_, D, D::Error> {
     type Error = Fault;
 
-    // Asked for anything, a deserializer of JSON tells the visitor what is there. Asked for a number, it
-    // would refuse a text by itself, and repeat all of it.
+    // Asked for any value, a JSON deserializer tells the visitor what there is. Asked for a number,
+    // it would refuse a string by itself and repeat the whole string.
     deserialize! {
         deserialize_any() as deserialize_any(), Other;
         deserialize_bool() as deserialize_any(), Other;
@@ -259,7 +261,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Typed<'_, D, D::Error> {
         deserialize_ignored_any() as deserialize_ignored_any(), Other;
     }
 
-    /// Serde would also read a list as an object's values in their order.
+    /// By default serde would also read a list as an object's values in order.
     fn deserialize_struct<V: Visitor<'de>>(
         self,
         _name: &'static str,
@@ -293,7 +295,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Typed<'_, D, D::Error> {
     }
 }
 
-/// A visitor that takes an object and nothing else.
+/// A visitor that accepts an object only.
 struct FieldsOnly<V>(V);
 
 impl<'de, V: Visitor<'de>> Visitor<'de> for FieldsOnly<V> {
@@ -308,7 +310,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for FieldsOnly<V> {
     }
 }
 
-/// A visitor, or a seed, whose own errors are faults, for a deserializer within.
+/// Wraps a visitor or a seed that fails with faults, for an inner deserializer.
 struct Outside<'c, R> {
     reader: R,
     fault: &'c Cell<Option<Fault>>,

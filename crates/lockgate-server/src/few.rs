@@ -1,4 +1,4 @@
-//! Lists of a request that may have many entries, read so that a list that is too long costs nothing.
+//! Lists of a request that may have many entries. A list that is too long costs no memory.
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
@@ -13,16 +13,18 @@ use crate::fault::shorten;
 /// The most entries that any list of a request may have.
 pub(crate) const ENTRIES_MAX: usize = 1000;
 
-/// Entries that are read with their list. Those behind them wait as text: a thousand entries of three
-/// bytes would otherwise become a thousand structs, before anybody knows whether so many are allowed.
+/// How many entries are parsed together with their list. The others wait as text: a thousand
+/// entries of three bytes would otherwise become a thousand structs before the server knows whether
+/// that many are allowed.
 const READ_AT_ONCE: usize = 10;
 
-/// The name by which [`Raw`] asks a deserializer for an entry as it came.
+/// The name by which [`Raw`] asks a deserializer for the entry's text.
 const RAW_NAME: &str = "lockgate::Raw";
 
-/// A list of a request. It keeps at most [`ENTRIES_MAX`] entries and counts all, because SQS says how many
-/// there were ("You have sent 11."). An entry beyond the most costs one pass over its bytes, and nothing is
-/// kept of it: the time is linear in the length of the body, which has a limit of its own.
+/// A list of a request. It keeps at most [`ENTRIES_MAX`] entries and counts all of them, because
+/// SQS names the count in its error ("You have sent 11."). An entry beyond the limit costs one pass
+/// over its bytes and no memory, so the time is linear in the length of the body, which has its own
+/// limit.
 #[derive(Debug)]
 pub(crate) struct Few<'a, T> {
     first: Vec<T>,
@@ -30,22 +32,23 @@ pub(crate) struct Few<'a, T> {
     len: usize,
 }
 
-/// An entry as it came.
+/// The text of an entry.
 #[derive(Clone, Debug)]
 pub(crate) enum Raw<'a> {
     Json(&'a str),
-    /// Parameters of a form.
+    /// The parameters of a form.
     Form(Box<[u8]>),
 }
 
 impl<'a, T> Few<'a, T> {
-    /// How many entries the request has, also those that are not kept.
+    /// The number of entries in the request, including those that were not kept.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Reads the entries that wait as text and keeps none of them, so that one that cannot be read is found
-    /// before anything is made of those in front of it. With an error comes the entry's place, from 0.
+    /// Parses the entries that wait as text, and drops the results. So the request is refused for
+    /// an unreadable entry before anything is done with the entries before it. The error comes with
+    /// the entry's place, counted from 0.
     pub(crate) fn check<E>(
         &self,
         read: impl Fn(Raw<'a>) -> Result<T, E>,
@@ -56,7 +59,7 @@ impl<'a, T> Few<'a, T> {
         Ok(())
     }
 
-    /// The entries that are kept, in order; `read` reads those that wait as text.
+    /// The entries that were kept, in order; `read` parses those that wait as text.
     pub(crate) fn into_entries<E>(
         self,
         read: impl Fn(Raw<'a>) -> Result<T, E>,
@@ -95,7 +98,7 @@ impl<'de: 'a, 'a, T: Deserialize<'de>> Deserialize<'de> for Few<'a, T> {
                     } else if few.len < ENTRIES_MAX {
                         list.next_element()?.map(|entry| few.rest.push(entry))
                     } else {
-                        // Skipped, not read: only its end is looked for.
+                        // Finds the end of the entry without parsing it.
                         list.next_element::<IgnoredAny>()?.map(|_| ())
                     };
                     if more.is_none() {
@@ -130,14 +133,14 @@ impl<T: schemars::JsonSchema> schemars::JsonSchema for Few<'_, T> {
     }
 }
 
-/// Values by name. It keeps at most `MAX` and counts all.
+/// Values by name. Keeps at most `MAX` of them and counts all.
 #[derive(Debug)]
 pub(crate) struct FewByName<T, const MAX: usize> {
     kept: BTreeMap<String, T>,
     len: usize,
 }
 
-/// That there are more values than there may be.
+/// The error for more values than allowed.
 #[derive(Debug, thiserror::Error)]
 #[error("there may be {max}, not {len}")]
 pub(crate) struct TooMany {
@@ -146,7 +149,7 @@ pub(crate) struct TooMany {
 }
 
 impl<T, const MAX: usize> FewByName<T, MAX> {
-    /// The values, if there are as many as there may be.
+    /// The values, unless there are more than allowed.
     pub(crate) fn all(self) -> Result<BTreeMap<String, T>, TooMany> {
         if self.len <= MAX {
             Ok(self.kept)
@@ -185,7 +188,7 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for FewByName<
                         return Ok(few);
                     };
                     if few.kept.contains_key(&name) {
-                        // Who sent both meant something else than the last.
+                        // A client that sent both did not mean the last one.
                         return Err(de::Error::custom(format_args!(
                             "duplicate field `{}`",
                             shorten(&name)
@@ -205,7 +208,7 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for FewByName<
     }
 }
 
-// The description of the API names the default of a field, and that is what it is written as.
+// Needed for the API's description: it writes the default value of a field.
 #[cfg(test)]
 impl<T: serde::Serialize, const MAX: usize> serde::Serialize for FewByName<T, MAX> {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -228,7 +231,7 @@ impl<T: schemars::JsonSchema, const MAX: usize> schemars::JsonSchema for FewByNa
     }
 }
 
-/// Whether a deserializer is asked for an entry as it came.
+/// Whether a deserializer is asked for an entry's text.
 pub(crate) fn is_raw(name: &str) -> bool {
     name == RAW_NAME
 }
@@ -244,7 +247,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Raw<'a> {
                 f.write_str("an entry")
             }
 
-            /// Deserializers of JSON know nothing of the name.
+            /// JSON deserializers ignore the name.
             fn visit_newtype_struct<D: Deserializer<'de>>(
                 self,
                 json: D,
@@ -297,7 +300,7 @@ mod tests {
             by_name.all().unwrap_err().to_string(),
             "there may be 2, not 3"
         );
-        // It must be JSON all the same.
+        // A skipped entry must still be JSON.
         let broken = text.replace("0]", "}");
         assert!(serde_json::from_str::<Few<'_, u32>>(&broken).is_err());
     }

@@ -1,9 +1,9 @@
 //! The Amazon SQS HTTP API, health and metrics over a Lockgate engine.
 //!
-//! [`Server::bind`] listens, [`Server::run`] serves until told to stop. What a client may send is
-//! bounded in size, in number and in time, by [`Limits`] and [`Deadlines`]; who may send it is
-//! limited to this machine by default ([`ServerOptions`]); requests may have to be signed by access keys,
-//! which say who may do what, and connections may be HTTPS.
+//! [`Server::bind`] listens, and [`Server::run`] serves until it is told to stop. [`Limits`] and
+//! [`Deadlines`] bound the size, number and time of what a client may send. By default only this
+//! machine can reach the server ([`ServerOptions`]). Clients may have to sign requests with access
+//! keys, which say who may do what, and connections may be HTTPS.
 //!
 //! | path | what it is |
 //! |---|---|
@@ -14,8 +14,8 @@
 //! | `GET /api/v1/backup` | a backup of everything, streamed while it is taken |
 //! | `GET /metrics` | Prometheus text format; the names are in `docs/metrics.md` |
 //!
-//! What it does not do: store anything or decide what a message may do (`lockgate-engine`), read a
-//! configuration or catch signals (`lockgate-cli`).
+//! This crate stores nothing and decides nothing about messages (`lockgate-engine` does), and it
+//! reads no configuration and catches no signals (`lockgate-cli` does).
 //!
 //! ```
 //! use std::sync::Arc;
@@ -63,8 +63,8 @@ mod sqs;
 mod waiting;
 mod watched;
 
-/// What a fuzzer gives its bytes to; no interface for anybody else. Each function says whether the
-/// bytes were taken, and why not, and panics where a promise is broken.
+/// The entry points of the fuzz targets, for no other use. Each function returns whether it took
+/// the bytes, and if not why, and panics where a promise is broken.
 #[doc(hidden)]
 pub mod fuzzing {
     pub use crate::{
@@ -75,9 +75,7 @@ pub mod fuzzing {
     };
 }
 
-pub use auth::{
-    AccessKey, AccessKeys, Authentication, Grant, KeyError, Secret, SignError, Verb, sign_request,
-};
+pub use auth::{AccessKey, AccessKeys, Authentication, Grant, KeyError, Secret, Verb};
 pub use declare::{
     DeclareError, DeclareProblem, Declared, DeclaredPart, DeclaredQueue, check_queues,
     declare_queues,

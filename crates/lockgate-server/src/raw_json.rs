@@ -1,5 +1,5 @@
-//! Members and lists of JSON, looked at as text, so that neither its depth nor its length costs stack or
-//! memory.
+//! Reads members and lists of JSON as text, so that neither the depth nor the length of the JSON
+//! costs stack or memory.
 
 use std::{borrow::Cow, fmt};
 
@@ -9,19 +9,20 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-/// Borrowed where nothing is escaped in it.
+/// Borrows from the input where the text has no escapes.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 /// Members of a JSON object.
 pub(crate) struct Members<'a, const N: usize> {
-    /// Those with a name that was asked for, as written; of a name that comes again the last.
+    /// The values of the names that the caller asked for, as they were written. If a name occurs
+    /// twice, the last value.
     pub(crate) known: [Option<&'a RawValue>; N],
-    /// Whether there are others.
+    /// Whether the object has other members.
     pub(crate) others: bool,
 }
 
-/// The members of the object that a text is; `None`: it is no JSON object.
+/// The members of the JSON object in a text; `None` if the text is no JSON object.
 pub(crate) fn members<'a, const N: usize>(
     text: &'a str,
     names: [&str; N],
@@ -59,7 +60,7 @@ pub(crate) fn members<'a, const N: usize>(
     Some(members)
 }
 
-/// Looks at every value of a list, or at the one that stands for a list of one.
+/// Calls `look` with every value of a list. A value that is no list counts as a list of one.
 pub(crate) fn each<'a>(value: Option<&'a RawValue>, mut look: impl FnMut(&'a RawValue)) {
     struct ListVisitor<F>(F);
 
@@ -81,7 +82,7 @@ pub(crate) fn each<'a>(value: Option<&'a RawValue>, mut look: impl FnMut(&'a Raw
     match value {
         Some(list) if is_list(list) => {
             let mut json = serde_json::Deserializer::from_str(list.get());
-            // It was read as JSON before.
+            // Cannot fail: this text was parsed as JSON before.
             let _ = json.deserialize_seq(ListVisitor(look));
         }
         Some(one) => look(one),
@@ -89,7 +90,7 @@ pub(crate) fn each<'a>(value: Option<&'a RawValue>, mut look: impl FnMut(&'a Raw
     }
 }
 
-/// How many values there are in a list, or in the one that stands for a list of one.
+/// The number of values in a list. A value that is no list counts as a list of one.
 pub(crate) fn count(value: Option<&RawValue>) -> usize {
     let mut count = 0;
     each(value, |_| count += 1);
@@ -101,7 +102,7 @@ pub(crate) fn is_list(value: &RawValue) -> bool {
     value.get().starts_with('[')
 }
 
-/// The text that a value is, if it is one.
+/// The string that a value holds; `None` if it is no string.
 pub(crate) fn text(value: &RawValue) -> Option<Cow<'_, str>> {
     let text: Text<'_> = serde_json::from_str(value.get()).ok()?;
     Some(text.0)

@@ -1,4 +1,5 @@
-//! Receipt handles: the lease's token, sealed so that only handles we gave out are taken.
+//! Receipts (SQS: receipt handles): a lease's token, sealed so that only receipts of this shard are
+//! accepted.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use hmac::{Hmac, KeyInit as _, Mac as _};
@@ -7,11 +8,11 @@ use lockgate_core::{
 };
 use sha2::Sha256;
 
-/// Version of the layout; part of what is sealed.
+/// Version of the layout. The seal covers it.
 const VERSION: u8 = 1;
 /// Version, shard, queue, sequence, epoch, incarnation, lease number, message.
 const TOKEN_LEN: usize = 1 + 2 + 4 + 8 + 8 + 8 + 8 + 16;
-/// The first 16 bytes of an HMAC-SHA256: 2^-128 for a guess.
+/// The first 16 bytes of an HMAC-SHA256: a guess succeeds with a chance of 2^-128.
 const SEAL_LEN: usize = 16;
 const HANDLE_LEN: usize = TOKEN_LEN + SEAL_LEN;
 /// Separates these seals from any other use of the shard's secret.
@@ -19,10 +20,11 @@ const DOMAIN: &[u8] = b"lockgate receipt handle";
 
 /// Makes and opens receipt handles.
 ///
-/// A handle is the base64url form of the lease's token and a keyed hash of it under the shard's
-/// secret, which is drawn at the first start and kept in the log: handles stay good over a restart,
-/// and one with any bit changed is told apart from one that is merely stale. The shard's number is in the
-/// handle, and sealed with the rest: a handle of another shard is told apart from one that nobody gave out.
+/// A handle is the base64url form of the lease's token with a keyed hash of the token. The hash's
+/// key is the shard's secret, drawn at the first start and kept in the log. So handles stay valid
+/// over a restart, and a handle with any bit changed is told apart from one that is merely stale.
+/// The token contains the shard's number, so a handle of another shard is told apart from a forged
+/// one.
 #[derive(Clone)]
 pub(crate) struct Receipts {
     shard: ShardId,
@@ -32,27 +34,23 @@ pub(crate) struct Receipts {
 /// Why a text is no receipt handle of this shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ReceiptError {
-    /// We never gave it out.
+    /// This shard never gave it out.
     #[error("this server did not give it out")]
     Unknown,
-    /// It says that it is of another shard, which alone can tell whether that is so.
+    /// The handle names another shard. Only that shard can tell whether it gave it out.
     #[error("it is of shard {given}, and this is shard {own}: take it to shard {given}")]
-    OtherShard {
-        /// The shard that it names.
-        given: ShardId,
-        own: ShardId,
-    },
+    OtherShard { given: ShardId, own: ShardId },
 }
 
 impl std::fmt::Debug for Receipts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The key stays out of logs.
+        // Does not print the secret.
         f.write_str("Receipts")
     }
 }
 
 impl Receipts {
-    /// With the shard's number and its secret.
+    /// Takes the shard's number and its secret.
     pub(crate) fn new(shard: ShardId, secret: &[u8; 32]) -> Self {
         let mut keyed = Hmac::new_from_slice(secret).expect("HMAC takes a key of any length");
         keyed.update(DOMAIN);
@@ -128,7 +126,7 @@ fn decode(handle: &str) -> Option<[u8; HANDLE_LEN]> {
     (bytes[0] == VERSION).then_some(bytes)
 }
 
-/// The shard that a handle names, which is not verified.
+/// The shard that a handle names, without verifying the seal.
 fn shard_of(bytes: &[u8; HANDLE_LEN]) -> Option<ShardId> {
     ShardId::new(u16::from_be_bytes([bytes[1], bytes[2]]))
 }
@@ -178,7 +176,7 @@ mod tests {
         assert_eq!(receipts.open(&receipts.seal(largest)), Ok(largest));
     }
 
-    /// What a handle that is not sealed by shard 5 is told.
+    /// The error for a handle that shard 5 did not seal.
     fn refusal(version: u8, named: u16) -> ReceiptError {
         match ShardId::new(named) {
             Some(given) if version == VERSION && given != shard(5) => {
@@ -193,7 +191,7 @@ mod tests {
     fn no_handle_with_a_flipped_bit_opens() {
         let receipts = receipts();
         let handle = receipts.seal(token());
-        // Every bit of what is sealed ...
+        // Every bit of the sealed bytes ...
         let bytes = URL_SAFE_NO_PAD.decode(&handle).unwrap();
         for bit in 0..bytes.len() * 8 {
             let mut changed = bytes.clone();
@@ -203,7 +201,7 @@ mod tests {
             let changed = URL_SAFE_NO_PAD.encode(changed);
             assert_eq!(receipts.open(&changed), Err(refused), "bit {bit}");
         }
-        // ... and every bit of its text.
+        // ... and every bit of the text.
         for bit in 0..handle.len() * 8 {
             let mut changed = handle.clone().into_bytes();
             changed[bit / 8] ^= 1 << (bit % 8);
@@ -216,7 +214,8 @@ mod tests {
     #[test]
     fn a_handle_of_another_shard_is_told_which() {
         let receipts = receipts();
-        // Also one that was sealed under the same secret, as after a restore under another number.
+        // Also a handle of another shard with the same secret, as after a restore under another
+        // number.
         for secret in [[1; 32], [2; 32]] {
             let handle = Receipts::new(shard(6), &secret).seal(LeaseToken {
                 term: Term {

@@ -1,4 +1,5 @@
-//! The server as its user sees it: options, binding, running, the report at the end.
+//! The server as an embedding program sees it: options, binding, running, and the report at the
+//! end.
 
 use std::{
     future::Future,
@@ -19,35 +20,35 @@ use crate::{
     },
 };
 
-/// What a server may be told. Every field has a default that is safe on a developer's machine.
+/// Options of a server. Every default is safe on a developer's machine.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Where to listen; port 0 takes a free one. Default: `127.0.0.1:9324`.
+    /// The address to listen on; port 0 takes a free one. Default: `127.0.0.1:9324`.
     pub listen: SocketAddr,
     /// Whether `listen` may be an address that other machines can reach although there is no
     /// [`authentication`](Self::authentication): whoever reaches the address can then read and delete
     /// every message. Default: false, and [`Server::bind`] refuses such an address.
     pub allow_remote: bool,
-    /// Names under which clients may address the server, beside `localhost`, `127.0.0.1`, `[::1]`
-    /// and the address they are connected to: host names without port, in any case. A request whose
-    /// `Host` or `Origin` names anything else is refused, so that a web page that makes its own
-    /// name point here cannot reach the queues. Default: none.
+    /// Host names under which clients may address the server, without port, in any case, in
+    /// addition to `localhost`, `127.0.0.1`, `[::1]` and the address that the client is connected
+    /// to. A request whose `Host` or `Origin` names another host is refused: otherwise a web page
+    /// could point its own host name at this server and read the queues. Default: none.
     pub allowed_hosts: Vec<String>,
-    /// Host, or host and port, that queue URLs in answers name; also an allowed host. `None`, the
-    /// default: whatever the client sent as `Host`.
+    /// The host, or host and port, in the queue URLs of answers; also an allowed host. `None`, the
+    /// default: the `Host` that the client sent.
     pub advertised_host: Option<String>,
-    /// The account that queue URLs and ARNs name: 12 digits. Default: `000000000000`.
+    /// The account in queue URLs and ARNs: 12 digits. Default: `000000000000`.
     pub account: String,
-    /// The region that ARNs name: letters, digits and `-`. Default: `us-east-1`.
+    /// The region in ARNs: letters, digits and `-`. Default: `us-east-1`.
     pub region: String,
-    /// How clients say who they are. Default: not at all.
+    /// How clients authenticate. Default: not at all.
     pub authentication: Authentication,
     /// Encrypts connections with this certificate; `None`, the default, does not. The files are read
     /// again when they change, for new connections.
     pub tls: Option<TlsFiles>,
-    /// How much of everything.
+    /// Limits on sizes and counts.
     pub limits: Limits,
-    /// How long everything may take.
+    /// Limits on times.
     pub deadlines: Deadlines,
 }
 
@@ -63,27 +64,28 @@ pub struct Limits {
     /// before it is read. Default 4 MiB: the 1 MiB of messages that Amazon SQS takes in one call
     /// grows up to threefold when a client writes JSON in ASCII, and a batch has an envelope.
     pub body_bytes_max: usize,
-    /// Request bodies that are in memory at the same time, in bytes. The first 16 KiB of each body
-    /// are not counted, so that settling, which needs less, is never refused for it. Beyond it
-    /// requests are answered 503. As much again may be taken by answers above 16 KiB on their way to
-    /// clients, and beyond that such an answer is replaced by a 503. Of both, one address (of IPv6 a
-    /// network of 64 bits) has three quarters. With authentication, bodies whose sender is not known
-    /// yet have half, of which one address has three quarters. Default 256 MiB.
+    /// Bytes of request bodies in memory at the same time; beyond it, requests are answered 503.
+    /// The first 16 KiB of each body are not counted, so a request to settle is never refused for
+    /// lack of memory. Answers above 16 KiB on their way to clients have a budget of the same size;
+    /// beyond it, such an answer is replaced by a 503. One address (of IPv6, one network of 64
+    /// bits) gets at most three quarters of each budget. With authentication, bodies whose sender
+    /// is not known yet get at most half, and one address three quarters of that half. Default 256
+    /// MiB.
     pub bodies_bytes_max: usize,
     /// Header lines of one request; more are answered 431. Default 100.
     pub headers_max: usize,
     /// Bytes of one request's head; more are answered 431. 8 KiB or more; default 16 KiB.
     pub head_bytes_max: usize,
-    /// Open connections; further ones are answered 503 and closed. Default 16,384. Each needs a
-    /// file descriptor, and so does the log behind the engine, which refuses sends while it gets none:
-    /// keep this below the process's limit (`ulimit -n`) by as many as that has open, which for a
-    /// local log is `LocalLogOptions::files_max`, and some more.
+    /// Open connections; further ones are answered 503 and closed. Default 16,384. Each connection
+    /// needs a file descriptor, and so does the log, which refuses sends while it gets none. So
+    /// this number, plus the files of the log (for a local log, `LocalLogOptions::files_max`), plus
+    /// some more must stay below the process's limit (`ulimit -n`).
     pub connections_max: usize,
     /// Open connections of one address. Default 12,288, so that one address can hold 10,000 long
     /// polls and still cannot take all connections.
     pub connections_per_address_max: usize,
-    /// Queues that appear in `/metrics` by name, first in order of names; of the rest only the
-    /// number is told. Default 1,000.
+    /// Queues that `/metrics` shows by name, first in order of names; the other queues are only
+    /// counted. Default 1,000.
     pub metrics_queues_max: usize,
 }
 
@@ -94,18 +96,18 @@ pub struct Deadlines {
     pub header: Duration,
     /// How long a connection may stay open with no request begun. Default 75 s.
     pub idle: Duration,
-    /// How long a body, or an answer that the client does not take at once, may stand still or be
-    /// behind [`transfer_rate_min`](Self::transfer_rate_min). Bytes that come faster make up for what
-    /// was lost, and never earn more than this time ahead: a body that falls silent is given up after
-    /// it, however much came before. Of a backup every byte counts. Default 10 s.
+    /// How long a body, or an answer that the client is slow to take, may stall or be behind
+    /// [`transfer_rate_min`](Self::transfer_rate_min). Faster bytes make up for lost time, but
+    /// never earn more than this time ahead: a body that stalls is given up after this time,
+    /// however much came before. In a backup, every byte counts. Default 10 s.
     pub transfer_grace: Duration,
     /// The lowest rate of a body or an answer, in bytes a second. 1 or more; default 16 KiB/s.
     pub transfer_rate_min: u64,
-    /// How long the engine may finish nothing while somebody waits, before `/readyz` fails. Default
-    /// 30 s.
+    /// How long the engine may finish no command while commands wait, before `/readyz` fails.
+    /// Default 30 s.
     pub stall: Duration,
-    /// From the call for shutdown until connections that still have no answer are cut. The engine
-    /// has the same time again to sync its log. Default 20 s.
+    /// The time from the request to shut down until connections that still have no answer are cut.
+    /// The engine then has the same time again to sync its log. Default 20 s.
     pub shutdown: Duration,
 }
 
@@ -117,7 +119,7 @@ pub struct Server {
     core: Core,
 }
 
-/// The address of a server that is not there yet. Nobody listens there: clients are refused.
+/// The address of a future server. Nothing listens there yet, so clients are refused.
 #[derive(Debug)]
 pub struct Reserved {
     socket: TcpSocket,
@@ -155,9 +157,7 @@ pub enum BindError {
     #[error("{option} is {value:?}: {expected}")]
     Option {
         option: &'static str,
-        /// What was given.
         value: String,
-        /// What is allowed.
         expected: &'static str,
     },
     /// The certificate cannot be used.
@@ -167,14 +167,14 @@ pub enum BindError {
     #[error("listening on {listen}")]
     Listen {
         listen: SocketAddr,
-        /// In the operating system's words.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
 }
 
-/// Connections the kernel keeps until they are accepted: a burst of thousands of clients is no
-/// reason to make one of them retry after a second. The kernel's own limit may be lower.
+/// Connections that the kernel keeps until they are accepted, so that in a burst of thousands of
+/// clients none has to retry after a second. The kernel's own limit may be lower.
 const BACKLOG: u32 = 4096;
 
 impl Default for ServerOptions {
@@ -226,14 +226,15 @@ impl Server {
     /// [`run`](Self::run).
     ///
     /// # Errors
-    /// If an option is out of its range, the address can be reached by others and that was not
-    /// allowed, or the operating system refuses it.
+    /// If an option is out of its range, if other machines can reach the address without
+    /// [`allow_remote`](ServerOptions::allow_remote) or authentication, or if the operating system
+    /// refuses the address.
     pub async fn bind(options: ServerOptions, engine: Engine) -> Result<Self, BindError> {
         Self::reserve(options)?.listen(engine).await
     }
 
-    /// Does all of [`bind`](Self::bind) that does not need an engine, so that whoever cannot listen need not start
-    /// one, which may depose another.
+    /// Does the part of [`bind`](Self::bind) that needs no engine. A program that cannot listen
+    /// then does not start an engine, which could depose another process's engine.
     ///
     /// # Errors
     /// As [`bind`](Self::bind).
@@ -250,36 +251,36 @@ impl Server {
         })
     }
 
-    /// Where it listens, with the port the operating system chose if none was given.
+    /// The address, with the port that the operating system chose if the options name none.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// The access keys, to be changed while it serves; `None` if nobody has to say who they are.
+    /// The access keys, which can be changed while the server runs; `None` without authentication.
     #[must_use]
     pub fn access_keys(&self) -> Option<AccessKeys> {
         self.core.access_keys()
     }
 
-    /// The certificate, to be read again while it serves; `None` without TLS.
+    /// The certificate, which can be read again while the server runs; `None` without TLS.
     #[must_use]
     pub fn certificate(&self) -> Option<Certificate> {
         self.core.certificate()
     }
 
-    /// Tells this count in `/metrics`: lines of the log of this process that were dropped, for whoever
-    /// writes it so that nobody has to wait. Without it, zero.
+    /// Shows this count in `/metrics`: lines of the process's log that were dropped so that nothing
+    /// had to wait for their reader. Without it, `/metrics` shows zero.
     #[must_use]
     pub fn with_lines_dropped(mut self, count: Arc<AtomicU64>) -> Self {
         self.core.lines_dropped = count;
         self
     }
 
-    /// Serves until `shutdown` is ready, then comes to an orderly end: `/readyz` fails, no
-    /// connection is accepted, waiting receives end empty at once, requests that have arrived are
-    /// answered, idle connections are closed, and what is not done within
-    /// [`Deadlines::shutdown`] is cut. Then the engine is shut down, which syncs its log.
+    /// Serves until `shutdown` is ready, then ends in order: `/readyz` fails, new connections are
+    /// refused, waiting receives return empty at once, requests that have arrived are answered, and
+    /// idle connections are closed. Whatever is not done within [`Deadlines::shutdown`] is cut.
+    /// Then the engine shuts down, which syncs its log.
     ///
     /// # Cancellation
     /// Dropping the future cuts all connections at once and leaves the engine running.
@@ -289,10 +290,10 @@ impl Server {
 }
 
 impl Reserved {
-    /// Where it will listen.
+    /// The address that the server will listen on.
     ///
     /// # Errors
-    /// If the operating system does not say.
+    /// If the operating system does not report it.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
@@ -301,7 +302,7 @@ impl Reserved {
     ///
     /// # Errors
     /// [`BindError::Listen`], if another program has begun to listen there meanwhile.
-    // Async so that it is called in a runtime.
+    // Async so that the caller is within a runtime.
     pub async fn listen(self, engine: Engine) -> Result<Server, BindError> {
         let listen = self.options.listen;
         let error = |source| BindError::Listen { listen, source };
@@ -317,7 +318,7 @@ impl Reserved {
 }
 
 impl ServerOptions {
-    /// Whether [`Server::bind`] would take these options, before anything is opened.
+    /// Whether [`Server::bind`] would take these options. Opens nothing.
     ///
     /// # Errors
     /// [`BindError::Remote`] and [`BindError::Option`].
@@ -411,7 +412,7 @@ fn bind_to(address: SocketAddr) -> io::Result<TcpSocket> {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => TcpSocket::new_v6()?,
     };
-    // A restart must not wait for the last run's connections to be forgotten by the kernel.
+    // Without this, a restart waits until the kernel forgets the last run's connections.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     Ok(socket)

@@ -1,4 +1,4 @@
-//! Tests that an input costs little stack, however deep it is.
+//! Tests that an input of any depth costs little stack.
 
 use std::thread;
 
@@ -8,8 +8,8 @@ pub(crate) fn with_a_small_stack(test: impl FnOnce() + Send + 'static) {
     small.spawn(test).unwrap().join().unwrap();
 }
 
-/// Reads JSON of many depths with little stack: each of `nests` so many times within itself, without its
-/// ends, with them, and in place of the `$` of each of `around`.
+/// Parses JSON of many depths on a small stack: each of `nests` repeated within itself, with and
+/// without its closing ends, and in place of the `$` of each of `around`.
 pub(crate) fn read_nested(
     nests: &'static [(&str, &str)],
     around: &'static [&str],

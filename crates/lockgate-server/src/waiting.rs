@@ -1,4 +1,4 @@
-//! Receiving for a client that may end its side of the connection while it waits.
+//! Receives for clients that may end their side of the connection while they wait.
 
 use std::{future, pin::pin, time::Duration};
 
@@ -7,8 +7,9 @@ use lockgate_machine::Receive;
 
 use crate::http::progress::Hangup;
 
-/// Takes messages, waiting for a first one until the client ends its side: then it gets what is there.
-/// What comes later could go to nobody. Dropping the future gives back what it may have taken.
+/// Takes messages. Waits for the first one until the client ends its side, then returns what there
+/// is: messages that come later could not reach the client. Dropping the future gives back the
+/// leases that it took.
 pub(crate) async fn receive(
     engine: &Engine,
     receive: Receive,
@@ -22,7 +23,8 @@ pub(crate) async fn receive(
         result = &mut waiting => return result,
         () = hangup.come() => {}
     }
-    // Asked later, it is answered later: if the first had found something, that is known by then.
+    // The engine answers in order: if the first receive had found messages, its answer has come
+    // before this one.
     let there = engine.receive(at_once, Duration::ZERO).await;
     tokio::select! {
         biased;

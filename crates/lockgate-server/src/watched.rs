@@ -1,4 +1,5 @@
-//! Files that settings name, and that are read again when they change: certificates, access keys.
+//! Watches files that settings name, such as certificates and access keys. The server reads them
+//! again when they change.
 
 use std::{
     fs,
@@ -17,32 +18,32 @@ const BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// What kinds of file may be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKinds {
-    /// All that can be read, also a pipe such as the shell's `<(command)`. Opening a named pipe waits
-    /// for its writer, so this is for the start of a program.
+    /// Everything that can be read, also a pipe such as the shell's `<(command)`. Opening a named
+    /// pipe waits for its writer, so use this only when a program starts.
     Any,
-    /// Regular files only, and links to them. Nothing else is waited for, so this is for a server that
-    /// serves.
+    /// Regular files, and links to them. Reading never waits for another process, so a server can
+    /// use this while it serves.
     Regular,
 }
 
-/// What a file holds, and who may do what with it.
+/// The contents of a file, and its permissions.
 pub struct FileBytes {
-    /// All that it holds.
     pub bytes: Vec<u8>,
     /// Its type and permissions, as in `st_mode`.
     pub mode: u32,
 }
 
 impl FileBytes {
-    /// Reads a file that a setting names. Blocks its thread for as long as the disk takes.
+    /// Reads a file that a setting names. Blocks the thread while the disk reads.
     ///
     /// # Errors
-    /// If the file cannot be opened or read, is not of the `kinds` that may be, or has more than 16 MiB.
+    /// If the file cannot be opened or read, is not of an allowed kind (`kinds`), or has more than
+    /// 16 MiB.
     pub fn read(path: &Path, kinds: FileKinds) -> io::Result<Self> {
         let mut options = fs::OpenOptions::new();
         options.read(true);
         if kinds == FileKinds::Regular {
-            // Without this flag, opening a named pipe waits until somebody writes to it.
+            // Without this flag, opening a named pipe waits until another process writes to it.
             options.custom_flags(OFlags::NONBLOCK.bits() as i32);
         }
         let file = options.open(path)?;
@@ -68,18 +69,18 @@ impl FileBytes {
     }
 }
 
-/// How often the files are looked at. A look costs a system call for each.
+/// How often the files are checked. A check costs a system call for each file.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Files that may change, and what they were when they were looked at last.
+/// Files that may change, and the stamp of each at its last check.
 ///
-/// Looked at and not notified of: a rotation may replace a file, edit it, or swing a link anywhere
-/// on its path, also on a file system that tells nobody.
+/// The files are polled. Notifications would miss some changes: a rotation may replace a file, edit
+/// it, or change a link anywhere on its path, and some file systems send no notifications.
 #[derive(Clone, Debug)]
 pub struct WatchedFiles(Vec<(PathBuf, Option<Stamp>)>);
 
-/// What tells a file from what it was. The time of the change of the inode moves with every write,
-/// also where the time of modification is set back; the mode, for those who had to fix it.
+/// What a changed file differs in. Every write moves the inode's change time, even where the
+/// modification time is set back. The mode is part of it, so that a change of permissions counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stamp {
     file: (u64, u64),
@@ -89,7 +90,7 @@ struct Stamp {
 }
 
 impl Stamp {
-    /// `None`: it cannot be looked at.
+    /// `None` if the file cannot be read.
     fn of(path: &Path) -> Option<Self> {
         let file = fs::metadata(path).ok()?;
         Some(Self {
@@ -102,8 +103,8 @@ impl Stamp {
 }
 
 impl WatchedFiles {
-    /// The files as they are now. To be called before they are read, so that what changes in between
-    /// is seen. A file that is not there changes when it comes.
+    /// Records the present state of the files. Call this before you read them, so that a change in
+    /// between is seen. A missing file has changed once it exists.
     #[must_use]
     pub fn new(paths: impl IntoIterator<Item = PathBuf>) -> Self {
         let mut files = Self(Vec::new());
@@ -111,7 +112,7 @@ impl WatchedFiles {
         files
     }
 
-    /// Further files as they are now, such as those that one of the first names.
+    /// Adds files in their present state, such as those that one of the first names.
     pub fn also(&mut self, paths: impl IntoIterator<Item = PathBuf>) {
         self.0.extend(paths.into_iter().map(|path| {
             let stamp = Stamp::of(&path);
@@ -119,8 +120,8 @@ impl WatchedFiles {
         }));
     }
 
-    /// Waits until one of them has changed since it was seen last; looks every five seconds. Must be
-    /// within a tokio runtime.
+    /// Waits until one of the files has changed since its last check; checks every five seconds.
+    /// Needs a tokio runtime.
     ///
     /// # Cancellation
     /// Dropping the future loses no change.
@@ -128,7 +129,7 @@ impl WatchedFiles {
         loop {
             sleep(EVERY).await;
             let mut files = self.clone();
-            // A file system on a network may not answer, so this does not look itself.
+            // A network file system may not answer, so the check runs on another thread.
             let looked = spawn_blocking(move || (files.look(), files)).await;
             let Ok((has_changed, files)) = looked else {
                 continue; // the runtime ends
@@ -140,7 +141,7 @@ impl WatchedFiles {
         }
     }
 
-    /// Whether one of them has changed since the last look.
+    /// Whether one of the files has changed since the last check.
     pub(crate) fn look(&mut self) -> bool {
         let mut changed = false;
         for (path, seen) in &mut self.0 {

@@ -51,7 +51,7 @@ pub struct ReceiveBuilder {
 /// If the future of a settle is dropped, the settle may have happened or not. If it did not, the
 /// message comes again when the lease has ended.
 ///
-/// Delays are up to 12 h and reasons up to 1,024 bytes; more is refused ([`ErrorKind::Input`]).
+/// Delays are up to 366 days and reasons up to 1,024 bytes; more is refused ([`ErrorKind::Input`]).
 /// [`Lockgate::settle_all`](crate::Lockgate::settle_all) settles many at once, and
 /// [`TestDelivery`](crate::TestDelivery) makes a delivery for the test of a handler.
 pub struct Delivery {

@@ -49,6 +49,9 @@
 //!
 //! With the feature `postgres`, a PostgreSQL database can keep the queues instead of a folder:
 //! `Lockgate::postgres(url, shard)`.
+//!
+//! With the feature `client`, `lockgate::client` has the queues of a server. They are a [`Sink`] and a
+//! [`Source`], as a [`Queue`] is: what is written over these traits takes both.
 
 // Users read these docs.
 #![warn(missing_docs)]
@@ -80,27 +83,32 @@ pub use lockgate_core::{
 };
 pub use lockgate_engine::{
     AnsweredCounts, BackupError, BackupReport, Engine, EngineError, EngineMetrics, EngineOptions,
-    MaintenanceCounts, MaintenanceThreads, MissingPart, StartError, StartReport, Status,
-    StopReason, StorageFailure, SyncWindow, UnknownCause, WithoutQueue,
+    MaintenanceCounts, MaintenanceThreads, MissingPart, RestoreError, RestoreReport, SnapshotError,
+    StartError, StartReport, Status, StopReason, UnknownCause, WithoutQueue,
 };
 pub use lockgate_log::{LocalLogOptions, OpenError as LogOpenError, SharedReserve};
 pub use lockgate_machine::{
     COUNTERS, Counter, CounterKind, DeadLetterReason, DecodeError, DedupScope, DroppedCounts,
     KeyPage, KeyPolicy, KeyProfile, KeyStatus, KeyWait, MessageStatus, MessageWait, Moved, Origin,
     QueueCounts, QueueDescription, QueueSettings, QueueTotals, Rejection, SETTINGS, Sent, Setting,
-    SettingKind, SettingValue, SettingsError, StaleReason, Stuck, StuckReason,
+    SettingKind, SettingValue, SettingsError, StaleReason, Stuck, StuckReason, SyncWindow,
 };
 #[cfg(feature = "postgres")]
 pub use lockgate_postgres::{OpenError as PostgresOpenError, PostgresLogOptions};
-pub use open::{Builder, Lockgate, OpenError};
+pub use open::{Builder, Folder, Lockgate, OpenError, Place};
 #[cfg(feature = "postgres")]
-pub use postgres::PostgresBuilder;
+pub use postgres::PostgresShard;
 pub use queue::{Queue, QueueBuilder};
 pub use redrive::RedriveBuilder;
 pub use settling::SettleAllError;
-pub use storage::StorageBuilder;
 pub use testing::{TestDelivery, TestWatch};
 pub use transaction::{Transaction, TransactionError};
+
+/// A server's queues, over HTTP: the crate `lockgate-client`.
+#[cfg(feature = "client")]
+pub mod client {
+    pub use lockgate_client::*;
+}
 
 /// The crates below: for who writes a [`Log`](lockgate_core::Log), or asks the [`Engine`] itself.
 pub mod parts {

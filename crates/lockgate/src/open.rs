@@ -9,8 +9,8 @@ use std::{
 
 use lockgate_core::{Clock, DiskError, ShardId, Storage, WallTime};
 use lockgate_engine::{
-    BackupError, BackupReport, Engine, EngineMetrics, EngineOptions, StartError, StartReport,
-    Status,
+    BackupError, BackupReport, Engine, EngineMetrics, EngineOptions, RestoreError, RestoreReport,
+    StartError, StartReport, Status,
 };
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
 use tokio::sync::oneshot;
@@ -30,14 +30,35 @@ pub struct Lockgate {
     report: Arc<StartReport>,
 }
 
-/// Opens a folder with options of your own. [`Lockgate::builder`] makes one.
+/// Opens queues with options of your own. The *place* is where they are kept: a folder
+/// ([`Lockgate::builder`]), a log of the caller's ([`Lockgate::over`]) or a shard of a database
+/// (`Lockgate::postgres`).
 #[derive(Clone)]
 #[must_use]
-pub struct Builder {
-    path: PathBuf,
+pub struct Builder<P> {
+    pub(crate) place: P,
     engine: EngineOptions,
-    log: LocalLogOptions,
     clock: Arc<dyn Clock>,
+}
+
+/// Where queues are kept. This crate has the implementations.
+pub trait Place: sealed::Open {}
+
+/// A data folder.
+#[derive(Clone, Debug)]
+pub struct Folder {
+    path: PathBuf,
+    log: LocalLogOptions,
+}
+
+pub(crate) mod sealed {
+    use super::{Arc, Clock, EngineOptions, Lockgate, OpenError};
+
+    pub trait Open: Send + 'static {
+        /// Opens the place, however long it takes, and serves what is in it.
+        fn open(self, clock: Arc<dyn Clock>, options: EngineOptions)
+        -> Result<Lockgate, OpenError>;
+    }
 }
 
 /// Says why a folder or a shard could not be opened. Nothing is served then.
@@ -92,11 +113,20 @@ pub enum OpenError {
         #[source]
         source: StartError,
     },
+    /// The backup was not restored, or only a part of it.
+    #[error("restoring a backup into {}", .path.display())]
+    Restore {
+        /// The folder that was to hold it.
+        path: PathBuf,
+        /// What the layer below says about it.
+        #[source]
+        source: RestoreError,
+    },
     /// The engine cannot serve what is in the caller's log.
     #[error("starting from the log")]
     StartStorage(#[source] StartError),
-    /// The thread that opens the folder or shard could not be started, or it panicked.
-    #[error("starting a thread to open it")]
+    /// The thread that opens or restores could not be started, or it panicked.
+    #[error("starting a thread for it")]
     Thread(#[source] io::Error),
 }
 
@@ -117,13 +147,11 @@ impl Lockgate {
     }
 
     /// Starts to open the folder at `path` with options of your own.
-    pub fn builder(path: impl AsRef<Path>) -> Builder {
-        Builder {
+    pub fn builder(path: impl AsRef<Path>) -> Builder<Folder> {
+        Builder::new(Folder {
             path: path.as_ref().to_owned(),
-            engine: EngineOptions::default(),
             log: LocalLogOptions::default(),
-            clock: Arc::new(SystemClock::new()),
-        }
+        })
     }
 
     /// Starts to create or open the queue with this name. Nothing happens before
@@ -286,26 +314,27 @@ impl Lockgate {
     }
 }
 
-impl Builder {
+impl<P> Builder<P> {
+    pub(crate) fn new(place: P) -> Self {
+        Self {
+            place,
+            engine: EngineOptions::default(),
+            clock: Arc::new(SystemClock::new()),
+        }
+    }
+
     /// Sets limits, sync window and threads of the engine. Default: [`EngineOptions::default`].
     pub fn engine_options(mut self, options: EngineOptions) -> Self {
         self.engine = options;
         self
     }
 
-    /// Sets the number of the shard in this folder. Default: 0. The first opening of a new folder
+    /// Sets the number of the shard in this place. Default: 0. The first opening of a new place
     /// writes the number down; an opening under another number fails with
-    /// [`StartError::OtherShard`](crate::StartError::OtherShard). Give folders different numbers if
+    /// [`StartError::OtherShard`](crate::StartError::OtherShard). Give places different numbers if
     /// the ids of their messages must differ.
     pub fn shard_number(mut self, shard: ShardId) -> Self {
         self.engine.shard = shard;
-        self
-    }
-
-    /// Sets segment size, limits and preallocation of the log. Default:
-    /// [`LocalLogOptions::default`].
-    pub fn log_options(mut self, options: LocalLogOptions) -> Self {
-        self.log = options;
         self
     }
 
@@ -340,10 +369,10 @@ impl Builder {
         self
     }
 
-    /// Opens the folder although files are missing that are needed: messages have their bytes in
-    /// them, or they held what was done since the last snapshot. Without this, opening fails with
-    /// [`StartError::Missing`](crate::StartError::Missing), which lists the files, and changes
-    /// nothing.
+    /// Opens the place although files (in a database: rows) are missing that are needed: messages
+    /// have their bytes in them, or they held what was done since the last snapshot. Without this,
+    /// opening fails with [`StartError::Missing`](crate::StartError::Missing), which lists them, and
+    /// changes nothing.
     ///
     /// With it, opening drops those messages as damaged, durably and for good. Messages in other
     /// files are lost too if their queue was created in a missing one
@@ -353,38 +382,108 @@ impl Builder {
         self.engine.accept_loss = true;
         self
     }
+}
 
-    /// Opens the folder on a thread of its own. See [`Lockgate::open`].
+impl<P: Place> Builder<P> {
+    /// Opens the place on a thread of its own. A shard of a database is taken over from its present
+    /// owner.
+    ///
+    /// Cancellation safe: if the future is dropped, the place closes again as soon as it is open.
+    /// The present owner of a shard may be deposed by then.
     ///
     /// # Errors
     /// As [`OpenError`] says.
     pub async fn open(self) -> Result<Lockgate, OpenError> {
-        let name = self.engine.thread_name.clone();
-        on_a_thread(&name, move || self.open_blocking()).await
+        let name = format!("{}-open", self.engine.thread_name);
+        on_a_thread(name, move || self.open_blocking()).await
     }
 
-    /// Opens the folder on the caller's thread. It blocks as long as recovery reads the log: do not
+    /// Opens the place on the caller's thread. It blocks as long as recovery reads the log: do not
     /// call it from an async task.
     ///
     /// # Errors
     /// As [`OpenError`] says.
     pub fn open_blocking(self) -> Result<Lockgate, OpenError> {
-        let Self {
-            path,
-            engine,
-            log,
-            clock,
-        } = self;
-        let disk = match FolderDisk::open(&path) {
-            Ok(disk) => disk,
-            Err(source) => return Err(OpenError::Folder { path, source }),
-        };
-        let log = match LocalLog::open(Arc::new(disk), log) {
-            Ok(log) => log,
-            Err(source) => return Err(OpenError::Log { path, source }),
-        };
-        start(log, clock, engine).map_err(|source| OpenError::Start { path, source })
+        self.place.open(self.clock, self.engine)
     }
+}
+
+impl Builder<Folder> {
+    /// Sets segment size, limits and preallocation of the log. Default:
+    /// [`LocalLogOptions::default`].
+    pub fn log_options(mut self, options: LocalLogOptions) -> Self {
+        self.place.log = options;
+        self
+    }
+
+    /// Makes the folder hold what the backup holds: queues, messages, order, counts, remembered ids
+    /// and leases. The folder must be missing or empty. Its shard number is the backup's,
+    /// [`RestoreReport::shard`]: give it to [`shard_number`](Self::shard_number) when you open the
+    /// folder, unless it is 0. The options of the engine and the clock have no effect.
+    ///
+    /// It runs on a thread of its own. If the future is dropped, the restore goes on to its end.
+    ///
+    /// # Errors
+    /// [`OpenError::Restore`] if the folder holds queues, or the backup is damaged or cut. Remove the
+    /// folder then, if it was empty before: it holds a part of the backup, and opening it fails, or it
+    /// holds nothing. [`OpenError::Folder`] and [`OpenError::Log`] as for opening.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let path = folder.path().join("backup");
+    /// # let copy = folder.path().join("copy");
+    /// # let lockgate = lockgate::Lockgate::open(folder.path().join("data")).await?;
+    /// # let queue = lockgate.queue("mail").create().await?;
+    /// # queue.send(lockgate::Message::new("hello")).await?;
+    /// # lockgate.backup(std::fs::File::create(&path)?).await?;
+    /// # lockgate.shutdown().await;
+    /// use std::{fs::File, io::BufReader};
+    ///
+    /// use lockgate::Lockgate;
+    ///
+    /// let backup = BufReader::new(File::open(path)?);
+    /// let report = Lockgate::builder(&copy).restore(backup).await?;
+    /// assert_eq!(report.messages, 1);
+    /// let lockgate = Lockgate::open(copy).await?;
+    /// # lockgate.shutdown().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn restore(
+        self,
+        mut backup: impl io::Read + Send + 'static,
+    ) -> Result<RestoreReport, OpenError> {
+        let Folder { path, log } = self.place;
+        on_a_thread("lockgate-restore".to_owned(), move || {
+            let log = open_log(&path, log)?;
+            lockgate_engine::restore(&mut backup, log, None)
+                .map_err(|source| OpenError::Restore { path, source })
+        })
+        .await
+    }
+}
+
+impl Place for Folder {}
+
+impl sealed::Open for Folder {
+    fn open(self, clock: Arc<dyn Clock>, options: EngineOptions) -> Result<Lockgate, OpenError> {
+        let Self { path, log } = self;
+        let log = open_log(&path, log)?;
+        start(log, clock, options).map_err(|source| OpenError::Start { path, source })
+    }
+}
+
+fn open_log(path: &Path, options: LocalLogOptions) -> Result<LocalLog, OpenError> {
+    let disk = FolderDisk::open(path).map_err(|source| OpenError::Folder {
+        path: path.to_owned(),
+        source,
+    })?;
+    LocalLog::open(Arc::new(disk), options).map_err(|source| OpenError::Log {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 /// Serves what is in the log.
@@ -400,29 +499,28 @@ pub(crate) fn start(
     })
 }
 
-/// Opens on a thread of its own, because that may take as long as reading a log.
-pub(crate) async fn on_a_thread(
-    name: &str,
-    open: impl FnOnce() -> Result<Lockgate, OpenError> + Send + 'static,
-) -> Result<Lockgate, OpenError> {
-    let (sender, opened) = oneshot::channel();
+/// Runs on a thread of its own what may take as long as reading a log. If nobody waits any more, what
+/// was opened is dropped and thereby closed.
+async fn on_a_thread<T: Send + 'static>(
+    name: String,
+    work: impl FnOnce() -> Result<T, OpenError> + Send + 'static,
+) -> Result<T, OpenError> {
+    let (sender, done) = oneshot::channel();
     thread::Builder::new()
-        .name(format!("{name}-open"))
-        // If nobody waits any more, what was opened is dropped and thereby closed.
-        .spawn(move || drop(sender.send(open())))
+        .name(name)
+        .spawn(move || drop(sender.send(work())))
         .map_err(OpenError::Thread)?;
-    opened.await.unwrap_or_else(|_died| {
+    done.await.unwrap_or_else(|_died| {
         let died = io::Error::other("it panicked; the panic's message is on standard error");
         Err(OpenError::Thread(died))
     })
 }
 
-impl fmt::Debug for Builder {
+impl<P: fmt::Debug> fmt::Debug for Builder<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
-            .field("path", &self.path)
+            .field("place", &self.place)
             .field("engine", &self.engine)
-            .field("log", &self.log)
             .finish_non_exhaustive()
     }
 }

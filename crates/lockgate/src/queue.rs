@@ -101,7 +101,7 @@ impl QueueBuilder {
     }
 
     /// Sets how many attempts a message has, from 1 to 1,000. After that it goes to the dead-letter
-    /// queue, or [`KeyPolicy::Park`] freezes its key. Default: 5.
+    /// queue, or [`KeyPolicy::Park`] parks its key. Default: 5.
     pub fn attempts_max(mut self, attempts: u16) -> Self {
         self.settings.attempts_max = attempts;
         self

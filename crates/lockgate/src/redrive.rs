@@ -64,6 +64,7 @@ impl RedriveBuilder {
             moved: 0,
             left: 0,
             stuck: None,
+            next: None,
         };
         while done.moved < max {
             let step = u16::try_from(max - done.moved).unwrap_or(u16::MAX);
@@ -73,7 +74,9 @@ impl RedriveBuilder {
                 to: to.clone(),
                 max: step,
             };
-            let Moved { moved, left, stuck } = match engine.submit(command).await {
+            let Moved {
+                moved, left, stuck, ..
+            } = match engine.submit(command).await {
                 Ok(moved) => moved,
                 // What was moved is moved, and the caller hears of that first.
                 Err(_) if done.moved > 0 => break,

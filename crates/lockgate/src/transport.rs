@@ -109,7 +109,7 @@ impl Source for Queue {
             KeyOrder::None
         };
         can.lease_max = longest;
-        can.nack_delay_max = longest;
+        can.nack_delay_max = Duration::from_millis(Settle::DELAY_MAX);
         can.defer = true;
         can.reject = true;
         can.give_back = true;
@@ -232,6 +232,14 @@ fn check_size(given: usize) -> Result<(), TransportError> {
 
 fn failed(error: EngineError) -> TransportError {
     let fate = match kind(&error) {
+        // What was asked is not at fault.
+        _ if matches!(
+            error,
+            EngineError::Rejected(Rejection::QueueNotFound { .. })
+        ) =>
+        {
+            Fate::Closed
+        }
         ErrorKind::Input => Fate::Refused,
         ErrorKind::Retry => Fate::Retry,
         ErrorKind::Unknown => Fate::Unknown,

@@ -6,21 +6,26 @@ use super::Problems;
 use crate::workspace::{Package, Workspace};
 
 /// Below the engine nothing knows an async runtime: the machine and the log must run in a
-/// simulation, in another runtime, or in none.
-const BELOW_ENGINE: [&str; 4] = [
+/// simulation, in another runtime, or in none. Signatures need none either.
+const WITHOUT_RUNTIME: [&str; 6] = [
     "lockgate-core",
     "lockgate-machine",
     "lockgate-log",
+    "lockgate-sigv4",
+    "lockgate-consumer",
     "lockgate-sim",
 ];
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
 
 /// The crates each crate may name, tests aside. ARCHITECTURE.md draws the same picture.
-const LAYERS: [(&str, &[&str]); 15] = [
+const LAYERS: [(&str, &[&str]); 18] = [
     ("lockgate-core", &[]),
     ("lockgate-machine", &["lockgate-core"]),
     ("lockgate-log", &["lockgate-core"]),
     ("lockgate-postgres", &["lockgate-core"]),
+    ("lockgate-sigv4", &[]),
+    ("lockgate-client", &["lockgate-core", "lockgate-sigv4"]),
+    ("lockgate-consumer", &["lockgate-core"]),
     (
         "lockgate-conformance",
         &[
@@ -43,6 +48,7 @@ const LAYERS: [(&str, &[&str]); 15] = [
             "lockgate-log",
             "lockgate-engine",
             "lockgate-postgres",
+            "lockgate-client",
         ],
     ),
     (
@@ -57,7 +63,12 @@ const LAYERS: [(&str, &[&str]); 15] = [
     ),
     (
         "lockgate-server",
-        &["lockgate-core", "lockgate-machine", "lockgate-engine"],
+        &[
+            "lockgate-core",
+            "lockgate-machine",
+            "lockgate-engine",
+            "lockgate-sigv4",
+        ],
     ),
     (
         "lockgate-bench",
@@ -77,6 +88,7 @@ const LAYERS: [(&str, &[&str]); 15] = [
             "lockgate-log",
             "lockgate-engine",
             "lockgate-server",
+            "lockgate-client",
             "lockgate-inspect",
             "lockgate-postgres",
             "lockgate",
@@ -201,11 +213,11 @@ pub(super) fn layers(workspace: &Workspace) -> Problems {
             }
         }
     }
-    for name in BELOW_ENGINE {
+    for name in WITHOUT_RUNTIME {
         for runtime in RUNTIMES {
             if let Some(path) = path_between(workspace, name, runtime) {
                 problems.push(format!(
-                    "{name}: depends on {runtime} ({path}): nothing below lockgate-engine may know a runtime"
+                    "{name}: depends on {runtime} ({path}): it must run in any runtime, or in none"
                 ));
             }
         }

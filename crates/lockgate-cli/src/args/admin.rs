@@ -6,13 +6,13 @@ use clap::{Args, Subcommand};
 
 use crate::{
     settings::ClientFlags,
-    units::{duration, lease, queue_name},
+    units::{delay, duration, lease, queue_name, retry_delay},
 };
 
 /// Delete received messages by their receipts
 ///
-/// The receipt is in what `lockgate receive` prints. Where a lease has ended the message may already
-/// be somebody else's: it is left alone, and the command exits with 4. A message that is gone counts as deleted.
+/// `lockgate receive` prints the receipt of each message. If a lease has ended, somebody else may have the message
+/// by now: the command leaves it alone and exits with 4. A message that is gone counts as deleted.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -25,16 +25,16 @@ pub(crate) struct Ack {
 
 /// Put received messages back by their receipts; the attempt counts
 ///
-/// The message returns to its place and is received again after --delay, before everything else of
-/// its key. Where a lease has ended it is left alone, and the command exits with 4.
+/// A message returns to its place. After --delay it is received again, before everything else of its key. If a
+/// lease has ended, the command leaves the message alone and exits with 4.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lockgate nack orders.fifo \"$receipt\"
   lockgate nack mail --delay 90s \"$receipt\"")]
 pub(crate) struct Nack {
-    /// Not received again before so much time has passed [default: 0s]
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    /// Time before somebody can receive them again, up to 366d [default: 0s]
+    #[arg(long, value_name = "TIME", value_parser = retry_delay)]
     pub(crate) delay: Option<Duration>,
 
     #[command(flatten)]
@@ -43,15 +43,15 @@ pub(crate) struct Nack {
 
 /// Put received messages back for later by their receipts; the attempt does not count
 ///
-/// For messages that are not wrong, only early. Of a key, everything behind the message waits with it.
-/// Where a lease has ended it is left alone, and the command exits with 4.
+/// For messages that are not wrong, only early. Everything behind the message of the same key waits with it. If a
+/// lease has ended, the command leaves the message alone and exits with 4.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lockgate defer orders.fifo --delay 10m \"$receipt\"")]
 pub(crate) struct Defer {
-    /// Not received again before so much time has passed
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    /// Time before somebody can receive them again, up to 366d
+    #[arg(long, value_name = "TIME", value_parser = retry_delay)]
     pub(crate) delay: Duration,
 
     #[command(flatten)]
@@ -60,14 +60,14 @@ pub(crate) struct Defer {
 
 /// Hold received messages for longer by their receipts
 ///
-/// The lease lasts for --lease from now on, and not longer than 12h after it was given. Where it has
-/// ended already the command exits with 4: somebody else may have the message.
+/// The lease lasts for --lease from now on, but no longer than 12h after it was given. If it has ended already, the
+/// command exits with 4: somebody else may have the message.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lockgate extend orders.fifo --lease 10m \"$receipt\"")]
 pub(crate) struct Extend {
-    /// How long the leases last from now on
+    /// How long the leases last from now on, 1ms to 12h
     #[arg(long, short, value_name = "TIME", value_parser = lease)]
     pub(crate) lease: Duration,
 
@@ -77,15 +77,15 @@ pub(crate) struct Extend {
 
 /// Send received messages to the dead-letter queue by their receipts
 ///
-/// For messages that can never succeed: they go at once, whatever attempts they have left, with
-/// --reason. Where the queue has no dead-letter queue they are dropped. Where a lease has ended the
-/// message is left alone, and the command exits with 4.
+/// For messages that can never succeed: they go at once, whatever attempts they have left, with --reason. If the
+/// queue has no dead-letter queue, the server drops them. If a lease has ended, the command leaves the message
+/// alone and exits with 4.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lockgate reject orders.fifo --reason 'no such product' \"$receipt\"")]
 pub(crate) struct Reject {
-    /// Why, for whoever reads the dead letters
+    /// Why, for whoever reads the dead letters; up to 1024 bytes
     #[arg(long, value_name = "TEXT")]
     pub(crate) reason: Option<String>,
 
@@ -112,10 +112,10 @@ pub(crate) struct Receipts {
     pub(crate) receipts: Vec<String>,
 }
 
-/// Cancel messages by their ids: they are removed before anybody receives them
+/// Cancel messages by their ids: remove them before anybody receives them
 ///
-/// Exits with 4 where a message is in flight and with 3 where there is none of an id; the others are
-/// cancelled all the same. `lockgate send --json` and `lockgate peek` show ids.
+/// If a message is in flight the command exits with 4, if there is none of an id with 3. It cancels the others all
+/// the same. `lockgate send --json` and `lockgate peek` show ids.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -140,21 +140,22 @@ pub(crate) struct Cancel {
 
 /// Give a message another due time
 ///
-/// It must not be in flight, and counts as accepted when it is due: behind what its key has by then.
-/// Exits with 4 where it is in flight, and with 3 where there is no message of that id.
+/// The message must not be in flight. When it is due, it goes behind what its key has by then. If the message is in
+/// flight the command exits with 4, if there is none of that id with 3.
 #[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("when").required(true).args(["delay", "at"])))]
 #[command(after_help = "\
 Examples:
   lockgate reschedule mail --delay 2h 00000001-0000-8000-8000-00000000a001
   lockgate reschedule mail --delay 0s 00000001-0000-8000-8000-00000000a001
   lockgate reschedule mail --at 2027-01-01T00:00:00Z 00000001-0000-8000-8000-00000000a001")]
 pub(crate) struct Reschedule {
-    /// Due when so much time has passed; 0s is now
-    #[arg(long, value_name = "TIME", value_parser = duration, required_unless_present = "at")]
+    /// Time until it is due; 0s for now
+    #[arg(long, value_name = "TIME", value_parser = delay)]
     pub(crate) delay: Option<Duration>,
 
     /// Due at this instant
-    #[arg(long, value_name = "INSTANT", value_parser = instant, conflicts_with = "delay")]
+    #[arg(long, value_name = "INSTANT", value_parser = instant)]
     pub(crate) at: Option<jiff::Timestamp>,
 
     /// Print a JSON object: id, due_at
@@ -175,14 +176,15 @@ pub(crate) struct Reschedule {
 
 /// Settle received messages and send new ones, all or nothing
 ///
-/// Either everything is done or nothing is: where one lease has ended, or one message is refused, the
-/// command says why and exits with 4 or 1. If the answer is lost, repeat it: leases that were settled
-/// are then refused as gone, which says that it was done.
+/// The server does everything or nothing. If one lease has ended, or one message is refused, the command says why
+/// and exits with 4 or 1. If the answer is lost, repeat the command: if it says that the leases are gone, the first
+/// time has succeeded.
 ///
-/// One message goes to QUEUE; more of them, and settles of other kinds, stand in a --file of the
-/// admin API's words: {"settles": [{"receipt": ..., "action": "ack"}], "sends": [{"queue": ...,
-/// "message": {"body": ...}}]}.
+/// QUEUE and BODY are one new message. Write more of them, and settles of other kinds, into a --file in the words
+/// of the admin API: {"settles": [{"receipt": ..., "action": "ack"}], "sends": [{"queue": ..., "message": {"body":
+/// ...}}]}.
 #[derive(Debug, Args)]
+#[command(group(clap::ArgGroup::new("what").required(true).args(["ack", "file"])))]
 #[command(after_help = "\
 Examples:
   lockgate transact mail --ack \"$receipt\" 'order 17 is on its way'
@@ -190,7 +192,7 @@ Examples:
   lockgate transact --file step.json")]
 pub(crate) struct Transact {
     /// Receipt of a message that is done; repeatable
-    #[arg(long, value_name = "RECEIPT", required_unless_present = "file")]
+    #[arg(long, value_name = "RECEIPT")]
     pub(crate) ack: Vec<String>,
 
     /// Queue that the new message goes to
@@ -216,11 +218,11 @@ pub(crate) struct Transact {
     pub(crate) unique_id: Option<String>,
 
     /// Deliver the new message no earlier than after this time
-    #[arg(long, value_name = "TIME", value_parser = duration, requires = "body")]
+    #[arg(long, value_name = "TIME", value_parser = delay, requires = "body")]
     pub(crate) delay: Option<Duration>,
 
     /// File with all of it as one JSON object; - is standard input
-    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["ack", "queue", "key", "group", "unique_id", "delay", "body"])]
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["queue", "key", "group", "unique_id", "delay", "body"])]
     pub(crate) file: Option<PathBuf>,
 
     /// Print one JSON object for each message sent: id, sequence, duplicate
@@ -247,9 +249,9 @@ pub(crate) enum Key {
 
 /// Explain why a key does, or does not, move
 ///
-/// Says what the key's next message waits for: who holds the message in front and for how long, the
-/// pause before the next attempt, when it is due, that the key is parked, that the queue is paused or has
-/// as many messages in flight as it may.
+/// Says what the next message of the key waits for: who holds the message in front and for how long, how long the
+/// pause before the next attempt lasts, when it is due, that the key is parked, that the queue is paused, or that
+/// it has as many messages in flight as it may.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -266,7 +268,8 @@ pub(crate) struct KeyExplain {
 
 /// Freeze a key: nobody receives its messages
 ///
-/// Durable. The key goes on taking messages, and what is in flight may be settled.
+/// The key stays parked after a restart, until `lockgate key resume`. It goes on taking messages, and holders may
+/// settle what is in flight.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -282,7 +285,7 @@ pub(crate) struct KeyPark {
 
 /// Let a parked key move again
 ///
-/// The attempts of its first message count from zero.
+/// The attempts of its first message count from zero again.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -298,8 +301,8 @@ pub(crate) struct KeyResume {
 
 /// Drop the messages of a key, also those not yet due
 ///
-/// What is in flight may still be settled. Says how many messages there are and asks; where nobody
-/// can answer, --yes is needed.
+/// Messages in flight stay, and their holders may settle them. The command says how many messages there are and
+/// asks. In a script, where nobody can answer, say --yes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -335,8 +338,8 @@ pub(crate) struct OfQueue {
 
 /// Show what a server is and does: version, uptime, disk, log, queues, rates
 ///
-/// Rates are of the time between two looks, a second unless --over says otherwise. Counted are the queues that
-/// the access key may read.
+/// The command looks twice, and rates are of the time between: a second, or what --over says. It counts the queues
+/// that the access key may read.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -366,9 +369,12 @@ pub(crate) enum Dlq {
 
 /// Move dead letters back to where they came from, or to a queue
 ///
-/// In the order in which they would be received, with no attempts counted. Those in flight stay. Ends
-/// at the first message that has nowhere to go back to, says which, and exits with 4. With --dry-run it says
+/// Moves them in the order in which a receive would give them, and counts no attempts. Those in flight stay. It
+/// ends at the first message that has nowhere to go back to, says which, and exits with 4. With --dry-run it says
 /// how many would go where, and moves none.
+///
+/// However it ends, it says how many messages it has moved. SIGINT or SIGTERM ends it after the step under way.
+/// What it has not moved stays in the dead-letter queue: run the same command again to go on.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -378,11 +384,11 @@ Examples:
   lockgate dlq redrive dead --source mail --rate 50
   lockgate dlq redrive orders-dead.fifo --to orders-retry.fifo")]
 pub(crate) struct DlqRedrive {
-    /// Only those that came from this queue
+    /// Only messages that came from this queue
     #[arg(long, value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) source: Option<String>,
 
-    /// Queue they go to [default: each to the one it came from]
+    /// Queue to move them to [default: each to the one it came from]
     #[arg(long, value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) to: Option<String>,
 
@@ -398,7 +404,7 @@ pub(crate) struct DlqRedrive {
     #[arg(long, short = 'n', conflicts_with = "rate")]
     pub(crate) dry_run: bool,
 
-    /// Print a JSON object: moved, left, and stuck where it ended before its time
+    /// Print a JSON object: moved, left, and stuck if it ended at a message that has nowhere to go
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -412,8 +418,8 @@ pub(crate) struct DlqRedrive {
 
 /// Drop dead letters by their ids, or all of them
 ///
-/// With --all it says how many there are and asks; where nobody can answer, --yes is needed. A message
-/// in flight is not dropped by its id.
+/// With --all the command says how many there are and asks. In a script, where nobody can answer, say --yes. It
+/// does not drop a message in flight by its id.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -424,7 +430,7 @@ pub(crate) struct DlqDrop {
     #[arg(long)]
     pub(crate) json: bool,
 
-    /// All messages of the queue, in flight and delayed ones too
+    /// Drop all messages of the queue, in flight and delayed ones too
     #[arg(long, conflicts_with = "ids")]
     pub(crate) all: bool,
 
@@ -446,8 +452,8 @@ pub(crate) struct DlqDrop {
 
 /// Look at messages without receiving them
 ///
-/// Nothing is leased and nothing changes; what is in flight or not yet due is shown too. In the order
-/// in which the messages arrived; those not yet due come last.
+/// Leases nothing and changes nothing. Shows messages in the order in which they arrived, also those in flight;
+/// those not yet due come last.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -518,7 +524,7 @@ Examples:
   lockgate dlq list orders-dead.fifo
   lockgate dlq list orders-dead.fifo --source orders.fifo --json | jq -r .origin.detail")]
 pub(crate) struct DlqList {
-    /// Only those that came from this queue
+    /// Only messages that came from this queue
     #[arg(long, value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) source: Option<String>,
 
@@ -538,7 +544,7 @@ pub(crate) struct DlqList {
     pub(crate) name: String,
 }
 
-/// Reads a value, or the word `default`.
+/// Reads an instant.
 fn instant(text: &str) -> Result<jiff::Timestamp, String> {
     text.parse()
         .map_err(|_| format!("{text:?} is no instant, such as 2027-01-01T00:00:00Z"))

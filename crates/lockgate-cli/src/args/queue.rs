@@ -44,8 +44,8 @@ pub(crate) struct QueueList {
 /// Create a queue
 ///
 /// A queue whose name ends in .fifo keeps the messages of a key in order, one holder at a time.
-/// Creating a queue that is there changes nothing. It succeeds if what is named here is as the queue has it,
-/// else it exits with 4.
+/// If the queue exists, the command changes nothing: it succeeds if the queue has the settings and tags that you
+/// name, else it exits with 4.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -95,7 +95,7 @@ pub(crate) struct QueueShow {
 
 /// Remove all messages of a queue, in flight and delayed ones too
 ///
-/// Says how many there are and asks; where nobody can answer, --yes is needed.
+/// Says how many there are and asks. In a script, where nobody can answer, say --yes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -120,7 +120,7 @@ pub(crate) struct QueuePurge {
 
 /// Delete a queue and all it holds
 ///
-/// Says how many messages there are and asks; where nobody can answer, --yes is needed.
+/// Says how many messages there are and asks. In a script, where nobody can answer, say --yes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -149,12 +149,12 @@ pub(crate) struct QueueDelete {
 
 /// Make the queues that a file declares, or change them to be so, on a running server
 ///
-/// The file is that of `lockgate serve --queues`: TOML with a [[queue]] for each (its name, tags and any
-/// setting of a queue), or a configuration file of ElasticMQ. What it does not name is left alone, queues
-/// too. Again with the same file: nothing changes. `lockgate queue export` writes such a file.
+/// The file is that of `lockgate serve --queues`: TOML with a [[queue]] for each (its name, tags and any setting of
+/// a queue), or a configuration file of ElasticMQ. The command leaves alone what the file does not name, queues
+/// too. Applied again, the same file changes nothing. `lockgate queue export` writes such a file.
 ///
-/// Everything is checked before the first queue is made, and what is wrong is told by file and line. If
-/// the server refuses something after all, the queues before it are done: put it right and apply again.
+/// The command checks everything before it makes the first queue, and names what is wrong by file and line. If the
+/// server refuses something after all, the queues before it are done: correct the file and apply it again.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -162,7 +162,7 @@ Examples:
   lockgate queue apply queues.toml
   lockgate queue apply elasticmq.conf --json | jq 'select(.outcome != \"unchanged\")'")]
 pub(crate) struct QueueApply {
-    /// Say what would be done, and do nothing
+    /// Say what the command would do, and do nothing
     #[arg(long, short = 'n')]
     pub(crate) dry_run: bool,
 
@@ -189,7 +189,7 @@ pub(crate) struct QueueApply {
 
 /// Stop giving messages to consumers; sending and settling go on
 ///
-/// Durable: a paused queue is paused after a restart, until `lockgate queue resume`. Again: nothing.
+/// A paused queue stays paused after a restart, until `lockgate queue resume`. Pausing it again changes nothing.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -225,10 +225,10 @@ pub(crate) struct QueueResume {
     pub(crate) name: String,
 }
 
-/// Change settings and tags of a queue; what is not named stays
+/// Change settings and tags of a queue; what you do not name stays
 ///
-/// Takes effect at once, for messages that are there already too. The value `default` sets a setting
-/// back, `none` takes away what may be left out.
+/// The change takes effect at once, also for messages that are there already. The value `default` sets a setting
+/// back; `none` removes the value of a setting that may have none.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -262,8 +262,8 @@ pub(crate) struct QueueSet {
 
 /// Write the queues of a server as a file that `lockgate queue apply` and `lockgate serve --queues` read
 ///
-/// A [[queue]] in TOML for each: its tags, and every setting that is not the default. Applied to a server
-/// without queues it makes the same ones. Messages are not in it; `lockgate backup` has them.
+/// The file has a [[queue]] in TOML for each queue: its tags, and every setting that is not the default. Applied to
+/// a server without queues it makes the same ones. It has no messages; `lockgate backup` has them.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -273,6 +273,10 @@ pub(crate) struct QueueExport {
     /// Only queues whose name starts with this
     #[arg(long, short, value_name = "PREFIX")]
     pub(crate) prefix: Option<String>,
+
+    /// Print one JSON object for each queue instead, with the names and values of the file
+    #[arg(long)]
+    pub(crate) json: bool,
 
     #[command(flatten)]
     pub(crate) settings: ClientFlags,

@@ -63,21 +63,12 @@ fn flag(setting: &'static Setting, name: &'static str) -> Arg {
         SettingKind::Queue => "QUEUE",
     };
     let about = setting.about().trim_end_matches('.');
-    let is_bytes = matches!(setting.kind, SettingKind::Bytes { .. });
     Arg::new(setting.name)
         .long(name)
         .value_name(value_name)
         .help(format!("{about}: {}", setting.values()))
         .value_parser(move |text: &str| match text {
             "default" => Ok(Given::Default),
-            // In a file of queues a number is bytes; here nobody should have to guess.
-            text if is_bytes && text.parse().is_ok_and(|bytes: u64| bytes > 0) => {
-                let values = setting.values();
-                Err(format!(
-                    "{} must be {values}, not {text}: write {text}B",
-                    setting.name
-                ))
-            }
             text => (setting.parse(text).map(Given::Value)).map_err(|error| error.to_string()),
         })
 }

@@ -8,14 +8,15 @@ use std::{
 };
 
 use lockgate_engine::{BackupReport, verify_backup};
+use serde_json::json;
 use tempfile::NamedTempFile;
 
-use super::{Watch, client, runtime};
+use super::{Watch, client, instant, runtime};
 use crate::{
     args::Backup,
     client::Client,
     exit::{Exit, Failure, output_error},
-    output::{count, note},
+    output::{complain, count, note, tell},
     units::show_bytes,
 };
 
@@ -28,6 +29,12 @@ pub(crate) fn run(args: &Backup) -> Result<(), Failure> {
     // Before anything is made that a signal would leave.
     let mut watch = Watch::new()?;
     if args.file == Path::new("-") {
+        if args.json {
+            return Err(Failure::usage(
+                "--json needs a file: the backup itself goes to standard output",
+            )
+            .hint("name a file in place of -, or leave out --json"));
+        }
         return watch.over(move || {
             let mut output = io::stdout();
             fetch(&client, |piece| {
@@ -36,7 +43,7 @@ pub(crate) fn run(args: &Backup) -> Result<(), Failure> {
             output.flush().map_err(output_error)
         });
     }
-    to_file(&mut watch, client, &args.file)
+    to_file(&mut watch, client, &args.file, args.json)
 }
 
 /// Takes a backup, piece by piece.
@@ -53,13 +60,11 @@ fn fetch(
     })
 }
 
-fn to_file(watch: &mut Watch, client: Client, path: &Path) -> Result<(), Failure> {
+fn to_file(watch: &mut Watch, client: Client, path: &Path, json: bool) -> Result<(), Failure> {
     let failed = |error| failed(path, error);
     let taken = || {
-        Failure::new(
-            Exit::Conflict,
-            format!("{} is there already", path.display()),
-        )
+        Failure::new(Exit::Conflict, format!("{} exists already", path.display()))
+            .hint("name another file, or remove this one first")
     };
     if path.symlink_metadata().is_ok() {
         return Err(taken());
@@ -93,19 +98,29 @@ fn to_file(watch: &mut Watch, client: Client, path: &Path) -> Result<(), Failure
     File::open(folder)
         .and_then(|folder| folder.sync_all())
         .map_err(failed)?;
-    note(&format!(
+    if report.unreadable > 0 {
+        complain(
+            "warning",
+            &format!(
+                "the backup lacks {}, whose payloads are damaged",
+                count(report.unreadable, "message")
+            ),
+        );
+    }
+    let done = json!({
+        "file": path,
+        "created_at": instant(report.created),
+        "messages": report.messages,
+        "bytes": report.bytes,
+        "unreadable": report.unreadable,
+    });
+    let words = format!(
         "{}: {}, {}",
         path.display(),
         count(report.messages, "message"),
         show_bytes(report.bytes)
-    ));
-    if report.unreadable > 0 {
-        note(&format!(
-            "the payloads of {} more were damaged: they are not in it",
-            count(report.unreadable, "message")
-        ));
-    }
-    Ok(())
+    );
+    tell(json, &done, &words)
 }
 
 /// Makes the file that the backup is written into, locked for as long as this process lives: so it is

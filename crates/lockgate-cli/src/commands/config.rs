@@ -1,20 +1,25 @@
 //! `lockgate config show` and `check`.
 
+use std::path::PathBuf;
+
 use serde::Serialize;
 use serde_json::json;
 
 use super::{environment, serve::declared_queues};
 use crate::{
     args::Config,
-    exit::Failure,
+    exit::{Exit, Failure},
     output::{Output, Table, complain, note},
-    settings::{Form, Source, resolve, table::SETTINGS},
+    settings::{
+        Form, Source, resolve, resolve_with_problems,
+        table::{self, SETTINGS},
+    },
 };
 
 pub(crate) fn run(args: &Config) -> Result<(), Failure> {
     match args {
         Config::Show(args) => show(args.json, &args.settings.0),
-        Config::Check(args) => check(&args.settings.0),
+        Config::Check(args) => check(args.json, &args.settings.0),
     }
 }
 
@@ -73,22 +78,66 @@ fn show(json: bool, flags: &crate::settings::Flags) -> Result<(), Failure> {
     output.flush()
 }
 
-fn check(flags: &crate::settings::Flags) -> Result<(), Failure> {
-    let resolved = resolve(flags, &environment)?;
-    for name in unknown_variables(std::env::vars_os()) {
-        complain(
-            "warning",
-            &format!("the variable {name} is not one of Lockgate's settings"),
-        );
+/// What is wrong with the configuration, all of it.
+#[derive(Default, Serialize)]
+struct Checked {
+    /// The configuration file that was read.
+    file: Option<String>,
+    /// The file of queues that was read.
+    queues: Option<PathBuf>,
+    warnings: Vec<String>,
+    problems: Vec<String>,
+}
+
+fn check(json: bool, flags: &crate::settings::Flags) -> Result<(), Failure> {
+    let (resolved, problems) = resolve_with_problems(flags, &environment)?;
+    let unknown = unknown_variables(std::env::vars_os()).into_iter();
+    let unknown =
+        unknown.map(|name| format!("the variable {name} is not one of Lockgate's settings"));
+    let mut found = Checked {
+        warnings: unknown.collect(),
+        problems,
+        ..Checked::default()
+    };
+    let mut queues = None;
+    if found.problems.is_empty() {
+        found.queues = resolved.get(&table::QUEUES);
+        match declared_queues(&resolved) {
+            Ok(Some(file)) => {
+                found.warnings.extend(file.warnings.iter().cloned());
+                queues = Some(file);
+            }
+            Ok(None) => {}
+            Err(failure) if failure.exit() == Exit::Usage => found.problems.extend(
+                failure
+                    .to_string()
+                    .lines()
+                    .map(|line| line.trim_start().to_owned()),
+            ),
+            Err(failure) => return Err(failure),
+        }
     }
-    match &resolved.file {
+    found.file = resolved.file;
+    if json {
+        let mut output = Output::new();
+        output.json(&found)?;
+        output.flush()?;
+        return match found.problems.is_empty() {
+            true => Ok(()),
+            false => Err(Failure::usage("").told()),
+        };
+    }
+    for warning in &found.warnings {
+        complain("warning", warning);
+    }
+    if !found.problems.is_empty() {
+        return Err(Failure::problems(&found.problems));
+    }
+    match &found.file {
         Some(path) => note(&format!("{path}: no problems")),
         None => note("no configuration file; the variables have no problems"),
     }
-    if let Some(queues) = declared_queues(&resolved)? {
-        for warning in &queues.warnings {
-            complain("warning", warning);
-        }
+    if let Some(queues) = queues {
         note(&format!("{queues}: no problems"));
     }
     Ok(())

@@ -1,13 +1,13 @@
 //! `lockgate dlq …`.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, pin::pin, time::Duration};
 
 use hyper::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
-use super::{NOTHING, block_on, client, message, part, peek, purge};
+use super::{NOTHING, Signals, block_on, client, message, part, peek, purge, runtime};
 use crate::{
     args::{Dlq, DlqDrop, DlqList, DlqRedrive},
     client::Client,
@@ -19,12 +19,12 @@ use crate::{
 const STEP_MAX: u64 = 10_000;
 
 /// How far a redrive got.
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Default, Deserialize)]
 struct Redriven {
     moved: u64,
     left: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     stuck: Option<Stuck>,
+    next_page: Option<String>,
 }
 
 /// The message at which a redrive ended.
@@ -34,6 +34,7 @@ struct Stuck {
     reason: String,
 }
 
+/// All of them but a redrive that moves messages.
 pub(super) fn run(args: &Dlq) -> Result<(), Failure> {
     let settings = match args {
         Dlq::List(args) => &args.settings,
@@ -44,7 +45,7 @@ pub(super) fn run(args: &Dlq) -> Result<(), Failure> {
     block_on(async {
         match args {
             Dlq::List(args) => list(&mut client, args).await,
-            Dlq::Redrive(args) => redrive(&mut client, args).await,
+            Dlq::Redrive(args) => foresee(&mut client, args).await,
             Dlq::Drop(DlqDrop {
                 all: true,
                 name,
@@ -139,67 +140,165 @@ async fn foresee(client: &mut Client, args: &DlqRedrive) -> Result<(), Failure> 
     Ok(())
 }
 
-async fn redrive(client: &mut Client, args: &DlqRedrive) -> Result<(), Failure> {
-    if args.dry_run {
-        return foresee(client, args).await;
-    }
-    let target = format!("/queues/{}/dead-letters/redrive", part(&args.name));
-    let max = args.max.unwrap_or(u64::MAX);
-    // At a rate: steps of a tenth of a second, or of one message.
-    let step_max = (args.rate).map_or(STEP_MAX, |rate| u64::from(rate).div_ceil(10).min(STEP_MAX));
-    let pause = args
-        .rate
-        .map_or(Duration::ZERO, |rate| Duration::from_secs(step_max) / rate);
-    let mut next = Instant::now();
-    let mut done = Redriven::default();
-    loop {
-        sleep_until(next).await;
-        next = Instant::now() + pause;
-        let step = step_max.min(max - done.moved);
-        let body = json!({"to": args.to, "source": args.source, "max": step});
-        let result = client.call(Method::POST, &target, Some(&body)).await;
-        let step: Redriven = match result {
-            Ok(step) => step,
-            Err(error) if done.moved > 0 => {
-                let moved = count(done.moved, "message");
-                return Err(Failure::from(error).context(format!("after {moved} were moved")));
+/// Moves dead letters, step by step. A signal ends it after the step under way, and it says how far it got.
+pub(super) fn redrive(args: &DlqRedrive) -> Result<(), Failure> {
+    let mut client = client(&args.settings)?;
+    runtime()?.block_on(async {
+        let mut signals = Signals::new()?;
+        let mut run = Run {
+            args,
+            done: Redriven::default(),
+        };
+        let ended = run.go(&mut client, &mut signals).await;
+        run.tell(ended)
+    })
+}
+
+struct Run<'a> {
+    args: &'a DlqRedrive,
+    /// What all steps did; what is left and why it ended are of the last one.
+    done: Redriven,
+}
+
+/// Why a run ended before its time.
+enum Ended {
+    Signal(Exit),
+    Failure {
+        failure: Failure,
+        /// Messages that the last step may have moved besides.
+        perhaps: u64,
+    },
+}
+
+impl Run<'_> {
+    async fn go(&mut self, client: &mut Client, signals: &mut Signals) -> Result<(), Ended> {
+        let args = self.args;
+        let target = format!("/queues/{}/dead-letters/redrive", part(&args.name));
+        let max = args.max.unwrap_or(u64::MAX);
+        // At a rate: steps of a tenth of a second, or of one message.
+        let step_max =
+            (args.rate).map_or(STEP_MAX, |rate| u64::from(rate).div_ceil(10).min(STEP_MAX));
+        let pause = args
+            .rate
+            .map_or(Duration::ZERO, |rate| Duration::from_secs(step_max) / rate);
+        let mut next = Instant::now();
+        loop {
+            tokio::select! {
+                biased;
+                exit = signals.next() => return Err(Ended::Signal(exit)),
+                () = sleep_until(next) => next = Instant::now() + pause,
             }
-            Err(error) => return Err(error.into()),
-        };
-        done = Redriven {
-            moved: done.moved + step.moved,
-            ..step
-        };
-        if done.stuck.is_some() || done.left == 0 || step.moved == 0 || done.moved >= max {
-            break;
+            let step_max = step_max.min(max - self.done.moved);
+            let page = self.done.next_page.take();
+            let body = json!({
+                "to": args.to, "source": args.source, "max": step_max, "page": page,
+            });
+            let failed = |failure, perhaps| Ended::Failure { failure, perhaps };
+            let mut signal = None;
+            let result = {
+                let mut call = pin!(client.call::<Redriven>(Method::POST, &target, Some(&body)));
+                tokio::select! {
+                    biased;
+                    result = &mut call => result,
+                    exit = signals.next() => {
+                        signal = Some(exit);
+                        note("waiting for the step under way; interrupt again to leave it");
+                        tokio::select! {
+                            biased;
+                            result = &mut call => result,
+                            exit = signals.next() => {
+                                return Err(failed(Failure::signal(exit), step_max));
+                            }
+                        }
+                    }
+                }
+            };
+            let step = result.map_err(|error| {
+                let perhaps = if error.nothing_done() { 0 } else { step_max };
+                failed(error.into(), perhaps)
+            })?;
+            let is_stuck_page = step.moved == 0 && page.is_some() && step.next_page == page;
+            let is_empty = step.moved == 0 || step.left == 0;
+            self.done = Redriven {
+                moved: self.done.moved + step.moved,
+                ..step
+            };
+            let more = match &args.source {
+                Some(_) => self.done.next_page.is_some(),
+                None => !is_empty,
+            };
+            if self.done.stuck.is_some() || !more || self.done.moved >= max {
+                return Ok(());
+            }
+            if is_stuck_page {
+                let what = "one key has more than 100000 messages of other queues in front, and messages are in flight";
+                let failure = Failure::new(Exit::Conflict, what);
+                return Err(failed(failure, 0));
+            }
+            if let Some(exit) = signal {
+                return Err(Ended::Signal(exit));
+            }
         }
     }
-    if args.json {
-        let mut output = Output::new();
-        output.json(&done)?;
-        output.flush()?;
+
+    /// Says how far it got, whatever ended it.
+    fn tell(&self, ended: Result<(), Ended>) -> Result<(), Failure> {
+        let Redriven {
+            moved, left, stuck, ..
+        } = &self.done;
+        if self.args.json {
+            let mut output = Output::new();
+            let mut told = json!({"moved": moved, "left": left});
+            if let Some(stuck) = stuck {
+                told["stuck"] = json!(stuck);
+            }
+            output.json(&told)?;
+            output.flush()?;
+        }
+        let words = format!("moved {}", count(*moved, "message"));
+        let again = match self.args.max {
+            None => "run the same command again to move the rest".to_owned(),
+            Some(max) => format!("to go on, run it again with --max {}", max - moved),
+        };
+        match ended {
+            Ok(()) => match &self.args.source {
+                Some(source) => note(&format!("{words} that came from {source}")),
+                None => note(&format!("{words}, {left} left to move")),
+            },
+            Err(Ended::Signal(exit)) => {
+                note(&format!("{words} before it was interrupted; {again}"));
+                return Err(Failure::signal(exit));
+            }
+            Err(Ended::Failure { failure, perhaps }) => {
+                let perhaps = match perhaps {
+                    0 => String::new(),
+                    perhaps => format!(", and perhaps up to {perhaps} more"),
+                };
+                note(&format!("{words}{perhaps} before it ended; {again}"));
+                return Err(failure);
+            }
+        }
+        match stuck {
+            Some(stuck) => Err(self.stuck(stuck)),
+            None => Ok(()),
+        }
     }
-    note(&format!(
-        "moved {}, {} left to move",
-        count(done.moved, "message"),
-        done.left
-    ));
-    let Some(stuck) = done.stuck else {
-        return Ok(());
-    };
-    let why = match &*stuck.reason {
-        "no_origin" => "was sent here, or moved here by somebody",
-        "origin_not_allowed" => "comes from a queue that your access key may not send to",
-        _ => "comes from a queue that is not there any more",
-    };
-    Err(Failure::new(
-        Exit::Conflict,
-        format!("message {} has nowhere to go back to: it {why}", stuck.id),
-    )
-    .hint(format!(
-        "move what is left with --to QUEUE, or drop it: `lockgate dlq drop {} {}`",
-        args.name, stuck.id
-    )))
+
+    fn stuck(&self, stuck: &Stuck) -> Failure {
+        let why = match &*stuck.reason {
+            "no_origin" => "was sent here, or moved here by somebody",
+            "origin_not_allowed" => "comes from a queue that your access key may not send to",
+            _ => "comes from a queue that is not there any more",
+        };
+        Failure::new(
+            Exit::Conflict,
+            format!("message {} has nowhere to go back to: it {why}", stuck.id),
+        )
+        .hint(format!(
+            "move what is left with --to QUEUE, or drop it: `lockgate dlq drop {} {}`",
+            self.args.name, stuck.id
+        ))
+    }
 }
 
 async fn drop_some(client: &mut Client, args: &DlqDrop) -> Result<(), Failure> {

@@ -59,7 +59,7 @@ pub(super) async fn remove(
 }
 
 pub(super) fn reschedule(args: &Reschedule) -> Result<(), Failure> {
-    let mut client = client(&args.settings)?;
+    let client = client(&args.settings)?;
     block_on(async {
         let queue = part(&args.queue);
         let target = format!("/queues/{queue}/messages/{}/reschedule", part(&args.id));

@@ -34,11 +34,12 @@ use tokio::{
 };
 
 use crate::{
-    args::Command,
-    client::{CallError, Client, Credentials, Trust},
+    args::{Command, Dlq},
+    client::{CallError, Client, Credentials, not_built},
     exit::{Exit, Failure},
     output::{confirm, count, note, tell},
     settings::{ClientFlags, Resolved, ServeFlags, resolve, table},
+    units::millis,
 };
 
 pub(crate) fn run(command: Command) -> Result<(), Failure> {
@@ -58,6 +59,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Reschedule(args) => watched(move || message::reschedule(&args)),
         Command::Queue(args) => watched(move || queue::run(args)),
         Command::Key(args) => watched(move || key::run(&args)),
+        Command::Dlq(Dlq::Redrive(args)) if !args.dry_run => dlq::redrive(&args),
         Command::Dlq(args) => watched(move || dlq::run(&args)),
         Command::Status(args) => watched(move || status::run(&args)),
         Command::Backup(args) => backup::run(&args),
@@ -95,16 +97,18 @@ fn client(flags: &ClientFlags) -> Result<Client, Failure> {
 }
 
 fn client_of(settings: &Resolved) -> Result<Client, Failure> {
-    let endpoint = settings.get(&table::ENDPOINT);
-    let ca = settings.get(&table::CA);
-    let trust = endpoint
-        .is_https()
-        .then(|| Trust::new(&endpoint, ca.as_deref()))
-        .transpose()?;
-    Ok(Client::new(endpoint, settings.get(&table::TIMEOUT))
-        .with_consumer(settings.get(&table::CONSUMER))
-        .with_credentials(Credentials::from_environment())
-        .with_trust(trust))
+    let mut builder = lockgate_client::Client::builder(settings.get(&table::ENDPOINT))
+        .timeout(settings.get(&table::TIMEOUT));
+    if let Some(ca) = settings.get(&table::CA) {
+        builder = builder.authorities(ca);
+    }
+    if let Some(name) = settings.get(&table::CONSUMER) {
+        builder = builder.consumer(name);
+    }
+    if let Some(key) = Credentials::from_environment() {
+        builder = builder.credentials(key);
+    }
+    builder.build_blocking().map(Client::new).map_err(not_built)
 }
 
 /// Runs a command that a signal ends where it stands, also while it waits for the reader of its output or
@@ -253,9 +257,11 @@ impl Retry {
     }
 }
 
-/// A time as the API has it.
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+/// An instant as the API writes it.
+fn instant(at: lockgate_core::WallTime) -> Option<String> {
+    let millis = i64::try_from(at.0).ok()?;
+    let at = jiff::Timestamp::from_millisecond(millis).ok()?;
+    Some(format!("{at:.3}"))
 }
 
 /// A name as one part of a path of the API.

@@ -164,6 +164,7 @@ async fn create(client: &mut Client, args: &QueueCreate) -> Result<(), Failure> 
         .map(|(name, value)| (name.clone(), json!(value)))
         .collect();
     let body = json!({"name": args.name, "settings": settings, "tags": tags});
+    let existed = find(client, &args.name).await?.is_some();
     let queue = match client
         .call::<Value>(Method::POST, "/queues", Some(&body))
         .await
@@ -178,7 +179,11 @@ async fn create(client: &mut Client, args: &QueueCreate) -> Result<(), Failure> 
         }
         made => made?,
     };
-    tell(args.json, &queue, &format!("{} is there", args.name))
+    let done = match existed {
+        true => format!("{} exists already; nothing was changed", args.name),
+        false => format!("created {}", args.name),
+    };
+    tell(args.json, &queue, &done)
 }
 
 /// Refuses a queue that is there and has something otherwise than it is named.
@@ -201,15 +206,19 @@ fn check_is_so(
         .iter()
         .find(|(tag, value)| queue["tags"][*tag] != **value)
     {
-        return Err(exists(format!("another value of the tag {tag}")));
+        return Err(exists(format!(
+            "the tag {tag}={}",
+            peek::text(&queue["tags"][tag])
+        )));
     }
     for (setting, given) in &args.of_queue.0 {
         let is = value_of(setting, &queue["settings"]);
         if let Given::Value(value) = given
             && is != *value
         {
-            let (name, is) = (setting.flag_name(), setting.show(&is));
-            return Err(exists(format!("another --{name}: {is}")));
+            let name = setting.flag_name();
+            let [is, asked] = [&is, value].map(|value| setting.show(value));
+            return Err(exists(format!("--{name} {is}, not {asked}")));
         }
     }
     Ok(())
@@ -277,8 +286,8 @@ async fn set(client: &mut Client, args: &QueueSet) -> Result<(), Failure> {
         .map(|(name, value)| (name.clone(), value))
         .collect();
     if settings.is_empty() && tags.is_empty() {
-        return Err(Failure::usage("nothing to change was named")
-            .hint("`lockgate queue set --help` has the list"));
+        return Err(Failure::usage("no setting and no tag was named")
+            .hint("`lockgate queue set --help` lists them"));
     }
     let queue = change(client, &args.name, settings, tags).await?;
     tell(args.json, &queue, &format!("changed {}", args.name))
@@ -300,40 +309,68 @@ async fn export(client: &mut Client, args: &QueueExport) -> Result<(), Failure> 
     let queues = all(client, args.prefix.as_deref()).await?;
     let mut output = Output::new();
     for queue in &queues {
-        output.line("[[queue]]")?;
-        output.line(&format!("name = {}", quoted(&peek::text(&queue["name"]))))?;
-        let default = QueueSettings::over_http(queue["keyed"] == true);
-        for setting in SETTINGS {
-            let value = value_of(setting, &queue["settings"]);
-            if value == setting.get(&default) {
-                continue;
-            }
-            let text = match (&value, setting.kind) {
-                (SettingValue::Number(number), SettingKind::Count { .. }) => number.to_string(),
-                (SettingValue::Flag(flag), _) => flag.to_string(),
-                (SettingValue::None, _) => quoted("none"),
-                (value, _) => quoted(&setting.show(value)),
-            };
-            output.line(&format!("{} = {text}", setting.name))?;
+        let fields = declaration(queue);
+        if args.json {
+            let fields: Map<_, _> = (fields.into_iter())
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect();
+            output.json(&fields)?;
+            continue;
         }
-        let tags: Vec<_> = (queue["tags"].as_object().into_iter().flatten())
-            .map(|(tag, value)| format!("{} = {}", quoted(tag), quoted(&peek::text(value))))
-            .collect();
-        if !tags.is_empty() {
-            output.line(&format!("tags = {{ {} }}", tags.join(", ")))?;
+        output.line("[[queue]]")?;
+        for (name, value) in fields {
+            output.line(&format!("{name} = {}", as_toml(&value)))?;
         }
         output.line("")?;
     }
     output.flush()
 }
 
-/// A text as TOML has it.
-fn quoted(text: &str) -> String {
-    toml::Value::from(text).to_string()
+/// What a file of queues says of a queue: its name, every setting that is not the default, its tags.
+fn declaration(queue: &Value) -> Vec<(&'static str, Value)> {
+    let mut fields = vec![("name", queue["name"].clone())];
+    let default = QueueSettings::over_http(queue["keyed"] == true);
+    for setting in SETTINGS {
+        let value = value_of(setting, &queue["settings"]);
+        if value == setting.get(&default) {
+            continue;
+        }
+        let value = match (&value, setting.kind) {
+            (SettingValue::Number(number), SettingKind::Count { .. }) => json!(number),
+            (SettingValue::Flag(flag), _) => json!(flag),
+            (SettingValue::None, _) => json!("none"),
+            (value, _) => json!(setting.show(value)),
+        };
+        fields.push((setting.name, value));
+    }
+    if queue["tags"]
+        .as_object()
+        .is_some_and(|tags| !tags.is_empty())
+    {
+        fields.push(("tags", queue["tags"].clone()));
+    }
+    fields
+}
+
+/// A text, a number, a truth or a table of them, on one line of TOML.
+fn as_toml(value: &Value) -> String {
+    match value {
+        Value::String(text) => toml::Value::from(text.as_str()).to_string(),
+        Value::Object(fields) => {
+            let field = |(name, value): (&String, &Value)| {
+                format!("{} = {}", toml::Value::from(name.as_str()), as_toml(value))
+            };
+            format!(
+                "{{ {} }}",
+                fields.iter().map(field).collect::<Vec<_>>().join(", ")
+            )
+        }
+        other => other.to_string(),
+    }
 }
 
 fn pause(settings: &ClientFlags, name: &str, paused: bool, json: bool) -> Result<(), Failure> {
-    let mut client = client(settings)?;
+    let client = client(settings)?;
     block_on(async {
         let action = if paused { "pause" } else { "resume" };
         let target = format!("/queues/{}/{action}", part(name));

@@ -12,15 +12,16 @@ use lockgate_core::with_sources;
 use lockgate_core::{ShardId, Storage};
 use lockgate_engine::{RestoreError, RestoreReport, restore};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
+use serde_json::json;
 
 use super::{
-    Watch, database,
+    Watch, database, instant,
     unfinished::{Unfinished, UnfinishedError},
 };
 use crate::{
     args::Restore,
     exit::{Exit, Failure},
-    output::{count, note},
+    output::{complain, count, tell},
 };
 
 pub(crate) fn run(args: &Restore) -> Result<(), Failure> {
@@ -83,8 +84,7 @@ fn into_folder(args: &Restore, path: &Path) -> Result<(), Failure> {
     File::open(parent)
         .and_then(|parent| parent.sync_all())
         .map_err(failed)?;
-    tell(&path.display().to_string(), &report);
-    Ok(())
+    told(args, &path.display().to_string(), &report)
 }
 
 #[cfg(feature = "postgres")]
@@ -109,17 +109,17 @@ fn into_database(args: &Restore, shard: &str) -> Result<(), Failure> {
         PostgresLog::open_to_fill(&url, shard, &PostgresLogOptions::default()).map_err(refused)?;
     let restored = watch.over(move || restore_into(input, log.into(), number));
     match restored.and_then(|report| filling.finish().map(|()| report).map_err(refused)) {
-        Ok(report) => {
-            tell(&place, &report);
-            Ok(())
-        }
+        Ok(report) => told(args, &place, &report),
         Err(failure) => {
             // Also after a signal.
             if let Err(error) = filling.discard() {
                 let error = with_sources(&error);
-                note(&format!(
-                    "what was restored of {place} is left, and removed by the next restore into it: {error}"
-                ));
+                complain(
+                    "warning",
+                    &format!(
+                        "this restore left an unfinished {place}: {error}. The next restore into it removes it"
+                    ),
+                );
             }
             Err(failure)
         }
@@ -147,19 +147,36 @@ fn open(file: &Path) -> Result<Box<dyn Read + Send>, Failure> {
     Ok(Box::new(opened))
 }
 
-fn tell(place: &str, report: &RestoreReport) {
-    note(&format!(
+fn told(args: &Restore, place: &str, report: &RestoreReport) -> Result<(), Failure> {
+    if report.dropped > 0 {
+        complain(
+            "warning",
+            &format!(
+                "the backup has no payloads of {}, because they were damaged when it was taken; the restore \
+                 dropped these",
+                count(report.dropped, "message")
+            ),
+        );
+    }
+    let (name, value) = match (&args.data, &args.postgres_shard) {
+        (_, Some(shard)) => ("postgres_shard", json!(shard)),
+        (path, None) => ("data", json!(path)),
+    };
+    let done = json!({
+        name: value,
+        "shard": report.shard.get(),
+        "created_at": instant(report.created),
+        "queues": report.queues,
+        "messages": report.messages,
+        "dropped": report.dropped,
+    });
+    let words = format!(
         "{place}: {} in {}, shard {}",
         count(report.messages, "message"),
         count(report.queues, "queue"),
         report.shard
-    ));
-    if report.dropped > 0 {
-        note(&format!(
-            "{} came without a payload, which was damaged when the backup was taken, and were dropped",
-            count(report.dropped, "message")
-        ));
-    }
+    );
+    tell(args.json, &done, &words)
 }
 
 /// Whether the folder is missing or empty.

@@ -8,7 +8,7 @@ use super::{block_on, client, millis, part};
 use crate::{
     args::{Ack, Defer, Extend, Nack, Receipts, Reject},
     exit::{Exit, Failure},
-    output::{Output, count},
+    output::{Output, count, note},
 };
 
 /// Leases of one request.
@@ -94,7 +94,7 @@ pub(super) fn reject(args: &Reject) -> Result<(), Failure> {
 }
 
 fn run(args: &Receipts, settle: &Value, done: &str) -> Result<(), Failure> {
-    let mut client = client(&args.settings)?;
+    let client = client(&args.settings)?;
     block_on(async {
         let target = format!("/queues/{}/settle", part(&args.queue));
         let is_ack = settle["action"] == "ack";
@@ -129,14 +129,23 @@ fn run(args: &Receipts, settle: &Value, done: &str) -> Result<(), Failure> {
             }
         }
         output.flush()?;
+        let all = args.receipts.len() as u64;
         match first {
-            None => Ok(()),
+            None => {
+                let were = if all == 1 { "was" } else { "were" };
+                if !args.json {
+                    note(&format!("{} {were} {done}", count(all, "message")));
+                }
+                Ok(())
+            }
             Some(why) => Err(Failure::new(
                 Exit::Conflict,
-                format!(
-                    "{failed} of {} could not be {done}; the first: {why}",
-                    count(args.receipts.len() as u64, "message")
-                ),
+                match all {
+                    1 => format!("the message could not be {done}: {why}"),
+                    _ => {
+                        format!("{failed} of {all} messages could not be {done}; the first: {why}")
+                    }
+                },
             )),
         }
     })

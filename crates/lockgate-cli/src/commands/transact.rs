@@ -34,15 +34,18 @@ pub(super) fn run(args: &Transact) -> Result<(), Failure> {
         Some(path) => read(path)?,
         None => written(args),
     };
-    let mut client = client(&args.settings)?;
+    let client = client(&args.settings)?;
     block_on(async {
         let result = client
             .call(Method::POST, "/transactions", Some(&transaction))
             .await;
         let Transacted { sent } = result.map_err(|error| {
             let unknown = !error.nothing_done();
+            let no_receipt = error.is_receipt_wrong();
             let failure = Failure::from(error);
-            if unknown {
+            if no_receipt {
+                failure.or_hint("`lockgate receive` prints receipts, as \"receipt\"")
+            } else if unknown {
                 failure.or_hint("repeat it: if it says that a message is gone, it was done")
             } else {
                 failure

@@ -129,8 +129,7 @@ impl QueueFile {
                 |remark: Remark| format!("{}:{}: {}", path.display(), remark.line, remark.text);
             remarks.into_iter().map(place).collect()
         };
-        let (queues, warnings) =
-            parsed.map_err(|problems| Failure::usage(tell(problems).join("\n       ")))?;
+        let (queues, warnings) = parsed.map_err(|problems| Failure::problems(&tell(problems)))?;
         let file = Self {
             path: path.to_owned(),
             queues,
@@ -167,7 +166,7 @@ impl QueueFile {
             format!("{place}: queue {:?}: {problem}", entry.queue.name)
         };
         let problems: Vec<String> = problems.iter().map(tell).collect();
-        Failure::usage(problems.join("\n       "))
+        Failure::problems(&problems)
     }
 }
 
@@ -284,7 +283,7 @@ mod tests {
             (
                 "q.toml",
                 "[[queue]]\nname = \"a\"\nlease = 3\n",
-                "q.toml:3: lease must be a time from 0s to 12h, not 3: write 3s",
+                "q.toml:3: lease must be a time from 0s to 12h, not 3: write lease = \"3s\"",
             ),
             (
                 "q.toml",

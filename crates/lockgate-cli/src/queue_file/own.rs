@@ -117,7 +117,8 @@ impl Reading {
     }
 }
 
-/// The value of a setting: a text as people write it, or a bare number or truth.
+/// The value of a setting: a text as people write it, or a number or truth. A time or size needs a unit, which
+/// only a text has.
 fn read(setting: &Setting, value: &DeValue<'_>) -> Result<SettingValue, String> {
     let text = plain(value).ok_or_else(|| {
         let found = value.type_str();
@@ -127,6 +128,12 @@ fn read(setting: &Setting, value: &DeValue<'_>) -> Result<SettingValue, String> 
             setting.values()
         )
     })?;
+    if let (DeValue::Integer(_), Some(better)) = (value, setting.with_unit(&text)) {
+        let (name, values) = (setting.name, setting.values());
+        return Err(format!(
+            "{name} must be {values}, not {text}: write {name} = \"{better}\""
+        ));
+    }
     setting.parse(&text).map_err(|error| error.to_string())
 }
 

@@ -101,9 +101,14 @@ impl ConfigFile {
                 Ok(texts) => {
                     file.values.insert(setting.about().name, (texts, line(at)));
                 }
-                Err(problem) => file
-                    .problems
-                    .push(format!("{}: {name}: {problem}", place(at))),
+                Err(problem) => {
+                    let quotes = match value.get_ref() {
+                        DeValue::Integer(_) if problem.contains(": write ") => " (in quotes)",
+                        _ => "",
+                    };
+                    file.problems
+                        .push(format!("{}: {name}: {problem}{quotes}", place(at)));
+                }
             }
         }
         file
@@ -182,6 +187,16 @@ mod tests {
                 "c.toml:5: region: a value of type float does not fit here",
             ]
         );
+        assert_eq!(
+            problems("body_max = 1000\nidle_timeout = 10\n"),
+            [
+                "c.toml:1: body_max: \"1000\" is no size: write 1000B, or another unit, as in 64KiB or 10MiB \
+                 (in quotes)",
+                "c.toml:2: idle_timeout: \"10\" is no duration: write 10s, or another unit, as in 500ms, 5m or 2h \
+                 (in quotes)",
+            ]
+        );
+        assert_eq!(problems("free_min = 0\nidle_timeout = \"10s\"\n"), [""; 0]);
         assert!(problems("listen = \n")[0].starts_with("c.toml:1: "));
         assert_eq!(
             problems("allowed_host = \"a\""),

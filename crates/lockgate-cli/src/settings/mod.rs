@@ -11,7 +11,7 @@ pub(crate) mod table;
 
 pub(crate) use file::{ConfigFile, locate};
 pub(crate) use flags::{AllFlags, ClientFlags, Flags, ServeFlags};
-pub(crate) use resolve::{Environment, Resolved, Source, resolve};
+pub(crate) use resolve::{Environment, Resolved, Source, resolve, resolve_with_problems};
 
 use std::fmt;
 

@@ -35,6 +35,21 @@ pub(crate) struct Resolved {
 /// # Errors
 /// If anything given is wrong; all problems are in the message, one a line.
 pub(crate) fn resolve(flags: &Flags, environment: Environment<'_>) -> Result<Resolved, Failure> {
+    let (resolved, problems) = resolve_with_problems(flags, environment)?;
+    if !problems.is_empty() {
+        return Err(Failure::problems(&problems));
+    }
+    Ok(resolved)
+}
+
+/// The same, with a list of all that is wrong. Values may be read only if it is empty.
+///
+/// # Errors
+/// If the configuration file cannot be read.
+pub(crate) fn resolve_with_problems(
+    flags: &Flags,
+    environment: Environment<'_>,
+) -> Result<(Resolved, Vec<String>), Failure> {
     let file = locate(flags.config.as_deref(), environment)
         .map(|path| ConfigFile::read(&path))
         .transpose()?;
@@ -50,13 +65,11 @@ pub(crate) fn resolve(flags: &Flags, environment: Environment<'_>) -> Result<Res
             (name, value)
         })
         .collect();
-    if !problems.is_empty() {
-        return Err(Failure::usage(problems.join("\n       ")));
-    }
-    Ok(Resolved {
+    let resolved = Resolved {
         values,
         file: file.map(|file| file.path.display().to_string()),
-    })
+    };
+    Ok((resolved, problems))
 }
 
 fn value(

@@ -2,11 +2,12 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use lockgate_core::{Level, ShardId, ShardIdError};
+use lockgate_client::{Endpoint, EndpointError};
+use lockgate_core::{HolderName, Level, ShardId, ShardIdError};
 use lockgate_log::LocalLogOptions;
 
 use super::{About, AnySetting, Form, Scope, Setting};
-use crate::{client::Endpoint, queue_file::Format, telemetry::LogFormat, units};
+use crate::{queue_file::Format, telemetry::LogFormat, units};
 
 /// Every setting, in the order of help and of `lockgate config show`.
 pub(crate) static SETTINGS: &[&dyn AnySetting] = &[
@@ -55,8 +56,8 @@ pub(crate) static LISTEN: Setting<SocketAddr> = Setting {
         form: Form::One,
         scope: Scope::Serve,
         help: "Address and port to listen on",
-        detail: "Port 0 takes a free one; the ready line says which. An address that is not of this \
-                 machine alone needs --allow-remote.",
+        detail: "Port 0 takes a free port; the ready line says which. An address that other machines can \
+                 reach needs --allow-remote.",
     },
     read: |texts| {
         one(texts, |text| {
@@ -74,9 +75,9 @@ pub(crate) static DATA: Setting<PathBuf> = Setting {
         form: Form::One,
         scope: Scope::Serve,
         help: "Folder the queues are kept in",
-        detail: "Made if it is missing, readable by this user only (mode 0700). One that is there must be \
-                 empty or hold Lockgate's data: between the files of others nothing is begun. One server \
-                 at a time can have it. A relative path counts from the working directory.",
+        detail: "The server makes the folder if it is missing, readable by this user only (mode 0700). A \
+                 folder that exists must be empty or hold Lockgate's data. One server at a time can have it. \
+                 A relative path counts from the working directory.",
     },
     read: |texts| one(texts, |text| not_empty(text).map(PathBuf::from)),
 };
@@ -89,8 +90,8 @@ pub(crate) static SHARD: Setting<ShardId> = Setting {
         form: Form::Number,
         scope: Scope::Serve,
         help: "Number of the shard that the queues are, 0 to 1023; part of every message id",
-        detail: "The first start on a new folder or database shard writes it down; a start under another \
-                 number is refused. Servers whose message ids meet each other get different numbers.",
+        detail: "The first start on a new folder or database shard writes the number down. The server refuses \
+                 to start under another one. Give servers different numbers if their message ids can meet.",
     },
     read: |texts| {
         one(texts, |text| {
@@ -108,10 +109,10 @@ pub(crate) static POSTGRES: Setting<Option<String>> = Setting {
         form: Form::Secret,
         scope: Scope::Serve,
         help: "PostgreSQL database the queues are kept in, instead of the folder",
-        detail: "postgres://USER:PASSWORD@HOST:PORT/DATABASE, with ?sslmode=require for TLS. Whoever starts last on a shard owns it, and \
-                 the server before ends. Better in LOCKGATE_POSTGRES or the configuration file, since \
-                 command lines can be read by everybody on the machine. What it needs and what the \
-                 levels mean there: docs/logs.md.",
+        detail: "postgres://USER:PASSWORD@HOST:PORT/DATABASE, with ?sslmode=require for TLS. The server that \
+                 starts last on a shard owns it, and the one before ends. Put the URL into LOCKGATE_POSTGRES \
+                 or the configuration file, because everybody on the machine can read command lines. \
+                 docs/logs.md says what the server needs of the database, and what the levels mean there.",
     },
     read: |texts| {
         let Some(text) = texts.first() else {
@@ -148,8 +149,8 @@ pub(crate) static POSTGRES_LEVEL: Setting<Level> = Setting {
         form: Form::One,
         scope: Scope::Serve,
         help: "The highest level of a queue in the database: disk or replicated",
-        detail: "replicated needs synchronous_standby_names there, and ends the server when a sync was \
-                 not waited for by a standby. With disk, queues and sends at level replicated are refused.",
+        detail: "replicated needs synchronous_standby_names in the database; the server ends if a sync did \
+                 not wait for a standby. With disk, the server refuses queues and sends at level replicated.",
     },
     read: |texts| {
         one(texts, |text| match text.parse() {
@@ -166,11 +167,11 @@ pub(crate) static QUEUES: Setting<Option<PathBuf>> = Setting {
         default: &[],
         form: Form::One,
         scope: Scope::Serve,
-        help: "File of queues that are there when the server is: made, or changed to be so",
+        help: "File of queues that the server makes, or changes to be so, when it starts",
         detail: "TOML with a [[queue]] for each: name, tags = { ... }, and any setting of a queue by its name \
-                 (docs/settings.md); or a configuration file of ElasticMQ, of which queues { ... } is read. \
-                 What the file does not name is left alone, queues too. Where anything in it is \
-                 wrong, nothing is done and the server does not start.",
+                 (docs/settings.md). Or a configuration file of ElasticMQ, of which the server reads queues { \
+                 ... }. It leaves alone what the file does not name, queues too. If anything in the file is \
+                 wrong, the server does nothing and does not start.",
     },
     read: |texts| {
         texts
@@ -201,8 +202,9 @@ pub(crate) static ALLOWED_HOST: Setting<Vec<String>> = Setting {
         form: Form::Many,
         scope: Scope::Serve,
         help: "Name under which clients may reach the server, besides localhost; repeatable",
-        detail: "Without authentication only local values of the Host header are served, so that a \
-                 web page cannot reach the queues. In a container network, name the service here.",
+        detail: "Without authentication the server answers only requests whose Host header names this \
+                 machine, so that a web page cannot reach the queues. In a container network, name the \
+                 service here.",
     },
     read: |texts| texts.iter().map(|text| not_empty(text)).collect(),
 };
@@ -259,7 +261,7 @@ pub(crate) static REGION: Setting<String> = Setting {
                 Ok(text.to_owned())
             } else {
                 Err(format!(
-                    "{text:?} is no region: lower-case letters, digits and '-' are allowed"
+                    "{text:?} is no region: write 1 to 32 lower-case letters, digits and '-'"
                 ))
             }
         })
@@ -281,8 +283,8 @@ pub(crate) static AUTH: Setting<Auth> = Setting {
         form: Form::One,
         scope: Scope::Serve,
         help: "How clients say who they are: none, or sigv4",
-        detail: "With sigv4 every request must be signed with one of the --access-keys, as every AWS \
-                 SDK does. Without, whoever reaches the server may do everything.",
+        detail: "With sigv4 clients sign every request with one of the --access-keys, as every AWS SDK does. \
+                 With none, whoever reaches the server may do everything.",
     },
     read: |texts| {
         one(texts, |text| match text {
@@ -301,10 +303,10 @@ pub(crate) static ACCESS_KEYS: Setting<Option<PathBuf>> = Setting {
         form: Form::One,
         scope: Scope::Serve,
         help: "File of access keys and what each may do, for --auth sigv4",
-        detail: "TOML with a [[key]] for each: id, secret (or secret_env, or secret_file), and grants: \
-                 { queues = \"orders-*\", verbs = [\"send\", \"receive\", \"read\", \"manage\", \
-                 \"purge\"] }. Only its owner may be able to read it. It is read again when it \
-                 changes, and its keys hold for new requests.",
+        detail: "TOML with a [[key]] for each: id, secret (or secret_env, or secret_file), and grants: { \
+                 queues = \"orders-*\", verbs = [\"send\", \"receive\", \"read\", \"manage\", \"purge\"] }. Nobody but \
+                 its owner may be able to read it. The server reads it again when it changes, and its keys \
+                 hold for new requests.",
     },
     read: |texts| {
         texts
@@ -322,8 +324,8 @@ pub(crate) static ALLOW_REMOTE: Setting<bool> = Setting {
         form: Form::Switch,
         scope: Scope::Serve,
         help: "Listen on an address that other machines can reach without authentication",
-        detail: "Everybody who can reach the port can then read and delete every message. Without \
-                 this flag such an address is refused.",
+        detail: "Everybody who can reach the port can then read and delete every message. Without this flag \
+                 the server refuses such an address.",
     },
     read: |texts| one(texts, switch),
 };
@@ -336,7 +338,7 @@ pub(crate) static TLS_CERT: Setting<Option<PathBuf>> = Setting {
         form: Form::One,
         scope: Scope::Serve,
         help: "Serve HTTPS with the certificate in this file, and those up to its authority (PEM)",
-        detail: "Needs --tls-key. TLS 1.2 and 1.3. The files are read again when they change; new \
+        detail: "Needs --tls-key. TLS 1.2 and 1.3. The server reads the files again when they change; new \
                  connections get the new certificate.",
     },
     read: |texts| {
@@ -355,7 +357,7 @@ pub(crate) static TLS_KEY: Setting<Option<PathBuf>> = Setting {
         form: Form::One,
         scope: Scope::Serve,
         help: "File of the private key of --tls-cert (PEM)",
-        detail: "Only its owner may be able to read it.",
+        detail: "Nobody but its owner may be able to read it.",
     },
     read: |texts| {
         texts
@@ -372,11 +374,11 @@ pub(crate) static CONNECTIONS_MAX: Setting<usize> = Setting {
         default: &["16384"],
         form: Form::Number,
         scope: Scope::Serve,
-        help: "Open connections; further ones are answered 503",
-        detail: "Each needs a file descriptor, and 256 are kept for the log and the rest of the server. \
-                 The server raises its limit of open files as far as it may; where that leaves fewer \
-                 connections than the default, it says how many, and where it leaves fewer than were \
-                 asked for, it does not start (ulimit -n, LimitNOFILE=).",
+        help: "How many connections may be open; the server answers further ones with 503",
+        detail: "Each needs a file descriptor, and the server keeps 256 for the log and the rest. It raises \
+                 its limit of open files as far as it may. If that leaves fewer connections than the default, \
+                 it says how many. If that leaves fewer than you asked for, it does not start (ulimit -n, \
+                 LimitNOFILE=).",
     },
     read: |texts| one(texts, count),
 };
@@ -388,7 +390,7 @@ pub(crate) static CONNECTIONS_PER_ADDRESS_MAX: Setting<usize> = Setting {
         default: &["12288"],
         form: Form::Number,
         scope: Scope::Serve,
-        help: "Open connections of one client address",
+        help: "How many connections of one client address may be open",
         detail: "The default is at most three quarters of all connections.",
     },
     read: |texts| one(texts, count),
@@ -401,8 +403,8 @@ pub(crate) static BODY_MAX: Setting<usize> = Setting {
         default: &["4MiB"],
         form: Form::One,
         scope: Scope::Serve,
-        help: "Largest request body; a larger one is answered 413 before it is read",
-        detail: "Amazon SQS takes 1 MiB of messages in a call; JSON can make threefold of it.",
+        help: "Largest request body; the server answers a larger one with 413 before reading it",
+        detail: "Amazon SQS takes 1 MiB of messages in a call; as JSON they can be three times as large.",
     },
     read: |texts| one(texts, size),
 };
@@ -414,9 +416,9 @@ pub(crate) static BODIES_MAX: Setting<usize> = Setting {
         default: &["256MiB"],
         form: Form::One,
         scope: Scope::Serve,
-        help: "Memory for request bodies, all together; beyond it requests are answered 503",
-        detail: "Answers on their way to clients may take as much again. One address has three quarters \
-                 of it; with --auth sigv4, bodies whose sender is not known yet have half.",
+        help: "Memory for all request bodies together; beyond it the server answers with 503",
+        detail: "Answers on their way to clients may take as much again. One address gets at most three \
+                 quarters of it. With --auth sigv4, bodies whose sender is not known yet get half.",
     },
     read: |texts| one(texts, size),
 };
@@ -467,7 +469,7 @@ pub(crate) static STALL_TIMEOUT: Setting<Duration> = Setting {
         default: &["30s"],
         form: Form::One,
         scope: Scope::Serve,
-        help: "How long the disk may finish nothing while somebody waits before /readyz fails",
+        help: "How long the disk may finish nothing while somebody waits; then /readyz fails",
         detail: "",
     },
     read: |texts| one(texts, units::duration),
@@ -480,9 +482,9 @@ pub(crate) static SYNC_WINDOW: Setting<Duration> = Setting {
         default: &["100ms"],
         form: Form::One,
         scope: Scope::Serve,
-        help: "What a power cut may take of messages at level process: those of the last so long",
-        detail: "Messages at level disk, the default of a queue, are synced before they are answered, \
-                 whatever this says. A queue may have a window of its own, shorter or longer.",
+        help: "How much of the last time a power cut may take of messages at level process",
+        detail: "The server syncs messages at level disk, the default of a queue, before it answers, whatever \
+                 this says. A queue may have a window of its own, shorter or longer.",
     },
     read: |texts| one(texts, units::duration),
 };
@@ -495,19 +497,17 @@ pub(crate) static SEGMENT_SIZE: Setting<u32> = Setting {
         default: &["64MiB"],
         form: Form::One,
         scope: Scope::Serve,
-        help: "Largest size of the files the log is made of, in which space is taken and comes back",
-        detail: "From 4MiB to 1GiB. The files of a small log have 8 to 16 MiB and become larger with it, up to \
-                 this. A log of many small ones costs more syncs; small ones suit a small disk, as a few are kept \
-                 in reserve. May change from start to start.",
+        help: "Largest size of the files that the log is made of",
+        detail: "From 4MiB to 1GiB. The files of a small log have 8 to 16 MiB and grow with it, up to this. \
+                 Small files cost a large log more syncs. On a small disk they save space, because the server \
+                 keeps a few in reserve. You may change it at every start.",
     },
     read: |texts| {
         one(texts, |text| {
             let bytes = units::size(text)?;
             let fits = u32::try_from(bytes).ok();
             fits.filter(|bytes| LocalLogOptions::SEGMENT_BYTES.contains(bytes))
-                .ok_or_else(|| {
-                    format!("{text:?} is no size from 4MiB to 1GiB (a number alone is bytes)")
-                })
+                .ok_or_else(|| format!("{text:?} is not from 4MiB to 1GiB"))
         })
     },
 };
@@ -519,7 +519,7 @@ pub(crate) static FREE_LOW: Setting<Option<u64>> = Setting {
         default: &[],
         form: Form::One,
         scope: Scope::Serve,
-        help: "Free space on the disk below which the server warns; else 2 GiB or 5 %, what is more",
+        help: "Free space on the disk below which the server warns; otherwise 2 GiB or 5 %, whichever is more",
         detail: "",
     },
     read: |texts| texts.first().map(|text| units::size(text)).transpose(),
@@ -532,9 +532,9 @@ pub(crate) static FREE_MIN: Setting<u64> = Setting {
         default: &["256MiB"],
         form: Form::One,
         scope: Scope::Serve,
-        help: "Free space on the disk that sends leave; they are refused before they take it",
-        detail: "Receiving, acknowledging and purging go on. Sends are taken again as soon as there is \
-                 room. Snapshots are written there: give it the room of two.",
+        help: "Free space on the disk that sends must leave; the server refuses those that would take it",
+        detail: "Receiving, acknowledging and purging go on. The server takes sends again as soon as there is \
+                 room. It writes snapshots there: leave room for two.",
     },
     read: |texts| one(texts, units::size),
 };
@@ -547,9 +547,8 @@ pub(crate) static LOG_FORMAT: Setting<LogFormat> = Setting {
         form: Form::One,
         scope: Scope::Serve,
         help: "How log lines look: text, json, or auto",
-        detail: "auto is text on a terminal and JSON otherwise. The log goes to standard error, one \
-                 event a line. The server does not wait for its reader: lines that nobody takes are \
-                 dropped and counted.",
+        detail: "auto is text on a terminal and JSON otherwise. The log goes to standard error, one event a \
+                 line. The server does not wait for its reader: it drops and counts lines that nobody takes.",
     },
     read: |texts| one(texts, str::parse),
 };
@@ -562,7 +561,7 @@ pub(crate) static LOG_LEVEL: Setting<String> = Setting {
         form: Form::One,
         scope: Scope::Serve,
         help: "What is logged: error, warn, info, debug or trace",
-        detail: "Parts can be told apart: info,lockgate_engine=debug.",
+        detail: "Parts can have levels of their own: info,lockgate_engine=debug.",
     },
     read: |texts| one(texts, crate::telemetry::check_level),
 };
@@ -577,7 +576,12 @@ pub(crate) static ENDPOINT: Setting<Endpoint> = Setting {
         help: "The server to talk to",
         detail: "http://, or https:// for a server with a certificate.",
     },
-    read: |texts| one(texts, str::parse),
+    read: |texts| {
+        one(texts, |text| {
+            text.parse()
+                .map_err(|error: EndpointError| error.to_string())
+        })
+    },
 };
 
 pub(crate) static CA: Setting<Option<PathBuf>> = Setting {
@@ -588,8 +592,8 @@ pub(crate) static CA: Setting<Option<PathBuf>> = Setting {
         form: Form::One,
         scope: Scope::Client,
         help: "For https://: trust the authorities in this file (PEM), not those of the system",
-        detail: "For a server whose certificate is of a private authority. Without it: what \
-                 SSL_CERT_FILE and SSL_CERT_DIR name, else the system's.",
+        detail: "For a server whose certificate comes from a private authority. Without it the command trusts \
+                 what SSL_CERT_FILE and SSL_CERT_DIR name, else the authorities of the system.",
     },
     read: |texts| {
         texts
@@ -607,12 +611,12 @@ pub(crate) static TIMEOUT: Setting<Duration> = Setting {
         form: Form::One,
         scope: Scope::Client,
         help: "How long to wait for an answer, and to try again where that is safe",
-        detail: "A receive's own --wait comes on top.",
+        detail: "A receive waits for its --wait on top of that.",
     },
     read: |texts| one(texts, units::duration),
 };
 
-pub(crate) static CONSUMER: Setting<Option<String>> = Setting {
+pub(crate) static CONSUMER: Setting<Option<HolderName>> = Setting {
     about: About {
         name: "consumer",
         value_name: "NAME",
@@ -625,9 +629,11 @@ pub(crate) static CONSUMER: Setting<Option<String>> = Setting {
     read: |texts| {
         texts
             .first()
-            .map(|text| match lockgate_core::HolderName::new(text) {
-                Ok(_) if text.is_ascii() => Ok(text.clone()),
-                Ok(_) => Err(format!("{text:?} has characters beyond ASCII")),
+            .map(|text| match HolderName::new(text) {
+                Ok(name) if text.is_ascii() => Ok(name),
+                Ok(_) => Err(format!(
+                    "{text:?} has characters beyond ASCII, which the header that carries it cannot have"
+                )),
                 Err(error) => Err(error.to_string()),
             })
             .transpose()
@@ -655,12 +661,15 @@ fn count(text: &str) -> Result<usize, String> {
     text.parse()
         .ok()
         .filter(|count| *count > 0)
-        .ok_or_else(|| format!("{text:?} is no number from 1 on"))
+        .ok_or_else(|| format!("{text:?} is no whole number from 1 to {}", usize::MAX))
 }
 
 fn size(text: &str) -> Result<usize, String> {
     let bytes = units::size(text)?;
-    usize::try_from(bytes).map_err(|_| format!("{text:?} is more than this machine can address"))
+    usize::try_from(bytes).map_err(|_| {
+        let max = units::show_size(usize::MAX as u64);
+        format!("{text:?} is more than the {max} that this machine can address")
+    })
 }
 
 fn not_empty(text: &str) -> Result<String, String> {

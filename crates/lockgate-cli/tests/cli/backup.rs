@@ -8,6 +8,7 @@ use std::{
 };
 
 use rustix::process::Signal;
+use serde_json::json;
 
 use crate::support::{Done, Sandbox, Server, signal};
 
@@ -199,4 +200,33 @@ fn a_backup_into_a_missing_folder_says_so() {
         );
         assert!(!error.contains("backup-part"), "{error}");
     }
+}
+
+#[test]
+fn a_backup_and_a_restore_tell_programs_what_they_did() {
+    let sandbox = Sandbox::new();
+    let server = filled(&sandbox);
+    let url = &server.url;
+    let taken = sandbox
+        .run(&format!("backup told.backup --json --endpoint {url}"))
+        .json()
+        .remove(0);
+    let bytes = fs::metadata(sandbox.path().join("told.backup"))
+        .unwrap()
+        .len();
+    let created = taken["created_at"].clone();
+    let expected = json!({
+        "file": "told.backup", "created_at": created, "messages": 15, "bytes": bytes, "unreadable": 0,
+    });
+    assert_eq!(taken, expected);
+    assert!(created.as_str().unwrap().ends_with('Z'), "{created}");
+    let made = sandbox.run("restore told.backup --data made --shard 7 --json");
+    let expected = json!({
+        "data": "made", "shard": 7, "created_at": created, "queues": 1, "messages": 15, "dropped": 0,
+    });
+    assert_eq!(made.json(), [expected]);
+    let error = sandbox
+        .run(&format!("backup - --json --endpoint {url}"))
+        .fails_with(2);
+    assert!(error.contains("--json needs a file"), "{error}");
 }

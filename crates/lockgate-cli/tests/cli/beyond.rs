@@ -32,7 +32,7 @@ fn a_lease_can_be_made_longer_while_it_lasts() {
     town.run(&format!("ack orders.fifo {receipt}")).ok();
     let late = town.run(&extend).fails_with(4);
     assert!(
-        late.contains("could not be held for longer; the first: the message is gone"),
+        late.contains("could not be held for longer: the message is gone"),
         "{late}"
     );
 }

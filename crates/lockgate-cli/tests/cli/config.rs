@@ -147,3 +147,32 @@ fn a_table_in_a_pipe_is_tab_separated() {
         "{first}"
     );
 }
+
+#[test]
+fn a_program_reads_all_problems_at_once() {
+    let sandbox = Sandbox::new();
+    let check = |code: i32| {
+        let done = sandbox.run("config check --json");
+        assert_eq!(done.code, Some(code), "{done:?}");
+        crate::support::json_lines(&done.stdout).remove(0)
+    };
+    let none = json!({"file": null, "queues": null, "warnings": [], "problems": []});
+    assert_eq!(check(0), none);
+    sandbox.write("lockgate.toml", "listenn = \"x\"\nregion = \"A\"\n");
+    let found = check(2);
+    assert_eq!(found["file"], "lockgate.toml");
+    let problems = found["problems"].as_array().unwrap();
+    let places: Vec<_> = problems
+        .iter()
+        .map(|one| &one.as_str().unwrap()[..16])
+        .collect();
+    assert_eq!(places, ["lockgate.toml:1:", "lockgate.toml:2:"]);
+    sandbox.write("lockgate.toml", "queues = \"q.toml\"\n");
+    sandbox.write(
+        "q.toml",
+        "[[queue]]\nname = \"a\"\nlease = \"13h\"\nlevel = \"ram\"\n",
+    );
+    let found = check(2);
+    assert_eq!(found["queues"], "q.toml");
+    assert_eq!(found["problems"].as_array().unwrap().len(), 2, "{found}");
+}

@@ -301,8 +301,8 @@ fn a_lost_lease_is_told_and_its_message_is_not_deleted() {
     let done = town.exec("q.fifo --wait 20s", &command);
     assert_eq!(done.code, Some(0), "{done:?}");
     assert!(
-        done.stderr.starts_with(
-            "1 message: 0 deleted, 0 failed and come again, 0 with a lost lease, 1 gone"
+        done.stderr.contains(
+            "\n1 message: 0 deleted, 0 failed and come again, 0 with a lost lease, 1 gone"
         ),
         "{done:?}"
     );

@@ -677,7 +677,7 @@ fn a_backup_of_a_running_server_becomes_a_server() {
     let error = sandbox
         .run(&format!("backup kept.backup --endpoint {url}"))
         .fails_with(4);
-    assert!(error.contains("is there already"), "{error}");
+    assert!(error.contains("exists already"), "{error}");
     // What happens later is not in it.
     sandbox
         .run(&format!("send mail --create --endpoint {url} later"))

@@ -91,6 +91,23 @@ fn every_command_teaches_by_example() {
 }
 
 #[test]
+fn every_command_but_two_prints_json() {
+    fn lacking(command: &clap::Command, path: &str, found: &mut Vec<String>) {
+        for sub in command.get_subcommands() {
+            let path = format!("{path} {}", sub.get_name());
+            if sub.has_subcommands() {
+                lacking(sub, &path, found);
+            } else if sub.get_arguments().all(|flag| flag.get_id() != "json") {
+                found.push(path.trim().to_owned());
+            }
+        }
+    }
+    let mut found = Vec::new();
+    lacking(&lockgate_cli::command(), "", &mut found);
+    assert_eq!(found, ["serve", "completions"]);
+}
+
+#[test]
 fn help_is_a_command_too() {
     let sandbox = Sandbox::new();
     for command in ["send", "queue create"] {
@@ -107,7 +124,10 @@ fn wrong_usage_exits_with_2_and_says_what_is_wrong() {
         ("frobnicate", "unrecognized subcommand 'frobnicate'"),
         ("send", "<QUEUE>"),
         ("send q --delay 5 x", "\"5\" is no duration: write 5s"),
-        ("send q --header x body", "expected NAME=VALUE"),
+        (
+            "send q --header x body",
+            "\"x\" has no name and value: write NAME=VALUE",
+        ),
         ("receive q --ack --nack", "cannot be used with"),
         (
             "queue create q --lease 13h",
@@ -119,18 +139,24 @@ fn wrong_usage_exits_with_2_and_says_what_is_wrong() {
         ),
         (
             "receive q --lease 13h",
-            "\"13h\" is too long, a lease lasts up to 12h",
+            "\"13h\" is too long: a lease lasts up to 12h",
         ),
         (
             "extend q --lease 13h r",
-            "\"13h\" is too long, a lease lasts up to 12h",
+            "\"13h\" is too long: a lease lasts up to 12h",
         ),
         (
             "queue set q --quota-bytes 1000",
-            "quota_bytes must be a size, 1B or more, not 1000: write 1000B",
+            "quota_bytes must be a size from 1B to 1048576TiB, not 1000: write 1000B",
         ),
         ("bench --size 1000", "\"1000\" is no size: write 1000B"),
         ("receive q --max 0", "0 is not in 1.."),
+        (
+            "reschedule q 00000001-0000-8000-8000-00000000a001",
+            "<--delay <TIME>|--at <INSTANT>>",
+        ),
+        ("transact q x", "<--ack <RECEIPT>|--file <FILE>>"),
+        ("restore b", "<--data <DIR>|--postgres-shard <NAME>>"),
         ("queue create q --attempts-max 0", "a number from 1 to 1000"),
         (
             "serve --listen nowhere",
@@ -139,12 +165,27 @@ fn wrong_usage_exits_with_2_and_says_what_is_wrong() {
         ("serve --listen 0.0.0.0:0", "--allow-remote"),
         ("queue list --endpoint ftp://a", "is no endpoint"),
         ("bench --batch 11", "11 is not in 1..=10"),
-        ("bench --size 2MiB", "1B to 1MiB"),
+        ("bench --size 2MiB", "\"2MiB\" is not from 1B to 1MiB"),
+        (
+            "send q --delay 3000001d x",
+            "\"3000001d\" is too long: a delay lasts up to 3000000d",
+        ),
+        ("nack q --delay 367d r", "lasts up to 366d"),
+        ("receive q --lease 0s", "a lease lasts 1ms to 12h, not 0s"),
+        (
+            "serve --body-max 1000",
+            "--body-max: \"1000\" is no size: write 1000B",
+        ),
+        (
+            "send a/b x",
+            "\"a/b\" is no queue name: write 1 to 80 letters",
+        ),
         (
             "bench --size 200KiB",
             "10 messages of 200KiB are more than the 1MiB that one call takes",
         ),
-        ("bench --seconds 0", "0 is not in 1..=3600"),
+        ("bench --time 0s", "\"0s\" is not from 1s to 1h"),
+        ("bench --time 10", "\"10\" is no duration: write 10s"),
         ("bench --callers 1001", "1001 is not in 1..=1000"),
         ("completions tcsh", "invalid value 'tcsh'"),
     ] {

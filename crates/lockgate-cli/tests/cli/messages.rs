@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::support::{Done, Sandbox, Server};
+use crate::support::{Done, Sandbox, Server, run_on_terminal};
 
 /// A server, and commands that talk to it.
 pub(crate) struct Town {
@@ -344,7 +344,10 @@ fn looking_with_nack_shows_each_message_once_and_costs_no_attempt() {
     );
 
     let error = town.run("receive q.fifo --lease 0s").fails_with(2);
-    assert!(error.contains("counts as an attempt"), "{error}");
+    assert!(
+        error.contains("a lease lasts 1ms to 12h, not 0s"),
+        "{error}"
+    );
     town.run("receive q.fifo --nack --follow").fails_with(2);
 }
 
@@ -438,6 +441,47 @@ fn an_empty_receive_says_why() {
 }
 
 #[test]
+fn a_terminal_gets_text_and_whatever_else_gets_json() {
+    let town = Town::new();
+    town.run("queue create q.fifo").ok();
+    let receive = |arguments: &str| {
+        let mut command = (town.sandbox).command(&format!("receive q.fifo {arguments}"));
+        run_on_terminal(&mut command)
+    };
+    town.run("send q.fifo --key k --header to=eve hello").ok();
+    let looked = receive("--nack").ok().replace("\r\n", "\n");
+    let (head, body) = looked.split_once("\n\n").unwrap();
+    assert_eq!(body, "hello\n\n");
+    let names: Vec<_> = head.lines().map(|line| line[..14].trim_end()).collect();
+    let all = [
+        "message",
+        "key",
+        "unique id",
+        "attempt",
+        "sent at",
+        "header",
+    ];
+    assert_eq!(names, all, "{looked}");
+    assert!(head.ends_with("header        to=eve"), "{looked}");
+
+    let json = receive("--nack --json").json();
+    assert_eq!(json[0]["body"], "hello");
+    assert_eq!(town.run("receive q.fifo --nack").json()[0]["body"], "hello");
+
+    // What is printed can be settled, unless it is settled already.
+    let held = receive("").ok();
+    let receipt = held.lines().find_map(|line| line.strip_prefix("receipt"));
+    let acked = town.run(&format!("ack q.fifo {}", receipt.unwrap().trim()));
+    assert_eq!(acked.stderr, "1 message was acknowledged\n");
+    assert_eq!(acked.code, Some(0));
+    town.run("send q.fifo --key k bye").ok();
+    let deleted = receive("--ack --wait 5s").ok();
+    assert!(deleted.ends_with("\r\n\r\nbye\r\n\r\n"), "{deleted:?}");
+    assert!(!deleted.contains("receipt"), "{deleted}");
+    assert_eq!(town.counts("q.fifo")["in_flight"], 0);
+}
+
+#[test]
 fn queues_are_listed_shown_purged_and_deleted() {
     let town = Town::new();
     town.run("queue create a.fifo --lease 1m --delay 0s --retention 1d")
@@ -450,11 +494,15 @@ fn queues_are_listed_shown_purged_and_deleted() {
         .map(|line| line.split('\t').collect())
         .collect();
     assert_eq!(
-        lines[0],
+        lines[0].join(" "),
+        "NAME KEYED READY IN FLIGHT DELAYED OLDEST DEAD LETTERS STATE"
+    );
+    assert_eq!(
+        lines[1],
         ["a.fifo", "yes", "0", "0", "0", "", "", "active"],
         "{listed}"
     );
-    assert_eq!(lines[1][..5], ["b", "no", "1", "0", "0"], "{listed}");
+    assert_eq!(lines[2][..5], ["b", "no", "1", "0", "0"], "{listed}");
     town.run("queue pause b").ok();
     assert!(town.run("queue list").ok().ends_with("\tpaused\n"));
     assert!(town.run("queue show b").ok().contains("state\tpaused\n"));
@@ -477,7 +525,7 @@ fn queues_are_listed_shown_purged_and_deleted() {
         .ok();
     let error = town.run("queue create a.fifo --lease 2m").fails_with(4);
     assert!(
-        error.contains("queue a.fifo exists with another --lease: 1m"),
+        error.contains("queue a.fifo exists with --lease 1m, not"),
         "{error}"
     );
     // What is not named may be as it is.
@@ -560,7 +608,8 @@ fn what_a_newcomer_mistypes_is_explained() {
     let town = Town::new();
     town.run("queue create q").ok();
     town.run("queue create q.fifo").ok();
-    let name = "a queue name is 1 to 80 letters, digits, '-' and '_', and ends in .fifo";
+    let name =
+        "is no queue name: write 1 to 80 letters, digits, '-' and '_', with .fifo at the end";
     for (arguments, code, says) in [
         (&["queue", "create", "bad name!"][..], 2, name),
         (&["receive", ""], 2, name),
@@ -573,7 +622,7 @@ fn what_a_newcomer_mistypes_is_explained() {
         (
             &["send", "q.fifo", "-k", "", "x"],
             1,
-            "a key must not be empty",
+            "a key must have 1 to 1024 bytes, this one is empty",
         ),
         (&["send", "q", "-g", "a\tb", "x"], 1, "may not contain"),
         (
@@ -584,7 +633,7 @@ fn what_a_newcomer_mistypes_is_explained() {
         (
             &["nack", "q", "zzz"],
             4,
-            "1 of 1 message could not be put back; the first: it is no receipt",
+            "the message could not be put back: it is no receipt",
         ),
         (&["queue", "pause", "none"], 3, "`lockgate queue list`"),
         (&["key", "park", "q.fifo", ""], 2, "KEY"),
@@ -829,7 +878,7 @@ fn dies_of_the_first_message(listener: TcpListener) {
             let mut body = vec![0; length];
             connection.read_exact(&mut body).unwrap();
             let answer = match target.as_str() {
-                "/api/v1/queues/q%2Efifo" => r#"{"keyed":true,"settings":{"dedup_content":false}}"#,
+                "/api/v1/queues/q%2Efifo/sending" => r#"{"keyed":true,"dedup_content":false}"#,
                 "/api/v1/queues/q%2Efifo/messages" => return,
                 _ => break,
             };

@@ -43,9 +43,9 @@ fn payloads_that_a_start_does_not_look_for_are_missed_by_file() {
     fs::write(file, foreign).unwrap();
     assert_eq!(unreadable(6, false), json!([]));
 
-    // Behind the header and the first record, and within the second.
-    let first = &json_lines(&sandbox.run("dump data").ok())[..2];
-    let at = first[1]["position"].as_str().unwrap();
+    // Behind the restore's mark and the first message, and within the second message.
+    let first = &json_lines(&sandbox.run("dump data").ok())[..3];
+    let at = first[2]["position"].as_str().unwrap();
     let kept = usize::from_str_radix(&at["0x1".len()..], 16).unwrap();
     fs::write(file, &whole[..kept + 20]).unwrap();
     let lost = json!({ "from": at, "to": "0x200000000", "kept_as": "00000001.log" });

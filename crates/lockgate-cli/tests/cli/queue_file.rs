@@ -96,7 +96,7 @@ fn a_file_is_applied_to_a_running_server() {
             .contains("2 queues: 2 created, 0 changed, 0 as declared already; nothing was"),
         "{dry:?}"
     );
-    assert_eq!(dry.ok().lines().count(), 2);
+    assert_eq!(dry.ok().lines().count(), 3);
     assert_eq!(town.run("queue list --json").ok(), "");
 
     assert_eq!(outcomes(apply("--json")), ["created", "created"]);
@@ -216,6 +216,18 @@ fn a_wrong_file_is_not_applied() {
             "queues.toml:5: lease must be a time from 0s to 12h, not 13h",
         ),
         (
+            "[[queue]]\nname = \"a\"\nlease = 45\n",
+            "queues.toml:3: lease must be a time from 0s to 12h, not 45: write lease = \"45s\"",
+        ),
+        (
+            "[[queue]]\nname = \"a\"\nquota_bytes = 1_000\n",
+            "queues.toml:3: quota_bytes must be a size from 1B to 1048576TiB, not 1000: write quota_bytes = \"1000B\"",
+        ),
+        (
+            "[[queue]]\nname = \"a\"\nquota_bytes = \"1000\"\n",
+            "queues.toml:3: quota_bytes must be a size from 1B to 1048576TiB, not 1000: write 1000B",
+        ),
+        (
             "[[queue]]\nname = \"a\"\n[[queue]]\nname = \"b\"\ndead_letter = \"d\"\n",
             "queues.toml:5: queue \"b\": its dead-letter queue d is neither declared nor there",
         ),
@@ -245,7 +257,7 @@ fn a_wrong_file_does_nothing() {
             "serve --listen 127.0.0.1:0 --data data {arguments}"
         ))
         .fails_with(2);
-    let place = "queues.toml:15: retention must be a time, 1s or more, not 5ms";
+    let place = "queues.toml:15: retention must be a time from 1s to 3000000d, not 5ms";
     assert!(error.contains(place), "{error}");
     assert!(!sandbox.path().join("data").exists());
     let checked = sandbox

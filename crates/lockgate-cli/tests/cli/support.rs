@@ -31,6 +31,32 @@ pub(crate) fn run_to_file(command: &mut Command) -> Done {
     Output { stdout, ..done }.into()
 }
 
+/// Runs a command on a terminal, which is its standard output only.
+pub(crate) fn run_on_terminal(command: &mut Command) -> Done {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+    let user = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&user).unwrap();
+    unlockpt(&user).unwrap();
+    let name = ptsname(&user, Vec::new()).unwrap();
+    let terminal = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(name.to_str().unwrap())
+        .unwrap();
+    let reader = std::thread::spawn(move || {
+        let (mut user, mut seen) = (fs::File::from(user), Vec::new());
+        // It fails when nobody has the terminal open any more.
+        let _ = user.read_to_end(&mut seen);
+        seen
+    });
+    let done = command.stdout(terminal).output().unwrap();
+    // It keeps the terminal open.
+    command.stdout(Stdio::null());
+    let stdout = reader.join().unwrap();
+    Output { stdout, ..done }.into()
+}
+
 /// What a run of the program left.
 #[derive(Debug)]
 pub(crate) struct Done {

@@ -284,7 +284,7 @@ fn commands_talk_to_a_server_over_https() {
     assert_eq!(bodies, ["first", "second", "third"]);
     run("backup whole.backup").ok();
     sandbox.run("restore whole.backup --data copy").ok();
-    assert_eq!(run("bench --json --seconds 1 --callers 2").json().len(), 3);
+    assert_eq!(run("bench --json --time 1s --callers 2").json().len(), 3);
     run("queue delete orders.fifo --yes").ok();
 }
 

@@ -31,6 +31,7 @@ macro_rules! cases {
 
 cases! {
     what_is_sent_is_received_whole
+    bodies_are_any_bytes
     a_batch_has_a_result_for_each_message
     a_batch_of_a_wrong_size_is_refused
     what_a_sink_cannot_carry_it_refuses
@@ -45,8 +46,12 @@ cases! {
     a_prefix_of_a_key_is_settled_and_the_rest_keeps_its_order
     an_empty_queue_answers_at_once
     a_wait_ends_with_a_message
+    a_dropped_receive_keeps_no_message
+    a_queue_that_is_gone_is_closed
 }
 
+/// How long leases last that say nothing.
+const LEASE: Duration = Duration::from_secs(30);
 const LONG: Duration = Duration::from_secs(3_600);
 
 fn request(max: usize) -> ReceiveRequest {
@@ -136,19 +141,33 @@ async fn what_is_sent_is_received_whole<F: Fixture>(fixture: &mut F) -> Shown {
             sent.unique_id = Some(UniqueId::new("once").expect("a good id"));
         }
         if can.headers {
-            sent.headers.push(lockgate_core::Header {
-                name: "kind".into(),
-                kind: "String".into(),
-                value: "greeting".into(),
-            });
+            // In the order of their names, which is the one that they come in from some.
+            let headers: [(&str, &str, &[u8]); 3] = [
+                ("blob", "Binary.any", b"\0\xff\x80"),
+                ("kind", "String", b"greeting \"to\" \\ all\n"),
+                ("number", "Number.int", b"-17"),
+            ];
+            for (name, kind, value) in headers {
+                sent.headers.push(lockgate_core::Header {
+                    name: name.into(),
+                    kind: kind.into(),
+                    value: value.into(),
+                });
+            }
+            sent.content_type = Some("text/plain; charset=utf-8".into());
+            sent.trace_context = Some("00-0af7651916cd43dd8448eb211c80319c-01".into());
         }
+        if can.time_to_live {
+            sent.time_to_live = Some(86_400_000);
+        }
+        sent.level = Some(can.level_max);
         let accepted = send(&queue, [sent.clone()]).await.remove(0);
         let accepted = accepted.expect("the message is accepted");
         assert!(!accepted.duplicate);
         let received = take_one(&queue).await;
         assert_eq!(received.message, sent, "keyed: {keyed}");
         assert_eq!(received.attempt, 1);
-        assert!(received.remaining > Duration::ZERO);
+        assert!(received.remaining > Duration::ZERO && received.remaining <= LEASE);
         if let (Some(accepted), Some(received)) = (accepted.sequence, received.sequence) {
             assert_eq!(accepted, received);
         }
@@ -156,6 +175,32 @@ async fn what_is_sent_is_received_whole<F: Fixture>(fixture: &mut F) -> Shown {
             .await
             .expect("the lease is current");
         assert!(take(&queue, 1).await.is_empty(), "it has left the queue");
+    }
+    Shown::Holds
+}
+
+async fn bodies_are_any_bytes<F: Fixture>(fixture: &mut F) -> Shown {
+    let queue = fixture.queue(false).await;
+    let every: Vec<u8> = (0..=255).collect();
+    let bodies: [&[u8]; 6] = [
+        b"",
+        b"\x01\x02\x7f",
+        "t\u{fc}r \u{1f600} \u{ffff}".as_bytes(),
+        b"{\"a\": \"\\n\"}\r\n",
+        b"\xed\xa0\x80",
+        &every,
+    ];
+    for body in bodies {
+        let sent = Message {
+            body: body.to_vec().into(),
+            ..message(&queue, "key")
+        };
+        send_all(&queue, [sent]).await;
+        let received = take_one(&queue).await;
+        assert_eq!(received.message.body, body, "{body:?}");
+        settle(&queue, &received, Settlement::Ack)
+            .await
+            .expect("the lease is current");
     }
     Shown::Holds
 }
@@ -355,7 +400,8 @@ async fn an_extended_lease_lasts<F: Fixture>(fixture: &mut F) -> Shown {
         .extend_batch(vec![received.receipt.clone()], 2 * LONG)
         .await;
     let left = extended.into_iter().next().expect("a result");
-    assert!(left.expect("the lease is current") > LONG);
+    let left = left.expect("the lease is current");
+    assert!(left > LONG && left <= 2 * LONG, "{left:?}");
     if !fixture.pass(LONG) {
         return Shown::NotRun;
     }
@@ -444,5 +490,46 @@ async fn a_wait_ends_with_a_message<F: Fixture>(fixture: &mut F) -> Shown {
     let sending = send_all(&queue, [message(&queue, "a")]);
     let (received, ()) = tokio::join!(waiting, sending);
     assert_eq!(bodies(&received.expect("it is answered")), ["a"]);
+    Shown::Holds
+}
+
+async fn a_dropped_receive_keeps_no_message<F: Fixture>(fixture: &mut F) -> Shown {
+    let queue = fixture.queue(false).await;
+    let wait = queue
+        .source_capabilities()
+        .wait_max
+        .min(Duration::from_secs(600));
+    if wait.is_zero() {
+        return Shown::NotRun;
+    }
+    let waiting = || queue.receive_batch(ReceiveRequest { wait, ..request(1) });
+    tokio::select! {
+        biased;
+        received = waiting() => panic!("there is nothing: {received:?}"),
+        () = tokio::task::yield_now() => {}
+    }
+    send_all(&queue, [message(&queue, "a")]).await;
+    let received = waiting().await.expect("it is answered");
+    assert_eq!(bodies(&received), ["a"]);
+    assert_eq!(received[0].attempt, 1);
+    Shown::Holds
+}
+
+async fn a_queue_that_is_gone_is_closed<F: Fixture>(fixture: &mut F) -> Shown {
+    let queue = fixture.queue(false).await;
+    send_all(&queue, [message(&queue, "a")]).await;
+    let received = take_one(&queue).await;
+    if !fixture.delete(&queue).await {
+        return Shown::NotRun;
+    }
+    let sent = send(&queue, [message(&queue, "b")]).await.remove(0);
+    assert_eq!(fate(sent), Fate::Closed);
+    assert_eq!(fate(queue.receive_batch(request(1)).await), Fate::Closed);
+    let settled = settle(&queue, &received, Settlement::Ack).await;
+    let settled = fate(settled);
+    assert!(
+        [Fate::Closed, Fate::Stale].contains(&settled),
+        "{settled:?}"
+    );
     Shown::Holds
 }

@@ -1,4 +1,4 @@
-//! Making a log of a backup.
+//! Turns a backup into a log.
 
 use std::{
     collections::BTreeSet,
@@ -9,7 +9,7 @@ use std::{
 use bytes::Bytes;
 use lockgate_core::{
     AppendError, Epoch, Log, LogError, Now, Position, Purpose, QueueId, ReadError, RecordGroup,
-    ReserveError, Scanned, Sequence, ShardId, SnapshotStore, Storage, WallTime,
+    ReserveError, Scanned, Sequence, ShardId, SnapshotStore, Storage, StorageFailure, WallTime,
 };
 use lockgate_machine::{
     DropReason, Effect, Effects, ImageError, ImageLoader, Machine, MachineLimits, decode_record,
@@ -22,18 +22,18 @@ use super::{
 };
 use crate::recover::for_each_queue;
 
-/// What a restore made.
+/// The result of a restore.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RestoreReport {
     /// When the backup was begun.
     pub created: WallTime,
-    /// The number of the shard that was made: a start must name it.
+    /// The number of the restored shard, under which it must be opened.
     pub shard: ShardId,
     pub queues: u64,
     pub messages: u64,
-    /// Messages whose payload the backup does not have, because it could not be read any more when
-    /// the backup was taken; they are dropped as damaged.
+    /// Messages without a payload in the backup, because it could not be read when the backup was
+    /// taken; they are dropped as damaged.
     pub dropped: u64,
 }
 
@@ -41,10 +41,10 @@ pub struct RestoreReport {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RestoreError {
-    /// There is something in the log already. Nothing was changed.
+    /// The log is not empty. Nothing was changed.
     #[error("the log is not empty: a backup is restored into a new one only")]
     NotEmpty,
-    /// What was given is something else.
+    /// The input is no backup.
     #[error("this is no backup of Lockgate")]
     NoBackup,
     /// A newer version wrote it.
@@ -53,24 +53,24 @@ pub enum RestoreError {
     )]
     NewerFormat {
         found: u32,
-        /// The highest version known.
+        /// The highest version that this program reads.
         known: u32,
     },
-    /// It was cut or changed.
+    /// The backup was cut or changed.
     #[error("the backup is damaged behind its byte {at}: {what}")]
     Damaged {
-        /// Up to here it is good.
+        /// The bytes before this are good.
         at: u64,
-        /// What is wrong behind it.
+        /// What is wrong behind them.
         what: &'static str,
     },
-    /// The state in it makes no sense, or was written by a newer version.
+    /// The state in the backup is invalid, or a newer version wrote it.
     #[error("the state in the backup cannot be read")]
     Image(#[from] ImageError),
-    /// It could not be read.
+    /// The backup could not be read.
     #[error("reading the backup")]
     Input(#[source] io::Error),
-    /// The log has no room for it.
+    /// The log has no room for the backup.
     #[error("the backup does not fit")]
     Full(#[source] ReserveError),
     /// The log failed.
@@ -81,28 +81,26 @@ pub enum RestoreError {
     Append(#[source] AppendError),
 }
 
-/// Records are appended together up to so many bytes.
+/// Records are appended in groups of up to so many bytes.
 const GROUP_BYTES: usize = 4 << 20;
 
-/// Makes `log`, which must be empty, hold what the backup holds: the queues with their messages,
-/// order, counts, remembered ids and leases. The leases last as long as they would have lasted, by the
-/// time at which the backup was taken: nobody else gets the messages earlier, and who has the
-/// receipts can still settle.
+/// Fills `log`, which must be empty, with the contents of a backup: the queues with their messages, order,
+/// counts, remembered ids and leases. Leases have the time left that they had when the backup was taken:
+/// nobody else gets their messages earlier, and their holders can still settle them.
 ///
-/// No token and no message id that is given out from now on was ever given out by the shard from
-/// which the backup was taken, whatever that does meanwhile: a start draws a new incarnation and
-/// begins a higher epoch.
+/// From now on no token and no message id is given out that the backup's shard ever gave out or
+/// will give out: a start draws a new incarnation and begins a higher epoch.
 ///
-/// The shard keeps the number it has in the backup, unless `shard` names another one, for a copy that is to
-/// serve beside the shard it was taken from. Under another number messages keep their ids, with the old
-/// number in them; leases go on until they end, but can no longer be settled: their tokens and receipts
-/// are those of the old number.
+/// The shard keeps its number from the backup, unless `shard` names another one, for a copy that
+/// will serve next to the original. Under another number, messages keep their ids, which contain
+/// the old number. Leases continue until they end, but can no longer be settled: their tokens and
+/// receipts contain the old number.
 ///
-/// Afterwards the log is closed. It blocks for as long as reading the backup and writing it takes.
+/// Closes the log at the end. Blocks while the backup is read and the log written.
 ///
 /// # Errors
-/// See [`RestoreError`]. The log then holds the beginning of what it should, and must be thrown
-/// away; a start on it is refused.
+/// See [`RestoreError`]. The log then holds nothing, or part of the backup: it must be deleted, and a
+/// start on such a part is refused.
 pub fn restore(
     input: &mut dyn Read,
     storage: impl Into<Storage>,
@@ -125,11 +123,13 @@ pub fn restore(
     }
     let mut machine = loader.finish_checked()?;
     while machine.housekeep(usize::MAX).is_unfinished() {}
+    machine.forget_positions();
 
     let epoch = machine.term().epoch.max(head.epoch).next();
     let begun = storage.log.begin_epoch(epoch);
     begun.map_err(RestoreError::Append)?;
     let mut writer = Writer::new(storage, epoch, machine);
+    writer.mark()?;
     let mut messages = 0_u64;
     while kind == Kind::Message {
         writer.message(&content, &stream)?;
@@ -156,12 +156,12 @@ pub fn restore(
     })
 }
 
-/// Reads a backup to its end, and makes the state in it: whether [`restore`] would take it.
+/// Reads a backup to its end and builds its state, to find out whether [`restore`] would accept it.
 ///
 /// Needs the memory that the state takes.
 ///
 /// # Errors
-/// As [`restore`], for what concerns the backup.
+/// The errors of [`restore`] that concern the backup.
 pub fn verify_backup(input: &mut dyn Read) -> Result<BackupReport, RestoreError> {
     let (mut stream, head) = Reader::begin(input)?;
     let mut content = Vec::new();
@@ -212,7 +212,7 @@ fn check_empty(Storage { log, snapshots }: &mut Storage) -> Result<(), RestoreEr
     }
 }
 
-/// The log and the state it will have.
+/// The new log, and its state.
 struct Writer {
     log: Box<dyn Log>,
     snapshots: Arc<dyn SnapshotStore>,
@@ -236,7 +236,19 @@ impl Writer {
         }
     }
 
-    /// Takes a message's record.
+    /// Writes a first record with which no owner begins a log. A start that finds it and no snapshot
+    /// behind it refuses: otherwise a restore that failed early would look like empty queues.
+    fn mark(&mut self) -> Result<(), RestoreError> {
+        let now = Now::default();
+        let mut record = Vec::new();
+        encode_record(&[Effect::Advanced { now, budget: 0 }], &mut record);
+        self.record(Effects::new(), &record)?; // the state to come has its own time
+        self.append()?;
+        self.log.progress().sync().map_err(RestoreError::Log)?;
+        Ok(())
+    }
+
+    /// Adds a message's record.
     fn message(&mut self, record: &[u8], stream: &Reader<'_>) -> Result<(), RestoreError> {
         let effects = decode_record(&Bytes::copy_from_slice(record))
             .map_err(|_| stream.damaged("a message makes no sense"))?;
@@ -259,7 +271,7 @@ impl Writer {
         self.append()
     }
 
-    /// Appends what was gathered, and folds it where it is now.
+    /// Appends the collected records, and folds them at their new positions.
     fn append(&mut self) -> Result<(), RestoreError> {
         let (bytes, records) = (self.group.bytes().len(), self.group.len());
         self.log
@@ -279,12 +291,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Drops the messages that came without a payload. Returns how many.
+    /// Drops the messages that came without a payload. Returns their number.
     fn drop_missing(&mut self, messages: u64) -> Result<u64, RestoreError> {
         if count_messages(&self.machine) == messages {
             return Ok(0);
         }
-        // Rare enough to walk everything.
+        // Rare enough to walk over all messages.
         let there = self.written()?;
         let mut dropped = 0;
         for queue in self.machine.state_view().queues.into_values() {
@@ -324,7 +336,7 @@ impl Writer {
         Ok(there)
     }
 
-    /// Gives the state another number, of which the snapshot to come tells.
+    /// Gives the state another number; the next snapshot records it.
     fn renumber(&mut self, shard: ShardId) {
         if self.machine.shard() == Some(shard) {
             return;
@@ -334,20 +346,20 @@ impl Writer {
         }
     }
 
-    /// Makes all of it durable, with the state as a snapshot, without which the log is of no use.
+    /// Makes everything durable and takes a snapshot, without which the log is useless.
     fn finish(mut self) -> Result<Machine, RestoreError> {
         self.log.progress().sync().map_err(RestoreError::Log)?;
         let position = self.log.tail();
         let snapshot = self.snapshots.begin(position, self.log.next_number());
         let mut snapshot = snapshot.map_err(RestoreError::Log)?;
         let mut frozen = self.machine.freeze();
-        let mut piece = Vec::new();
-        while frozen.next_piece(&mut piece) {
-            snapshot.write(&piece).map_err(RestoreError::Log)?;
+        let mut buffer = Vec::new();
+        while let Some(piece) = frozen.next_piece(&mut buffer) {
+            snapshot.write(piece).map_err(RestoreError::Log)?;
         }
         snapshot.finish().map_err(RestoreError::Log)?;
         let oldest = self.machine.live_ranges().map(|(first, _)| first).next();
-        // A log that gives records back as soon as no recovery needs them must keep the payloads.
+        // A log that releases records once no recovery needs them must keep the payloads.
         let before = match oldest {
             Some(oldest) if !self.log.capabilities().releases_ranges => oldest.min(position),
             _ => position,
@@ -368,7 +380,7 @@ fn log_error(error: ReadError) -> LogError {
         ReadError::Log(error) => error,
         error => LogError::Remote {
             what: "reading what was just written".to_owned(),
-            source: error.into(),
+            source: StorageFailure::new(error),
         },
     }
 }

@@ -1,4 +1,4 @@
-//! The stream's frame: a head, blocks, an end. Every byte is under a checksum.
+//! The format of the stream: a head, blocks, and an end. Checksums cover every byte.
 
 use std::io::{self, Read, Write};
 
@@ -9,7 +9,7 @@ use super::RestoreError;
 
 const MAGIC: &[u8; 8] = b"LOCKBACK";
 
-/// The format that is written, and the highest that is read.
+/// The version that is written, and the highest that is read.
 pub(crate) const VERSION: u32 = 1;
 
 /// Bytes of the head.
@@ -18,21 +18,21 @@ const HEAD_BYTES: usize = 40;
 /// Bytes in front of a block's content: checksum, kind, length.
 const BLOCK_HEAD_BYTES: usize = 9;
 
-/// No block is longer.
+/// The longest block.
 const BLOCK_BYTES_MAX: u32 = 128 << 20;
 
-/// What the head says.
+/// The contents of the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     /// When the backup was begun.
     pub(crate) created: WallTime,
-    /// What it is as of, in the log it was taken from.
+    /// The position of the backup's instant, in the original log.
     pub(crate) position: Position,
-    /// Of the owner that took it.
+    /// The epoch of the shard's owner.
     pub(crate) epoch: Epoch,
 }
 
-/// What a block holds. Blocks come in the order of these numbers.
+/// The kind of a block. Blocks come in the order of these numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -40,7 +40,7 @@ pub(crate) enum Kind {
     Piece = 1,
     /// The record of one message.
     Message = 2,
-    /// How many messages there were. Nothing follows.
+    /// The number of messages. Nothing follows.
     End = 3,
 }
 
@@ -93,7 +93,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Reads a stream, and trusts none of it.
+/// Reads a stream. Trusts no byte that is not verified.
 pub(crate) struct Reader<'a> {
     input: &'a mut dyn Read,
     blocks: u64,
@@ -148,7 +148,7 @@ impl<'a> Reader<'a> {
         Ok((reader, head))
     }
 
-    /// The next block, with its content in `content`.
+    /// Reads the next block into `content`.
     pub(crate) fn block(&mut self, content: &mut Vec<u8>) -> Result<Kind, RestoreError> {
         content.clear();
         self.take(BLOCK_HEAD_BYTES as u64, content)?;
@@ -159,7 +159,7 @@ impl<'a> Reader<'a> {
         if len > BLOCK_BYTES_MAX {
             return Err(self.damaged("a length is out of range"));
         }
-        // Grows as bytes come: a length that is wrong must not take memory.
+        // Grows with the bytes that arrive, so that a wrong length takes no memory.
         self.take(len.into(), content)?;
         if checksum(self.blocks, number, len, content) != sum {
             return Err(self.damaged("a block does not verify"));
@@ -179,7 +179,7 @@ impl<'a> Reader<'a> {
         Ok(kind)
     }
 
-    /// After the end: nothing may follow.
+    /// Checks that nothing follows the end.
     pub(crate) fn end(&mut self) -> Result<(), RestoreError> {
         let mut more = Vec::new();
         match (&mut *self.input).take(1).read_to_end(&mut more) {
@@ -208,7 +208,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The block's place in the stream is in it, so that blocks cannot change places or be missing.
+/// The checksum covers the block's place in the stream, so that no block can be moved or removed.
 fn checksum(index: u64, kind: u8, len: u32, content: &[u8]) -> u32 {
     let mut place = [0; 13];
     place[..8].copy_from_slice(&index.to_le_bytes());

@@ -15,28 +15,28 @@ use lockgate_machine::{
 use super::stream::{Head, Kind, Writer};
 use crate::{Driver, StopReason, Ticket, maintenance::Pin};
 
-/// What a backup holds.
+/// The contents of a backup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BackupReport {
-    /// When it was begun. All that was answered before is in it.
+    /// When it was begun. It contains everything that was answered before.
     pub created: WallTime,
     /// Messages in it.
     pub messages: u64,
-    /// Messages there were and that are not in it, because their payload cannot be read any more.
+    /// Messages that are missing, because their payload could not be read.
     pub unreadable: u64,
     /// Bytes of the whole stream.
     pub bytes: u64,
 }
 
-/// Why a backup was not finished. What was written of it is of no use.
+/// Why a backup failed. The bytes written so far are useless.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
     /// The engine takes no more work.
     #[error("the engine has stopped ({reason})")]
     Stopped { reason: StopReason },
-    /// It could not be written to where it was to go.
+    /// The output failed.
     #[error("writing the backup")]
     Write(#[source] io::Error),
     /// The log could not be read.
@@ -46,23 +46,23 @@ pub enum BackupError {
     #[error("reading the record at {at} for the backup")]
     Decode {
         at: Position,
-        /// What is not known.
+        /// What this version does not know.
         #[source]
         source: DecodeError,
     },
 }
 
-/// What a backup is made from: a shard at one instant.
+/// The source of a backup: a shard at one instant.
 pub(crate) struct Source {
     pub(crate) frozen: Frozen,
     pub(crate) created: WallTime,
     pub(crate) epoch: Epoch,
-    /// The state after all records that start before this, which are durable.
+    /// The state covers all records that start before this, and they are durable.
     pub(crate) position: Position,
-    /// Where the messages were, which must be readable until the end.
+    /// The ranges with messages, which must stay readable until the end.
     pub(crate) ranges: Vec<(Position, LiveRange)>,
     pub(crate) range_bits: u32,
-    /// Keeps them readable.
+    /// Keeps the ranges readable.
     pub(crate) _pin: Pin,
     /// Messages in all queues.
     pub(crate) messages: u64,
@@ -91,8 +91,8 @@ impl Source {
 }
 
 impl<T: Ticket> Driver<T> {
-    /// Writes a backup of the shard as it is `now`: for a shard that nobody else drives meanwhile.
-    /// What is in it is durable only as far as the log is.
+    /// Writes a backup of the shard's state at `now`, for a shard that no engine serves meanwhile.
+    /// The backup's contents are as durable as the log.
     ///
     /// # Errors
     /// See [`BackupError`].
@@ -106,7 +106,7 @@ impl<T: Ticket> Driver<T> {
     }
 }
 
-/// Writes all of it, for as long as `go_on` says so; `confirm` is asked once, before the end.
+/// Writes the whole backup while `go_on` is true; calls `confirm` once, before the end.
 pub(crate) fn write(
     mut source: Source,
     reader: &dyn LogReader,
@@ -120,13 +120,13 @@ pub(crate) fn write(
         epoch: source.epoch,
     };
     let mut stream = Writer::begin(out, head).map_err(BackupError::Write)?;
-    // Pages are given back as their pieces are taken, so what is still to be asked is kept apart.
+    // Pieces free their pages as they are taken, so the places that are still needed are kept apart.
     let places = source.frozen.fork();
-    let mut piece = Vec::new();
-    while source.frozen.next_piece(&mut piece) {
+    let mut buffer = Vec::new();
+    while let Some(piece) = source.frozen.next_piece(&mut buffer) {
         go_on()?;
         stream
-            .block(Kind::Piece, &piece)
+            .block(Kind::Piece, piece)
             .map_err(BackupError::Write)?;
     }
 
@@ -136,7 +136,7 @@ pub(crate) fn write(
         let mut left = live.messages;
         let mut failed = None;
         let scanned = reader.scan(first, source.position.min(behind), &mut |scanned| {
-            // What is damaged is missing from the count.
+            // A damaged record is missing from the count.
             let Scanned::Record { record, .. } = scanned else {
                 return ControlFlow::Continue(());
             };
@@ -168,7 +168,7 @@ pub(crate) fn write(
     })
 }
 
-/// Writes the messages of a record that were alive in it. Returns how many.
+/// Writes the messages of a record that were alive at the backup's instant. Returns their number.
 fn write_messages(
     record: &LogRecord,
     places: &Frozen,
@@ -180,7 +180,7 @@ fn write_messages(
             let at = record.position;
             return Err(BackupError::Decode { at, source });
         }
-        // The start skipped it too.
+        // The start skipped the record too.
         Err(_) => return Ok(0),
     };
     let mut written = 0;
@@ -195,7 +195,7 @@ fn write_messages(
             continue;
         };
         bytes.clear();
-        // As it will stand in the log that is made of the backup.
+        // In the form that the new log will have.
         let moved = Effect::Compacted(Box::new(StoredMessage {
             queue,
             sequence,

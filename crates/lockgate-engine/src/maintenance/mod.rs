@@ -1,11 +1,10 @@
-//! Maintenance: keeps a log small and a start short, by snapshots, compaction and giving space
-//! back.
+//! Maintenance: keeps a log small and a start short, with snapshots, compaction and the release of space.
 //!
-//! `plan` says what to do next and knows nothing of how. `pins` says what must stay readable. This
-//! file does it. What the shard itself must decide goes through a [`Driver`] and takes its owner
-//! little time. What takes long is a [`MaintenanceTask`]: any thread can do it beside the service,
-//! step by step, and a simulation in any order it likes. In an [`Engine`](crate::Engine), `work`
-//! does the tasks, in turns that the maintenance threads give it.
+//! `plan` decides what to do next. `pins` knows which ranges must stay readable. This file does the
+//! work. The shard's own decisions go through a [`Driver`] and take its owner little time. The long
+//! work is a [`MaintenanceTask`]: any thread can do it while the shard serves, step by step, and a
+//! simulation can do it in any order. In an [`Engine`](crate::Engine), `work` does the tasks in
+//! turns on the maintenance threads.
 //!
 //! # What must hold
 //! - A snapshot becomes complete only when everything before its position is durable: it must not
@@ -36,47 +35,46 @@ pub(crate) use self::{
 };
 use crate::{Driver, Ticket};
 
-/// Messages that one step of a compaction brings at most, dead ones included.
+/// The most messages, including dead ones, that one step of a compaction reads.
 const RELOCATED_MESSAGES_MAX: usize = 256;
-/// Bytes of records that one step of a compaction reads, unless a single record is larger.
+/// The most bytes of records that one step of a compaction reads, unless a single record is larger.
 const RELOCATED_BYTES_MAX: usize = 256 << 10;
 
-/// After less than this a clean stop takes no snapshot: reading so much again takes no time.
+/// If fewer bytes were appended, a clean stop takes no snapshot: reading them again takes no time.
 const CLEAN_STOP_BYTES: u64 = 4 << 20;
 
-/// What keeping the log small has done since the start.
+/// The work of maintenance since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MaintenanceCounts {
     pub snapshots: u64,
-    /// Snapshots given up.
+    /// Snapshots that were given up.
     pub snapshots_failed: u64,
     /// Bytes of the snapshots completed, as the machine wrote them.
     pub snapshot_bytes: u64,
-    /// Messages moved forward.
+    /// Messages moved by compaction.
     pub compacted_messages: u64,
-    /// Bytes of the records they were moved with.
+    /// Bytes of the records with the moved messages.
     pub compacted_bytes: u64,
-    /// Ranges of the log given back.
+    /// Ranges of the log that were released.
     pub ranges_released: u64,
-    /// Ranges the log held, when that was last looked at.
+    /// Ranges that the log held at the last check.
     pub ranges: u64,
-    /// Bytes of messages that lived, when that was last looked at.
+    /// Bytes of live messages at the last check.
     pub live_bytes: u64,
-    /// The log's room, when that was last looked at.
+    /// The log's space at the last check.
     pub space: LogSpace,
 }
 
-/// Something to be done for the space of the log, beside the service. Get it from
-/// [`Driver::next_task`], [`step`](Self::step) through it, and bring it back to
-/// [`Driver::finish_task`]. Dropped in between, it leaves nothing behind; but the driver gives out no
-/// other one.
+/// A long piece of maintenance, which runs while the shard serves. Get it from [`Driver::next_task`],
+/// [`step`](Self::step) through it, and return it to [`Driver::finish_task`]. Dropping it leaves nothing
+/// behind, but then the driver gives out no other task.
 pub struct MaintenanceTask(Kind);
 
 enum Kind {
     Snapshot(Box<Snapshotting>),
     Compaction(Compaction),
-    /// Whether it was given out.
+    /// Whether the command was given out.
     Advance(bool),
 }
 
@@ -86,10 +84,10 @@ struct Snapshotting {
     position: Position,
     piece: Vec<u8>,
     bytes: u64,
-    /// How many that would be, as far as was known when it began.
+    /// The number of bytes as estimated when the task began.
     estimated: u64,
     encoded: bool,
-    /// What the plan had counted when the state was frozen.
+    /// The plan's count when the state was frozen.
     since_at_freeze: u64,
 }
 
@@ -100,32 +98,32 @@ struct Compaction {
     end: Position,
 }
 
-/// How far a maintenance task is.
+/// The state of a maintenance task.
 #[derive(Debug)]
 pub enum TaskStep {
     More,
-    /// Step again when everything that starts before this is durable.
+    /// Step again once everything that starts before this is durable.
     WaitDurable(Position),
-    /// Have these decided, in any group, then step again.
+    /// Have the shard decide these commands in any group, then step again.
     Commands(Vec<EngineCommand>),
-    /// Nothing is left to do.
+    /// The task is complete.
     Done,
 }
 
-/// What [`Driver::finish_task`] leaves to do.
+/// What remains to do after [`Driver::finish_task`].
 #[derive(Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct TaskRest {
-    /// Snapshots nobody needs any more: to be [removed](lockgate_core::SnapshotStore::remove).
+    /// Snapshots that are not needed any more: [remove](lockgate_core::SnapshotStore::remove) them.
     pub snapshots: Vec<Position>,
 }
 
 impl MaintenanceTask {
-    /// Does a small part of it: encodes and writes about a MiB of a snapshot, or reads some messages.
-    /// `durable`: everything that starts before it survives a power cut.
+    /// Does a small part of the task: encodes and writes about a MiB of a snapshot, or reads some
+    /// messages. Everything that starts before `durable` survives a power cut.
     ///
     /// # Errors
-    /// If storage fails or is full. The maintenance task is at its end then; say so to the driver.
+    /// If storage fails or is full. The task then ends; pass the error to the driver.
     pub fn step(&mut self, durable: Position) -> Result<TaskStep, LogError> {
         match &mut self.0 {
             Kind::Snapshot(snapshot) => snapshot.step(durable),
@@ -138,7 +136,7 @@ impl MaintenanceTask {
         }
     }
 
-    /// What it is, for messages.
+    /// The task's name, for messages.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self.0 {
@@ -170,9 +168,9 @@ impl Snapshotting {
             return Ok(TaskStep::Done);
         };
         if !self.encoded {
-            if self.frozen.next_piece(&mut self.piece) {
-                self.bytes += self.piece.len() as u64;
-                writer.write(&self.piece)?;
+            if let Some(piece) = self.frozen.next_piece(&mut self.piece) {
+                self.bytes += piece.len() as u64;
+                writer.write(piece)?;
                 return Ok(TaskStep::More);
             }
             self.encoded = true;
@@ -196,7 +194,7 @@ impl Compaction {
         let mut bytes = 0;
         let mut next = self.end;
         let scanned = self.reader.scan(self.next, self.end, &mut |scanned| {
-            // What is damaged stays, and so does its range.
+            // A damaged record stays, and so does its range.
             let Scanned::Record { record, .. } = scanned else {
                 return ControlFlow::Continue(());
             };
@@ -205,7 +203,7 @@ impl Compaction {
                 return ControlFlow::Break(());
             }
             bytes += record.payload.len();
-            // What cannot be understood is no message anybody was given.
+            // A record that cannot be decoded holds no message that anybody was given.
             let effects = decode_record(&record.payload).unwrap_or_default();
             for (part, effect) in (0..).zip(effects) {
                 let (Effect::Accepted(message) | Effect::Compacted(message)) = effect else {
@@ -234,20 +232,20 @@ impl Compaction {
 }
 
 impl<T: Ticket> Driver<T> {
-    /// What is to be done next for the space of the log, if anything; between two groups. Gives back
-    /// ranges that nothing lives in any more. At most one maintenance task is out at a time.
+    /// The next maintenance task, if there is one; call this between two groups. Releases ranges
+    /// without live messages. At most one task is out at a time.
     ///
-    /// Takes time by the number of ranges and, for a snapshot, of the machine's pages: milliseconds.
+    /// Takes time in the number of ranges and, for a snapshot, of the machine's pages: milliseconds.
     ///
     /// # Errors
-    /// If the log cannot give space back. The driver goes on; try again later.
+    /// If the log cannot release space. The driver continues; try again later.
     pub fn next_task(&mut self, now: Now) -> Result<Option<MaintenanceTask>, LogError> {
         if self.stopped().is_some() {
             return Ok(None);
         }
-        // To what a snapshot finished since allows, or one before it: storage may have failed.
+        // As far as a snapshot that was finished since allows, or an earlier one, if trimming failed then.
         self.trim()?;
-        // Last: from here on a maintenance task is out.
+        // Last: from here on a task is out.
         let choice = self.look_and_release(now, Plan::choose)?;
         Ok(match choice {
             Choice::Nothing => None,
@@ -268,13 +266,13 @@ impl<T: Ticket> Driver<T> {
         })
     }
 
-    /// Gives back ranges that nothing lives in any more, between two groups, while a maintenance task is out: a snapshot may
-    /// take long, and a backlog that drains meanwhile empties many.
+    /// Releases ranges without live messages, between two groups, while a task is out: a snapshot
+    /// may take long, and a backlog that drains meanwhile empties many ranges.
     ///
-    /// Takes time by the number of ranges.
+    /// Takes time in the number of ranges.
     ///
     /// # Errors
-    /// If the log cannot give space back. The driver goes on; try again later.
+    /// If the log cannot release space. The driver continues; try again later.
     pub fn give_back(&mut self, now: Now) -> Result<(), LogError> {
         if self.stopped().is_some() {
             return Ok(());
@@ -312,9 +310,9 @@ impl<T: Ticket> Driver<T> {
         Ok(then(&mut self.plan, &view))
     }
 
-    /// Whether something that is to be done waits for what nobody tells: for a sync, for the end of a read, for
-    /// the time to try again. Until it does, [`next_task`](Self::next_task) finds nothing new before the next
-    /// group.
+    /// Whether maintenance waits for something without a notification: a sync, the end of a read,
+    /// or the time of the next attempt. Until then, [`next_task`](Self::next_task) finds nothing
+    /// new before the next group.
     #[must_use]
     pub fn tasks_wait(&self) -> bool {
         self.plan.is_waiting() || self.pins.first().is_some()
@@ -335,8 +333,8 @@ impl<T: Ticket> Driver<T> {
         }))))
     }
 
-    /// Takes a maintenance task back: done, or given up with that error. What it makes possible, as trimming the log
-    /// behind a snapshot, comes with the next [`next_task`](Self::next_task).
+    /// Takes a task back, complete or with the error that ended it. The consequences, such as
+    /// trimming the log behind a snapshot, come with the next [`next_task`](Self::next_task).
     pub fn finish_task(
         &mut self,
         task: MaintenanceTask,
@@ -376,7 +374,7 @@ impl<T: Ticket> Driver<T> {
         rest
     }
 
-    /// Trims the log as far as it may be.
+    /// Trims the log as far as the snapshots allow.
     fn trim(&mut self) -> Result<(), LogError> {
         let to = if self.log.capabilities().releases_ranges {
             self.plan.trim()
@@ -396,7 +394,7 @@ impl<T: Ticket> Driver<T> {
 
     fn snapshot_failed(&mut self, error: &LogError, now: Now) {
         self.maintenance.snapshots_failed += 1;
-        // Once: what follows is the same story until one succeeds, and is counted.
+        // Logged once: further failures until one succeeds are only counted.
         if self.plan.snapshot_failed(now.machine) {
             tracing::warn!(
                 error = with_sources(error),
@@ -406,11 +404,11 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    /// Takes a snapshot at once, so that the next start reads little else: for a stop in good order,
-    /// when everything is durable. Whether there was anything worth it.
+    /// Takes a snapshot at once, so that the next start reads little else: for an orderly stop,
+    /// when everything is durable. Returns whether a snapshot was worthwhile.
     ///
     /// # Errors
-    /// If storage fails or is full; the next start then reads what was appended instead.
+    /// If storage fails or is full; the next start then reads the appended records instead.
     pub fn final_snapshot(&mut self, now: Now) -> Result<bool, LogError> {
         if self.stopped().is_some() || self.plan.since_snapshot() < CLEAN_STOP_BYTES {
             return Ok(false);
@@ -419,7 +417,7 @@ impl<T: Ticket> Driver<T> {
         Ok(true)
     }
 
-    /// Takes a snapshot, when everything is durable.
+    /// Takes a snapshot. Everything must be durable.
     pub(crate) fn snapshot_now(&mut self, now: Now) -> Result<(), LogError> {
         let mut task = self.begin_snapshot()?;
         let outcome = loop {
@@ -437,13 +435,13 @@ impl<T: Ticket> Driver<T> {
             .fold(trimmed, Result::and)
     }
 
-    /// The snapshots beside the log.
+    /// The log's snapshots.
     #[must_use]
     pub fn snapshots(&self) -> Arc<dyn SnapshotStore> {
         self.snapshots.clone()
     }
 
-    /// A handle for the log's own maintenance, which goes on beside maintenance tasks; see [`Log::log_maintenance`].
+    /// A handle for the log's own maintenance, which runs alongside tasks; see [`Log::log_maintenance`].
     ///
     /// [`Log::log_maintenance`]: lockgate_core::Log::log_maintenance
     #[must_use]
@@ -451,13 +449,13 @@ impl<T: Ticket> Driver<T> {
         self.log.log_maintenance()
     }
 
-    /// How much room the log has.
+    /// The log's space.
     #[must_use]
     pub fn space(&self) -> LogSpace {
         self.log.space()
     }
 
-    /// What keeping the log small has done.
+    /// The counters of maintenance.
     #[must_use]
     pub fn maintenance_counts(&self) -> MaintenanceCounts {
         self.maintenance

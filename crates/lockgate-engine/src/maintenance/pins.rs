@@ -1,4 +1,4 @@
-//! Which ranges of the log somebody is about to read from.
+//! The ranges of the log that are about to be read.
 
 use std::{
     collections::BTreeMap,
@@ -10,16 +10,16 @@ use smallvec::SmallVec;
 
 use crate::sync::{Mutex, MutexGuard};
 
-/// Counts of readers by range. Pinned by the owner of a driver only, between the decision that tells
-/// somebody a position and the next time it looks what to release; so a range that is not pinned when
-/// it is released never will be.
+/// Counts readers by range. Only the owner of the driver pins ranges, between the decision that
+/// gives out a position and its next check of what to release. So a range that is not pinned when
+/// it is released will never be pinned.
 #[derive(Debug)]
 pub(crate) struct Pins {
     range_bits: u32,
     readers: Mutex<BTreeMap<u64, u32>>,
 }
 
-/// Keeps ranges from being released, as long as it lives.
+/// Keeps its ranges from being released while it lives.
 #[derive(Debug)]
 pub(crate) struct Pin {
     pins: Arc<Pins>,
@@ -34,12 +34,12 @@ impl Pins {
         })
     }
 
-    /// Pins the ranges that the positions lie in.
+    /// Pins the ranges of the positions.
     pub(crate) fn hold(self: &Arc<Self>, positions: impl Iterator<Item = Position>) -> Pin {
         let mut ranges: SmallVec<[u64; 2]> = SmallVec::new();
         for position in positions {
             let range = self.range(position);
-            // Mostly in order; one that is counted twice is given back twice.
+            // Positions are mostly in order. A range that is counted twice is also uncounted twice.
             if ranges.last() != Some(&range) {
                 ranges.push(range);
             }
@@ -55,12 +55,12 @@ impl Pins {
         }
     }
 
-    /// Whether somebody reads from the range of this position.
+    /// Whether the range of this position has a reader.
     pub(crate) fn is_pinned(&self, position: Position) -> bool {
         self.readers().contains_key(&self.range(position))
     }
 
-    /// The first position of the lowest range that somebody reads from.
+    /// The first position of the lowest range with a reader.
     pub(crate) fn first(&self) -> Option<Position> {
         let lowest = self.readers().keys().next().copied();
         lowest.map(|range| Position(range.checked_shl(self.range_bits).unwrap_or(0)))

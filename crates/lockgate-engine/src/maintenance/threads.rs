@@ -1,8 +1,8 @@
 //! The threads that do the maintenance of engines: one engine's own, or a few for many engines.
 //!
-//! An engine's maintenance is called for a *turn* when its notifier was notified, when the time has come that its last
-//! turn named, and at once when its last turn left something to do. Between two turns it holds no thread. A
-//! thread without a turn sleeps, and only one of them until a time.
+//! An engine's maintenance gets a *turn* when its notifier is notified, when the time that its last
+//! turn named has come, and at once if its last turn left work. Between two turns it occupies no
+//! thread. Threads without a turn sleep, and only one of them sleeps until a time.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -14,35 +14,35 @@ use std::{
 
 use crate::sync::{AtomicBool, Condvar, Instant, Mutex, MutexGuard, Ordering, thread};
 
-/// After a turn that a notifier has brought, the notifier is not listened to for so long: appends ring without end.
+/// After a turn that a notification caused, further notifications wait so long: appends notify all the time.
 const REST: Duration = Duration::from_millis(100);
 
-/// Times are rounded up to these, so that many shards cost one wake-up: the ends of pauses from the first on
-/// to multiples of the second.
+/// Times are rounded up to these, so that many shards cost one wake-up: pauses of at least the
+/// first duration end at multiples of the second.
 const GRIDS: [(Duration, Duration); 2] = [
     (Duration::from_secs(4), Duration::from_secs(1)),
     (Duration::from_millis(500), Duration::from_millis(250)),
 ];
 
-/// A longer pause has no end: only the notifier ends it.
+/// A longer pause has no end: only a notification ends it.
 const PAUSE_MAX: Duration = Duration::from_hours(24);
 
-/// Threads for the maintenance of several engines of one process: snapshots, room prepared ahead and given
-/// back, and looks at the storage. Engines share it if they are given clones of one in
-/// [`EngineOptions::maintenance`](crate::EngineOptions::maintenance).
+/// Threads for the maintenance of several engines of one process: snapshots, preallocating and
+/// releasing space, and checks of the storage. Engines share the threads if they are given clones
+/// of one value in [`EngineOptions::maintenance`](crate::EngineOptions::maintenance).
 ///
-/// The threads start with the first engine and end with the last. A piece of work that hangs, on a disk that
-/// does not answer, holds one thread: the maintenance of the other engines goes on as long as fewer engines
-/// than there are threads hang, and stands still until then otherwise. Their service goes on either way, as
-/// do stops. So engines on disks that fail each for itself are best given each disk its own.
+/// The threads start with the first engine and end with the last. Work that hangs, on a disk that
+/// does not answer, holds one thread. The maintenance of the other engines continues as long as
+/// fewer engines hang than there are threads, and otherwise waits. All engines serve and stop in
+/// either case. So give engines on disks that fail independently separate threads for each disk.
 #[derive(Clone)]
 pub struct MaintenanceThreads(Arc<Pool>);
 
 impl MaintenanceThreads {
-    /// So many threads, at most one for each engine.
+    /// The number of threads; at most one is used for each engine.
     #[must_use]
     pub fn new(threads: NonZeroUsize) -> Self {
-        Self::named("lockgate-keep".to_owned(), threads)
+        Self::named("lockgate-maint".to_owned(), threads)
     }
 
     pub(crate) fn named(name: String, threads: NonZeroUsize) -> Self {
@@ -56,7 +56,7 @@ impl MaintenanceThreads {
         }))
     }
 
-    /// A notifier for somebody who is to be added.
+    /// A notifier for a member that will be added.
     pub(crate) fn notifier(&self) -> Notifier {
         let mut state = self.0.lock();
         state.next_id += 1;
@@ -75,7 +75,7 @@ impl Default for MaintenanceThreads {
 }
 
 impl PartialEq for MaintenanceThreads {
-    /// Whether they are clones of each other.
+    /// Whether the two are clones of each other.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -91,30 +91,30 @@ impl fmt::Debug for MaintenanceThreads {
     }
 }
 
-/// Somebody who is given turns. Catches its own panics.
+/// A member that is given turns. It must catch its own panics.
 pub(crate) trait Turns: Send {
     /// Does a small piece of work. `notified`: the notifier was notified since the last turn began.
     fn turn(&mut self, notified: bool) -> Turn;
 }
 
-/// When the next turn is to come.
+/// When the next turn comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// At once: there is more to do.
+    /// At once: there is more work.
     Again,
-    /// When the notifier notifies, or so much later.
+    /// When the notifier is notified, or after this time.
     After(Duration),
     Ended,
 }
 
-/// Says that there may be something to do for one that takes turns.
+/// Tells that a member may have work.
 pub(crate) struct Notifier {
     pool: Arc<Pool>,
     id: u64,
     notified: Arc<AtomicBool>,
 }
 
-/// That somebody is given turns. Dropped, it waits for the end of a turn under way, and there are no more.
+/// A member's place. Dropping it waits for the end of a running turn; then there are no more turns.
 pub(crate) struct Place {
     pool: Arc<Pool>,
     id: u64,
@@ -123,12 +123,12 @@ pub(crate) struct Place {
 struct Pool {
     name: String,
     threads_max: usize,
-    /// The beginning of the grids.
+    /// The start of the rounding grids.
     began: Instant,
     state: Mutex<State>,
-    /// There is something to do for a thread without a turn.
+    /// Wakes a sleeping thread: there is work.
     work: Condvar,
-    /// Somebody is gone who was in the middle of a turn.
+    /// Signals that a member has left during its turn.
     ended: Condvar,
 }
 
@@ -136,39 +136,39 @@ struct Pool {
 struct State {
     next_id: u64,
     members: BTreeMap<u64, Member>,
-    /// Whose turn it is, longest waiting first.
+    /// Members that wait for a thread, longest waiting first.
     ready: VecDeque<u64>,
-    /// Who waits for a time.
+    /// Members that wait for a time.
     due: BTreeSet<(Instant, u64)>,
     threads: usize,
-    /// Threads that sleep, and until when one of them does.
+    /// Sleeping threads, and the time until which one of them sleeps.
     asleep: usize,
     watched: Option<Instant>,
 }
 
 struct Member {
-    /// Taken out for a turn.
+    /// Taken out during a turn.
     who: Option<Box<dyn Turns>>,
     notified: Arc<AtomicBool>,
     phase: Phase,
-    /// There is to be no further turn.
+    /// There must be no further turn.
     leaving: bool,
 }
 
 #[derive(Clone, Copy)]
 enum Phase {
-    /// In line, or in its turn.
+    /// Waits for a thread, or has its turn.
     Ready,
-    /// Deaf until the first, then until the second at the latest idle.
+    /// Ignores notifications until the first time; idle at the latest until the second.
     Resting(Instant, Option<Instant>),
-    /// Until then, if that is ever, or until its notifier notifies.
+    /// Idle until this time, if there is one, or until a notification.
     Idle(Option<Instant>),
 }
 
 impl Notifier {
     pub(crate) fn notify(&self) {
         if self.notified.swap(true, Ordering::SeqCst) {
-            // Whoever rang first has seen to it, or the end of the turn or the rest will.
+            // The first notification woke a thread, or the end of the turn or of the rest will see this one.
             return;
         }
         let mut state = self.pool.lock();
@@ -186,10 +186,10 @@ impl Notifier {
         }
     }
 
-    /// Has somebody be given turns from now on, the first at once.
+    /// Adds a member; its first turn comes at once.
     ///
     /// # Errors
-    /// If there is to be one more thread for it, and it cannot be started.
+    /// If another thread is needed and cannot be started.
     pub(crate) fn add(&self, who: Box<dyn Turns>) -> io::Result<Place> {
         let mut state = self.pool.lock();
         let threads = self.pool.threads_max.min(state.members.len() + 1);
@@ -240,13 +240,13 @@ impl Drop for Place {
 }
 
 impl Pool {
-    /// A thread, until nobody is to be given turns any more.
+    /// Runs a thread until there are no more members.
     fn run(&self) {
         let mut state = self.lock();
         while !state.members.is_empty() {
             state.wake_due(Instant::now());
             if let Some(id) = state.ready.pop_front() {
-                // What is left to do is another's, and so is the time.
+                // Another thread must take the remaining work and the waiting for times.
                 let time_is_left = state.watched.is_none() && !state.due.is_empty();
                 if state.asleep > 0 && (time_is_left || !state.ready.is_empty()) {
                     self.work.notify_one();
@@ -279,12 +279,12 @@ impl Pool {
         let Some(mut who) = member.who.take() else {
             return state;
         };
-        // Before the turn looks at anything: what comes later notifies again.
+        // Before the turn checks anything: a later notification counts for the next turn.
         let notified = member.notified.swap(false, Ordering::SeqCst);
         drop(state);
         let turn = who.turn(notified);
         if turn == Turn::Ended {
-            // Before anybody is told that it is gone: it holds on to the log.
+            // Before its place is reported as empty, because the member holds the log.
             drop(who);
             return self.gone(id);
         }
@@ -319,7 +319,7 @@ impl Pool {
             Phase::Ready => state.ready.push_back(id),
             Phase::Resting(at, _) | Phase::Idle(Some(at)) => {
                 state.due.insert((at, id));
-                // This thread may have other things to do by then.
+                // This thread may be busy at that time.
                 if state.watched.is_some_and(|until| at < until) {
                     self.work.notify_all();
                 }
@@ -343,7 +343,7 @@ impl Pool {
         }
     }
 
-    /// When a pause ends that begins now, if it does.
+    /// The end of a pause that begins now; `None` if it has no end.
     fn on_grid(&self, now: Instant, pause: Duration) -> Option<Instant> {
         if pause > PAUSE_MAX {
             return None;
@@ -359,14 +359,14 @@ impl Pool {
         })
     }
 
-    /// No code that can panic runs under the lock, so a poisoned lock is still good.
+    /// No code under the lock can panic, so a poisoned lock can still be used.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
-    /// Puts into line whose time has come.
+    /// Queues the members whose time has come.
     fn wake_due(&mut self, now: Instant) {
         while let Some(&(at, id)) = self.due.first()
             && at <= now

@@ -1,14 +1,14 @@
-//! When to say that something fails which is tried again and again: at once, then after growing pauses,
-//! and when it works again.
+//! Decides when to log a failure that repeats: at once, then after growing pauses, and when the
+//! work succeeds again.
 
 use std::time::Duration;
 
 use crate::sync::Instant;
 
-/// How long nothing more is said after the first time, and at most.
+/// The first pause between two messages, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3_600));
 
-/// Something that may fail for long.
+/// A kind of work that may fail for long.
 #[derive(Debug, Default)]
 pub(super) struct Trouble(Option<Failing>);
 
@@ -20,7 +20,7 @@ struct Failing {
 }
 
 impl Trouble {
-    /// It failed. If that is to be said now: how long nothing more will be said.
+    /// Records a failure. If it should be logged now, returns how long nothing more will be logged.
     pub(super) fn failed(&mut self, now: Instant) -> Option<Duration> {
         let (since, pause) = match &self.0 {
             None => (now, PAUSES.0),
@@ -35,7 +35,7 @@ impl Trouble {
         Some(pause)
     }
 
-    /// It worked. If it was said that it fails: for how long it did.
+    /// Records a success. If the failure was logged, returns how long it lasted.
     pub(super) fn worked(&mut self, now: Instant) -> Option<Duration> {
         Some(now.duration_since(self.0.take()?.since))
     }
@@ -55,7 +55,7 @@ mod tests {
             let pause = trouble.failed(at(seconds))?;
             Some((seconds / 60, pause.as_secs() / 60))
         };
-        // Ten times a second for half a day would be the same.
+        // Ten failures a second for half a day would give the same.
         let all: Vec<_> = (0..43_200)
             .filter_map(|second| said(&mut trouble, second))
             .collect();

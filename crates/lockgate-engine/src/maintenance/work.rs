@@ -1,4 +1,4 @@
-//! What an engine's maintenance does in a turn.
+//! The turns of an engine's maintenance.
 
 use std::{
     panic::{self, AssertUnwindSafe},
@@ -6,7 +6,9 @@ use std::{
     time::Duration,
 };
 
-use lockgate_core::{LogError, LogMaintenance, Now, Position, SnapshotStore, with_sources};
+use lockgate_core::{
+    LogError, LogMaintenance, Now, Position, SnapshotStore, StepOutcome, with_sources,
+};
 
 use super::{
     MaintenanceTask, TaskStep,
@@ -21,37 +23,37 @@ use crate::{
     sync::{Instant, mpsc},
 };
 
-/// How often it looks whether the log's storage is still there, and how much room there is.
+/// How often it checks the log's storage and space.
 const CHECK_EVERY: Duration = Duration::from_secs(10);
 
-/// How soon it asks again while something waits for what nobody tells: a read that ends, a sync.
+/// How soon it asks again while it waits for something without a notification: the end of a read, or a sync.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// How often it gives back parts of the log while a maintenance task is under way.
+/// How often it releases ranges while a task runs.
 const GIVE_BACK_EVERY: Duration = Duration::from_millis(250);
 
-/// How long it lets a log alone which failed.
+/// How long it waits after the log has failed.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Does the maintenance tasks of an engine.
+/// Runs the maintenance tasks of an engine.
 pub(crate) struct Maintenance {
     shared: Arc<Shared>,
     log_maintenance: Option<Arc<dyn LogMaintenance>>,
     snapshots: Arc<dyn SnapshotStore>,
-    /// When the owner is asked what there is to do; `None`: when it notifies.
+    /// When to ask the owner for work; `None`: at the next notification.
     ask_at: Option<Instant>,
     maintenance_after: Instant,
     tasks_after: Instant,
     check_at: Instant,
     give_back_at: Instant,
-    /// The maintenance task under way, and how far the log was durable when that was last asked.
+    /// The running task, and how far the log was durable at the last check.
     task: Option<(MaintenanceTask, Position)>,
-    /// Snapshots nobody needs any more that could not be removed yet.
+    /// Unneeded snapshots that could not be removed yet.
     unremoved: Vec<Position>,
     troubles: Troubles,
 }
 
-/// What may fail for long, each for itself.
+/// Each kind of work that may fail for long.
 #[derive(Default)]
 struct Troubles {
     log_maintenance: Trouble,
@@ -59,12 +61,12 @@ struct Troubles {
     removal: Trouble,
 }
 
-/// The engine takes no more work.
+/// The engine accepts no more work.
 struct Ended;
 
 impl Turns for Maintenance {
     fn turn(&mut self, notified: bool) -> Turn {
-        // A panic is a bug of ours, and nobody may wait for ever.
+        // A panic is a bug of ours. Nothing may wait for ever because of it.
         match panic::catch_unwind(AssertUnwindSafe(|| self.work(notified))) {
             Ok(Ok(turn)) => turn,
             Ok(Err(Ended)) => Turn::Ended,
@@ -98,10 +100,10 @@ impl Maintenance {
         }
     }
 
-    /// Does a piece of each kind of work there is.
+    /// Does a piece of each kind of work.
     fn work(&mut self, notified: bool) -> Result<Turn, Ended> {
         if self.shared.inbox.is_closed() {
-            // A maintenance task that is dropped leaves nothing behind.
+            // A dropped task leaves nothing behind.
             return Err(Ended);
         }
         let now = Instant::now();
@@ -110,7 +112,7 @@ impl Maintenance {
         }
         if now >= self.check_at {
             self.check_at = now + CHECK_EVERY;
-            // Others may have taken room on the disk, or given it back.
+            // Other programs may have taken or freed disk space.
             self.ask_at = Some(now);
             if let Some(log_maintenance) = &self.log_maintenance
                 && let Err(error) = log_maintenance.check_storage()
@@ -119,11 +121,11 @@ impl Maintenance {
             }
             self.remove_snapshots();
         }
-        let mut busy = self.tasks(now)?;
+        let tasks = self.tasks(now)?;
         // Behind the maintenance tasks, which release and trim. A long one must not keep the log from preparing what
         // the next appends need.
-        busy |= self.log_maintenance(now)?;
-        if busy {
+        let log_maintenance = self.log_maintenance(now)?;
+        if [tasks, log_maintenance].contains(&StepOutcome::More) {
             return Ok(Turn::Again);
         }
         let asks = self.ask_at.map(|at| at.max(self.tasks_after));
@@ -138,25 +140,25 @@ impl Maintenance {
         Ok(Turn::After(next.saturating_duration_since(Instant::now())))
     }
 
-    /// Nobody has to wait for the next append to be told.
+    /// Fails all requests at once, so that none waits until the next append fails.
     fn log_has_failed(&self, error: LogError) -> Ended {
         let _ended = self.ask(move |driver, _| driver.fail(error));
         Ended
     }
 
-    fn log_maintenance(&mut self, now: Instant) -> Result<bool, Ended> {
+    fn log_maintenance(&mut self, now: Instant) -> Result<StepOutcome, Ended> {
         let Some(log_maintenance) = self
             .log_maintenance
             .as_ref()
             .filter(|_| now >= self.maintenance_after)
         else {
-            return Ok(false);
+            return Ok(StepOutcome::Done);
         };
         match log_maintenance.step() {
-            Ok(more) => {
+            Ok(outcome) => {
                 let again = "the log prepares room ahead again";
                 works_again(&mut self.troubles.log_maintenance, again);
-                Ok(more)
+                Ok(outcome)
             }
             Err(error @ (LogError::Stopped { .. } | LogError::Deposed { .. })) => {
                 Err(self.log_has_failed(error))
@@ -165,13 +167,13 @@ impl Maintenance {
                 self.maintenance_after = Instant::now() + RETRY;
                 let what = "the log could not prepare room ahead; tried again every second";
                 complain(&mut self.troubles.log_maintenance, &error, what);
-                Ok(false)
+                Ok(StepOutcome::Done)
             }
         }
     }
 
-    /// Does a step of the maintenance task there is, or looks for one. Whether there is more to do.
-    fn tasks(&mut self, now: Instant) -> Result<bool, Ended> {
+    /// Does a step of the maintenance task there is, or looks for one.
+    fn tasks(&mut self, now: Instant) -> Result<StepOutcome, Ended> {
         if let Some((task, durable)) = self.task.take() {
             if now >= self.give_back_at {
                 self.give_back_at = now + GIVE_BACK_EVERY;
@@ -181,10 +183,10 @@ impl Maintenance {
                 }
             }
             self.see_to(task, durable)?;
-            return Ok(true);
+            return Ok(StepOutcome::More);
         }
         if self.ask_at.is_none_or(|at| now < at) || now < self.tasks_after {
-            return Ok(false);
+            return Ok(StepOutcome::Done);
         }
         let (task, waits) = self.ask(|driver, now| (driver.next_task(now), driver.tasks_wait()))?;
         self.ask_at = waits.then(|| Instant::now() + ASK_AGAIN);
@@ -193,14 +195,17 @@ impl Maintenance {
                 let again = "the log can be made smaller again";
                 works_again(&mut self.troubles.tasks, again);
                 self.task = task.map(|task| (task, Position::default()));
-                Ok(self.task.is_some())
+                Ok(match self.task {
+                    Some(_) => StepOutcome::More,
+                    None => StepOutcome::Done,
+                })
             }
             Err(error) => {
                 self.ask_at = Some(now);
                 self.tasks_after = Instant::now() + RETRY;
                 let what = "the log could not be made smaller; tried again every second";
                 complain(&mut self.troubles.tasks, &error, what);
-                Ok(false)
+                Ok(StepOutcome::Done)
             }
         }
     }
@@ -218,7 +223,7 @@ impl Maintenance {
                     TaskStep::Commands(commands) => {
                         let notices = commands.into_iter().map(Notice::Engine);
                         self.shared.inbox.notice(notices);
-                        // Notices come first, so when this is answered they are decided.
+                        // The owner takes notices first, so after its answer the commands are decided.
                         self.ask(|_, _| ())?;
                     }
                     TaskStep::More | TaskStep::Done => {}
@@ -229,14 +234,14 @@ impl Maintenance {
             Err(error) => Err(error),
         };
         let rest = self.ask(move |driver, now| driver.finish_task(task, outcome, now))?;
-        // What it brought may be worth the next one.
+        // The result may make another task worthwhile.
         self.ask_at = Some(Instant::now());
         self.unremoved.extend(rest.snapshots);
         self.remove_snapshots();
         Ok(())
     }
 
-    /// Removes what snapshots it can of those that are to go.
+    /// Removes unneeded snapshots, as far as possible.
     fn remove_snapshots(&mut self) {
         let mut failed = None;
         self.unremoved
@@ -258,7 +263,7 @@ impl Maintenance {
         }
     }
 
-    /// Has the owner thread do something between two groups, and waits for what comes of it.
+    /// Runs a function on the owner thread between two groups, and waits for its result.
     fn ask<R: Send + 'static>(
         &self,
         what: impl FnOnce(&mut Driver<AnswerSender>, Now) -> R + Send + 'static,
@@ -271,7 +276,7 @@ impl Maintenance {
     }
 }
 
-/// Says that something fails, unless that was said not long ago.
+/// Logs that work fails, unless that was logged recently.
 fn complain(trouble: &mut Trouble, error: &LogError, what: &'static str) {
     if let Some(pause) = trouble.failed(Instant::now()) {
         tracing::warn!(
@@ -282,7 +287,7 @@ fn complain(trouble: &mut Trouble, error: &LogError, what: &'static str) {
     }
 }
 
-/// Says that something works again, if it was said that it fails.
+/// Logs that work succeeds again, if its failure was logged.
 fn works_again(trouble: &mut Trouble, what: &'static str) {
     if let Some(time) = trouble.worked(Instant::now()) {
         tracing::info!(failed_for_s = time.as_secs(), "{what}");

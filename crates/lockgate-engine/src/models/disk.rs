@@ -1,4 +1,4 @@
-//! The simulated disk, with a turn for others before each operation.
+//! The simulated disk; other threads may run before each operation.
 
 use std::{
     io::ErrorKind,
@@ -25,9 +25,8 @@ pub(super) struct TurnDisk {
     fail_zeros: Arc<AtomicBool>,
 }
 
-/// A mistake made on purpose: a preallocated file becomes a segment only when its header is written, which is
-/// after the log has noted that there is a new name to sync. For the log it is the same as noting
-/// the name before making it.
+/// A deliberate bug: a preallocated file becomes a segment only when its header is written, which is after
+/// the log has noted a new name to sync. To the log this looks like noting the name before the rename.
 #[derive(Clone, Default)]
 struct LateRenames(Arc<Mutex<Option<(String, String)>>>);
 
@@ -47,7 +46,7 @@ impl TurnDisk {
         })
     }
 
-    /// The next time maintenance writes zeros to a preallocated file, that fails.
+    /// Makes maintenance's next write of zeros to a preallocated file fail.
     pub(super) fn that_fails_zeros(disk: &FaultyDisk) -> Arc<Self> {
         let this = Self::new(disk);
         this.fail_zeros.store(true, Relaxed);
@@ -56,7 +55,7 @@ impl TurnDisk {
 }
 
 impl LateRenames {
-    /// The name under which the file still stands.
+    /// The name that the file still has.
     fn old(&self, name: &str) -> Option<String> {
         let pending = self.0.lock().unwrap();
         let (old, _) = pending.as_ref().filter(|(_, new)| new == name)?;
@@ -125,7 +124,7 @@ impl Disk for TurnDisk {
     }
 }
 
-/// What a power cut may leave: mostly nothing that was not synced, or some of it.
+/// The effect of a power cut: mostly all unsynced data is lost, sometimes part of it.
 pub(super) fn power_cut() -> PowerCut {
     let mut random = thread_rng();
     match random.gen_range(0..4) {
@@ -135,7 +134,7 @@ pub(super) fn power_cut() -> PowerCut {
     }
 }
 
-/// Whether this is the name of a file that segments are made of.
+/// Whether this is the name of a preallocated file.
 pub(super) fn is_preallocated(name: &str) -> bool {
     LogFile::of(name) == Some(LogFile::Preallocated)
 }
@@ -162,7 +161,7 @@ impl DiskFile for TurnFile {
         if let Some((late, disk)) = &self.late {
             late.make(disk)?;
         }
-        // The log itself writes fewer zeros at a time, in segments as small as those of the models.
+        // The log itself writes fewer zeros at a time in the models' small segments.
         if bytes.len() > 4 << 10
             && bytes.iter().all(|&byte| byte == 0)
             && self.fail_zeros.swap(false, Relaxed)

@@ -32,7 +32,7 @@ use crate::{
     inbox::AnswerSender, sync::Instant,
 };
 
-/// The clock of the models: it moves when a timed wait comes to its end.
+/// The clock of the models: it moves when a timed wait ends.
 struct ModelClock(Instant);
 
 impl ModelClock {
@@ -85,34 +85,34 @@ fn log(disk: Arc<TurnDisk>) -> LocalLog {
 
 fn options() -> EngineOptions {
     EngineOptions {
-        // Room for a few, so that some wait for it.
+        // Room for a few requests, so that others wait for it.
         inbox_requests_max: 2,
         inbox_bytes_max: 4 << 10,
         shed_after: Duration::from_secs(3_600),
         group_requests_max: 2,
-        // So few that the owner must at times wait until a sync lets one out.
+        // So few that the owner sometimes waits until a sync lets one leave.
         answers_max: 2,
-        // So little that maintenance takes snapshots and gives segments back.
+        // So small that maintenance takes snapshots and releases segments.
         snapshot_bytes_min: 1 << 10,
         ..EngineOptions::default()
     }
 }
 
-/// What callers were told, and the disk after a power cut when the last of them was.
+/// What callers were told, and the disk after a power cut at the last answer.
 #[derive(Default)]
 struct Told {
     sent: BTreeSet<MessageId>,
     acked: BTreeSet<MessageId>,
-    /// Asked to be settled; it may have happened or not.
+    /// A settle was requested; it may have happened or not.
     settling: BTreeSet<MessageId>,
     cuts: Vec<Cut>,
 }
 
 struct Cut {
     after: FaultyDisk,
-    /// There, unless they were settled.
+    /// Present unless settled.
     sent: BTreeSet<MessageId>,
-    /// Not there any more.
+    /// Gone.
     acked: BTreeSet<MessageId>,
 }
 
@@ -154,7 +154,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Takes a message and settles it; false if none came.
+    /// Receives a message and settles it; returns false if none came.
     fn consume(&self) -> Result<bool, EngineError> {
         let batch = block_on(self.engine.receive(receive(), Duration::from_secs(20)))?;
         let Some(received) = batch.keep().pop() else {
@@ -172,7 +172,7 @@ impl Shard {
         Ok(true)
     }
 
-    /// Asks for a message and goes away, so that a lease that was given meanwhile goes back.
+    /// Begins a receive and leaves, so that a lease that was given meanwhile goes back.
     fn leave(&self) {
         let receiving = self.engine.receive(receive(), Duration::from_secs(20));
         let mut receiving = pin!(receiving);
@@ -195,7 +195,7 @@ impl Shard {
         }
     }
 
-    /// Notes an answer, and what a power cut at this moment leaves.
+    /// Records an answer, and the disk after a power cut at this moment.
     fn tell(&self, note: impl FnOnce(&mut Told) -> bool) {
         let mut told = self.told.lock().unwrap();
         assert!(note(&mut told), "answered twice");
@@ -245,7 +245,7 @@ fn messages(disk: &FaultyDisk) -> BTreeSet<MessageId> {
     }
 }
 
-/// Threads that send and consume and look, until each has done its part or the engine stops.
+/// Threads that send, consume and leave, until each has done its part or the engine stops.
 fn callers(shard: &Arc<Shard>) -> Vec<thread::JoinHandle<Result<(), EngineError>>> {
     let beside = |work: fn(&Shard) -> Result<(), EngineError>| {
         let shard = shard.clone();
@@ -274,7 +274,7 @@ fn callers(shard: &Arc<Shard>) -> Vec<thread::JoinHandle<Result<(), EngineError>
     ]
 }
 
-/// All of them end, and were told nothing but this.
+/// All of them end, with only this error.
 fn join(
     callers: Vec<thread::JoinHandle<Result<(), EngineError>>>,
     is_expected: impl Fn(&EngineError) -> bool,
@@ -312,7 +312,7 @@ fn a_shutdown_at_any_moment_ends_all_threads_and_callers() {
     });
 }
 
-/// A file's sync fails, be it maintenance's, which is tried again, or one that answers wait for.
+/// A sync of a file fails: maintenance's, which is tried again, or one that answers wait for.
 #[test]
 fn a_failed_sync_ends_all_threads_and_callers() {
     check(|| {
@@ -334,7 +334,7 @@ fn a_failed_sync_ends_all_threads_and_callers() {
     });
 }
 
-/// It waits for the owner, then for a sync.
+/// The backup waits for the owner, then for a sync.
 #[test]
 fn a_backup_beside_a_shutdown_ends() {
     check_one_in(4, || {
@@ -361,10 +361,10 @@ fn a_backup_beside_a_shutdown_ends() {
     });
 }
 
-/// So many large messages have maintenance take a snapshot, trim, and release segments.
+/// So many large messages make maintenance take a snapshot, trim, and release segments.
 const FILLS: u32 = 10;
 
-/// Maintenance's whole work beside appends.
+/// All of maintenance's work during appends.
 #[test]
 fn what_is_answered_beside_maintenance_survives_a_power_cut_at_once() {
     check_one_in(10, || {

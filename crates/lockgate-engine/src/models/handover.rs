@@ -1,5 +1,6 @@
-//! PendingAnswers, inbox and tickets, with an owner and a log of a few lines: callers enter, an owner decides and
-//! files, the sync thread lets answers out, and anybody closes at any moment.
+//! Pending answers, inbox and tickets, with an owner and a log of a few lines: callers enter
+//! requests, the owner decides and files answers, the sync thread lets them leave, and a thread
+//! closes the inbox at any moment.
 
 use std::{
     collections::VecDeque,
@@ -14,7 +15,8 @@ use std::{
 };
 
 use lockgate_core::{
-    AppendError, Epoch, LogError, LogProgress, Message, Position, Progress, QueueName, Watcher,
+    AppendError, Epoch, LogError, LogProgress, Message, Position, Progress, QueueName,
+    StorageFailure, Watcher,
 };
 use lockgate_machine::{Command, DescribeQueue, Query, SendMessage, SyncWindow};
 use lockgate_sim::ManualClock;
@@ -33,34 +35,34 @@ use crate::{
     sync::{Condvar, Mutex},
 };
 
-/// A mistake made on purpose.
+/// A deliberate bug.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Bug {
-    /// The owner sleeps although a sync ended while it decided for the first who waits.
+    /// The owner sleeps although a sync ended while it decided for the first waiting receive.
     NotLookedAgain,
-    /// The sync thread answers for what came while it synced.
+    /// The sync thread also answers for records that came while it synced.
     SyncAnswersItsEnd,
-    /// A log with groups on their way says that they are written when they are submitted.
+    /// A log with groups in flight reports them as written when they are submitted.
     WrittenTooEarly,
-    /// Such a log tells nobody that something was written.
+    /// Such a log does not notify of written groups.
     NewsForgotten,
 }
 
-/// Records are numbered from 1 on; what starts before a position is what has a lower number.
+/// Records are numbered from 1; records with a lower number start before a position.
 #[derive(Default)]
 struct SmallLog {
     appended: AtomicU64,
     durable: AtomicU64,
-    /// What the last sync has said that is durable.
+    /// How far the last sync reported the log durable.
     answered: AtomicU64,
     fails_at: Option<u64>,
     syncs: AtomicU64,
     bug: Option<Bug>,
-    /// Groups and syncs are on their way for a while.
+    /// Groups and syncs take a while.
     is_slow: bool,
-    /// With that: what is written, and what [`SmallLog::carry`] is to do.
+    /// With `is_slow`: what is written, and what [`SmallLog::carry`] does next.
     written: AtomicU64,
-    /// From that record on it refuses, for certain.
+    /// From this record on, appends fail with certainty.
     refuses_at: Option<u64>,
     refused: AtomicBool,
     way: Mutex<Way>,
@@ -121,7 +123,7 @@ impl SmallLog {
         self.arrived.notify_one();
     }
 
-    /// The thread of the log that tells of what has arrived.
+    /// The log's thread, which reports progress.
     fn carry(&self) {
         loop {
             let mut way = self.way.lock().unwrap();
@@ -196,7 +198,7 @@ impl LogProgress for SmallLog {
         turn();
         if self.fails_at == Some(self.syncs.fetch_add(1, Relaxed)) {
             return Err(LogError::Stopped {
-                reason: "planned".to_owned(),
+                reason: StorageFailure::new(std::io::Error::other("planned")),
             });
         }
         self.durable.fetch_max(appended, Relaxed);
@@ -215,9 +217,9 @@ struct Shard {
     pending: Arc<PendingAnswers>,
     clock: ManualClock,
     log: Arc<SmallLog>,
-    /// Room for a few answers that wait for a sync; for one, the owner must often wait for it.
+    /// Room for a few answers that wait for a sync; with room for one, the owner often waits for it.
     answers: Room,
-    /// Answers that told a caller that something is durable, and that it is not known.
+    /// The numbers of answers that reported a durable record, and of those with an unknown outcome.
     told: AtomicU64,
     unknown: AtomicU64,
 }
@@ -266,7 +268,7 @@ impl Shard {
                     &self.clock,
                 )
                 .await?;
-            // An answer comes from somewhere, or the model is stuck.
+            // An answer must come, or the model is stuck.
             answer
                 .await
                 .expect("every ticket that got in is answered")
@@ -305,7 +307,7 @@ impl Shard {
         });
     }
 
-    /// As the engine's sync thread.
+    /// Runs like the engine's sync thread.
     fn sync_thread(self: &Arc<Self>) -> thread::JoinHandle<()> {
         let shard = self.clone();
         thread::spawn(move || {
@@ -320,8 +322,8 @@ impl Shard {
         })
     }
 
-    /// As the engine's owner thread, with a machine of two rules: a send is appended, and a receive
-    /// waits until all sends before it are durable; then its lease is.
+    /// Runs like the engine's owner thread, with a machine of two rules: a send is appended; a
+    /// receive waits until all sends before it are durable, then its lease is appended.
     fn own(self: &Arc<Self>) -> thread::JoinHandle<()> {
         let pending = self.pending.clone();
         self.log.watch(Box::new(move || pending.tell()));
@@ -374,7 +376,7 @@ impl Shard {
             let is_over = taken.finished || stopped.is_some();
             for (ticket, _) in waiting.extract_if(.., |(_, awaited)| is_over || *awaited <= durable)
             {
-                // Its lease, which waits for no sync.
+                // The lease waits for no sync.
                 if stopped.is_none() {
                     appended += 1;
                     counts.records += 1;
@@ -446,7 +448,7 @@ fn caller(
 const SENDS: &[Kind] = &[Kind::Send; 2];
 const RECEIVES: &[Kind] = &[Kind::Receive; 2];
 
-/// Everybody is answered, and the room they took is free again.
+/// Every caller is answered, and all room is free again.
 fn serves(log: SmallLog) {
     let shard = Shard::new(log);
     let owner = shard.own();
@@ -454,7 +456,7 @@ fn serves(log: SmallLog) {
     for caller in callers {
         assert!(caller.join().unwrap().iter().all(Result::is_ok));
     }
-    // The owner gives the room back before it answers.
+    // The owner gives room back before it answers.
     assert_eq!(shard.inbox.free_room(), (UNITS, UNITS));
     shard.inbox.close(StopReason::ShutDown);
     owner.join().unwrap();
@@ -507,7 +509,7 @@ fn a_log_that_tells_nobody_of_what_is_written_is_found() {
     );
 }
 
-/// What got in is answered; the rest is told that the engine has stopped.
+/// Every request that got in is answered; the others learn that the engine has stopped.
 #[test]
 fn a_close_at_any_moment_leaves_nobody_waiting() {
     check(|| closes(SmallLog::default()));
@@ -539,7 +541,7 @@ fn closes(log: SmallLog) {
     );
 }
 
-/// Callers of a log that fails: each is told what is known.
+/// Callers of a log that fails: each gets the error that is known.
 fn everybody_is_told(shard: &Arc<Shard>) {
     let callers = [SENDS, RECEIVES, SENDS].map(|kinds| caller(shard, kinds));
     for caller in callers {
@@ -553,7 +555,7 @@ fn everybody_is_told(shard: &Arc<Shard>) {
     }
 }
 
-/// Nobody is told that something is durable which is not, and nobody waits for it.
+/// No caller is told that a record is durable if it is not, and none waits for it.
 #[test]
 fn a_failed_sync_leaves_nobody_waiting() {
     check(|| {
@@ -574,7 +576,7 @@ fn a_failed_sync_leaves_nobody_waiting() {
     });
 }
 
-/// Who is told for certain that nothing was done can rely on it.
+/// A caller that is told that nothing was done can rely on it.
 #[test]
 fn a_group_that_is_refused_leaves_nobody_waiting() {
     check(|| {
@@ -589,7 +591,7 @@ fn a_group_that_is_refused_leaves_nobody_waiting() {
     });
 }
 
-/// A record whose window is open, or has no end: who waits for its sync has it synced at once.
+/// A record whose window is open, or has no end: a caller that waits for its sync gets one at once.
 #[test]
 fn a_wait_for_a_sync_does_not_wait_for_its_window() {
     check(|| window(Some(100)));
@@ -627,14 +629,14 @@ fn window(after: Option<u64>) {
         Filed::Wait,
         "nobody waits for a message"
     );
-    // Nothing but the wait, or the window's end, has it synced.
+    // Only the wait, or the window's end, causes the sync.
     assert_eq!(waiter.join().unwrap(), Ok(()));
     shard.pending.finish();
     sync.join().unwrap();
     assert_eq!(shard.pending.durable(), Ok(Position(1)));
 }
 
-/// Who comes too late for the last sync is told, and does not wait for another one.
+/// A caller that comes too late for the last sync gets an error and does not wait.
 #[test]
 fn a_wait_for_a_sync_ends_with_the_sync_thread() {
     check(|| {
@@ -653,7 +655,7 @@ fn a_wait_for_a_sync_ends_with_the_sync_thread() {
     });
 }
 
-/// Who leaves while waiting for room takes none along.
+/// A caller that leaves while it waits for room keeps no room.
 #[test]
 fn a_caller_that_leaves_while_it_waits_for_room_takes_none_along() {
     check(|| {
@@ -680,7 +682,7 @@ fn a_caller_that_leaves_while_it_waits_for_room_takes_none_along() {
             assert!(caller.join().unwrap().iter().all(Result::is_ok));
         }
         let _got_in = left.join().unwrap();
-        // Behind it, so that the owner has taken whatever got in.
+        // Behind the other requests, so that the owner has taken those that got in.
         shard.ask(Kind::Send).unwrap();
         assert_eq!(shard.inbox.free_room(), (UNITS, UNITS));
         shard.inbox.close(StopReason::ShutDown);

@@ -1,4 +1,4 @@
-//! The local log: appends that change segments, beside syncs and maintenance.
+//! The local log: appends that begin segments, with concurrent syncs and maintenance.
 
 use std::sync::{
     Arc, Mutex,
@@ -7,6 +7,7 @@ use std::sync::{
 
 use lockgate_core::{
     AppendError, Epoch, Log as _, LogProgress, LogSource, Position, Progress, Purpose, RecordGroup,
+    StepOutcome,
 };
 use lockgate_log::{LocalLog, LocalLogOptions};
 use lockgate_sim::FaultyDisk;
@@ -18,7 +19,7 @@ use super::{
     finds, turn,
 };
 
-/// A record fills most of a segment, so that each group begins one.
+/// A record fills most of a segment, so each group begins one.
 const SEGMENT_BYTES: u32 = 8 << 10;
 const RECORD_BYTES: usize = 3 << 10;
 const GROUPS: u8 = 5;
@@ -36,16 +37,16 @@ fn options(reserve_segments: u32) -> LocalLogOptions {
     }
 }
 
-/// A mistake made on purpose.
+/// A deliberate bug.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Bug {
-    /// A name is noted for the next sync before it is made.
+    /// A name is noted for the next sync before it is created.
     NameNotedTooEarly,
-    /// A sync answers what was appended by its end, not by its beginning.
+    /// A sync reports what was appended by its end, instead of by its beginning.
     SyncAnswersItsEnd,
 }
 
-/// What a sync has answered, and the disk after a power cut at that moment.
+/// What a sync has reported, and the disk after a power cut at that moment.
 struct Promise {
     durable: Position,
     trimmed: Position,
@@ -90,7 +91,7 @@ impl Model {
         self.try_append(&[number]).unwrap();
     }
 
-    /// A record for each number, as one group.
+    /// Appends a record for each number, as one group.
     fn try_append(&mut self, numbers: &[u8]) -> Result<(), AppendError> {
         let mut group = RecordGroup::new(self.log.capabilities().gap);
         let tail = self.log.tail();
@@ -105,7 +106,7 @@ impl Model {
         Ok(())
     }
 
-    /// Gives up everything that is durable but the newest.
+    /// Releases everything durable except the newest.
     fn trim(&mut self) {
         let durable = self
             .history
@@ -115,11 +116,11 @@ impl Model {
             .last()
             .map(|promise| promise.durable);
         let Some(durable) = durable else { return };
-        // Said before it is done.
+        // Recorded before it is done.
         self.history.lock().unwrap().trimmed = durable;
         self.log.trim(durable).unwrap();
         for range in self.log.ranges() {
-            // It refuses those that a recovery may start with.
+            // The log refuses those that a recovery may start with.
             let _refused = self.log.release(range.first);
         }
     }
@@ -143,7 +144,7 @@ impl Model {
             while !ended.load(Relaxed) {
                 let stepped = log_maintenance.step();
                 assert!(failing || stepped.is_ok(), "nothing fails: {stepped:?}");
-                // Beside an append that begins another file, or a trim that gives one back.
+                // Concurrent with an append that begins another file, or a trim that releases one.
                 log_maintenance.check_storage().unwrap();
                 thread::yield_now();
             }
@@ -162,7 +163,7 @@ fn promise(disk: &FaultyDisk, history: &Mutex<History>, durable: Position) {
     });
 }
 
-/// What every sync answered is there after a power cut at that moment.
+/// What every sync reported is present after a power cut at that moment.
 fn verify(history: &History) {
     for promise in &history.promises {
         let mut log = LocalLog::open(Arc::new(promise.after.clone()), options(1)).unwrap();
@@ -182,11 +183,11 @@ fn verify(history: &History) {
     }
 }
 
-/// Every preallocated file on the disk is known to the log, and the other way round.
+/// The log knows every preallocated file on the disk, and each that it knows exists.
 fn verify_preallocated(log: &LocalLog, disk: &FaultyDisk) {
     let log_maintenance = log.log_maintenance().unwrap();
     // A failure that was planned may not have struck yet; it does so once.
-    while log_maintenance.step().unwrap_or(true) {}
+    while !matches!(log_maintenance.step(), Ok(StepOutcome::Done)) {}
     let held = log.ranges().len() as u64;
     let names = disk
         .image()
@@ -266,13 +267,14 @@ fn a_sync_that_answers_for_what_came_meanwhile_is_found() {
     );
 }
 
-/// A group that begins files on a full disk takes them back, beside syncs and looks for the newest.
+/// A group that begins files on a full disk takes them back, with concurrent syncs and checks of
+/// the newest file.
 #[test]
 fn a_group_that_is_taken_back_leaves_what_was_answered() {
     check(|| {
         let mut model = Model::on(TurnDisk::new, 0);
         model.append(0);
-        // One more segment, and a part of the next.
+        // Room for one more segment and part of the next.
         let free = u64::from(SEGMENT_BYTES) * 3 / 2;
         model.disk.set_free_bytes(Some(free));
         let threads = [model.sync_beside(), model.maintenance_beside(true)];
@@ -290,7 +292,8 @@ fn a_group_that_is_taken_back_leaves_what_was_answered() {
     });
 }
 
-/// Without a reserve there is no other preallocated file. The one that maintenance was writing to is gone then, and an append that waits for it goes on.
+/// Without a reserve there is no other preallocated file. The file that maintenance was writing to
+/// is lost, and an append that waits for it continues.
 #[test]
 fn an_append_that_waits_for_a_preallocated_file_in_hand_goes_on_when_it_is_lost() {
     check(|| {

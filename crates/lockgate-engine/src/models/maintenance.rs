@@ -1,4 +1,4 @@
-//! Turns for several on few threads: no ring is lost, and who leaves is gone.
+//! Turns for several members on few threads: no notification is lost, and a member that leaves is gone.
 
 use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
@@ -12,10 +12,10 @@ use crate::{
     maintenance::threads::{MaintenanceThreads, Turn, Turns},
     sync::{Condvar, Mutex},
 };
-/// Does the work that there is, and says so.
+/// Does all wanted work, and reports it.
 struct Worker {
     shared: Arc<Work>,
-    /// Works only when it was told to: by its notifier.
+    /// Works only when notified.
     deaf: bool,
 }
 
@@ -35,7 +35,7 @@ impl Turns for Worker {
         let wanted = self.shared.wanted.load(SeqCst);
         *self.shared.done.lock().unwrap() = wanted;
         self.shared.more.notify_all();
-        // No time comes to the help of a ring that is lost.
+        // No timeout hides a lost notification.
         Turn::After(Duration::MAX)
     }
 }
@@ -55,7 +55,7 @@ impl Work {
     }
 }
 
-/// Two members with two who ring for each, over so many threads.
+/// Two members, with two threads that notify each, over so many maintenance threads.
 fn rung_for(threads: usize) {
     let maintenance = MaintenanceThreads::new(NonZeroUsize::new(threads).unwrap());
     let members = [(); 2].map(|()| {
@@ -96,7 +96,7 @@ fn every_ring_is_followed_by_a_turn() {
     check(|| rung_for(2));
 }
 
-/// Two of three members hang; the third is given its turns.
+/// Two of three members hang; the third still gets its turns.
 #[test]
 fn a_member_that_hangs_holds_one_thread() {
     struct Hangs(Arc<Work>);
@@ -123,7 +123,7 @@ fn a_member_that_hangs_holds_one_thread() {
         shared.wanted.store(1, SeqCst);
         notifier.notify();
         shared.wait(1);
-        // It need not wait for the others to leave.
+        // The drop need not wait until the others leave.
         drop(place);
         *hung.done.lock().unwrap() = 1;
         hung.more.notify_all();
@@ -133,7 +133,7 @@ fn a_member_that_hangs_holds_one_thread() {
     finds(|| model(2), "deadlock");
 }
 
-/// A stop does not wait for a turn that it never had, whoever hangs.
+/// A stop does not wait for a turn that has not begun, even if other members hang.
 #[test]
 fn one_that_waits_for_its_turn_can_leave() {
     struct Hangs(Arc<Work>);

@@ -1,12 +1,12 @@
 //! Models of the threads of the engine and of the log. A scheduler chooses at every lock, channel,
-//! wait and operation of the disk which thread goes on, thousands of times in different orders.
+//! wait and disk operation which thread runs next, thousands of times in different orders.
 //!
-//! `./scripts/test --only models` runs them, `cargo xtask models` runs them as often as you like. A
-//! failure prints its schedule; [`check`] says how to run it again.
+//! `./scripts/test --only models` runs them, and `cargo xtask models` runs them any number of
+//! times. A failure prints its schedule; [`check`] says how to run it again.
 //!
-//! A model needs little: few requests, and segments of a few kilobytes. Two schedulers share the
-//! work, because they find different mistakes. One picks any thread at each step. The other lets
-//! one thread run until it blocks, and takes it off at a few points only.
+//! A model is small: few requests, and segments of a few kilobytes. Two schedulers share the work,
+//! because they find different bugs. One picks any thread at each step. The other lets one thread
+//! run until it blocks, and preempts it at only a few points.
 
 mod disk;
 mod engine;
@@ -25,32 +25,32 @@ use shuttle::{
     scheduler::{PctScheduler, RandomScheduler, ReplayScheduler, Scheduler},
 };
 
-/// Orders that each scheduler tries of each model, unless the environment says how many.
+/// Orders that each scheduler tries of each model, unless the environment sets another number.
 const RUNS: usize = 2_000;
 const RUNS_VARIABLE: &str = "LOCKGATE_MODEL_RUNS";
 
-/// A schedule that a failure printed, to be run again; with a filter for its one test.
+/// A schedule printed by a failure, to run again; combine it with a filter for its one test.
 const REPLAY_VARIABLE: &str = "LOCKGATE_MODEL_SCHEDULE";
 
-/// The orders tried are the same each time, unless SHUTTLE_RANDOM_SEED holds another number.
+/// The same orders are tried each time, unless SHUTTLE_RANDOM_SEED holds another number.
 const SEED: u64 = 0x10c6_a7e5;
 
-/// Threads that are taken off although they could go on, at most this often less one.
+/// The numbers of preemptions to try, plus one.
 const PCT_DEPTHS: [usize; 2] = [2, 4];
 
-/// So many steps are a loop without an end.
+/// A run with so many steps counts as an endless loop.
 const STEPS_MAX: usize = 200_000;
 
-/// The machine's folding wants more than shuttle's default.
+/// Folding needs more stack than shuttle's default.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Finds no order in which the model fails. Prints a failing one; with that text in
-/// `LOCKGATE_MODEL_SCHEDULE` the same test runs just that.
+/// Fails if the model fails in some order, and prints that order. With the text in
+/// `LOCKGATE_MODEL_SCHEDULE` the same test runs only that order.
 fn check(model: impl Fn() + Send + Sync + Copy + 'static) {
     check_one_in(1, model);
 }
 
-/// As [`check`], for a model that takes long: one in so many orders.
+/// As [`check`], for a slow model: tries one in `part` of the orders.
 fn check_one_in(part: usize, model: impl Fn() + Send + Sync + Copy + 'static) {
     let failing = FailurePersistence::Print;
     if let Ok(schedule) = std::env::var(REPLAY_VARIABLE) {
@@ -69,8 +69,8 @@ fn check_one_in(part: usize, model: impl Fn() + Send + Sync + Copy + 'static) {
     }
 }
 
-/// A model with a mistake made on purpose: one of the schedulers finds an order in which it fails, and
-/// says so with these words.
+/// Checks a model with a deliberate bug: one of the schedulers must find an order in which it fails
+/// with these words.
 #[track_caller]
 fn finds(model: impl Fn() + Send + Sync + Copy + 'static, words: &str) {
     const RUNS_MAX: usize = 2_000;
@@ -94,7 +94,7 @@ fn run(
     config.stack_size = STACK_BYTES;
     config.max_steps = MaxSteps::FailAfter(STEPS_MAX);
     config.failure_persistence = failing;
-    // That atomics are taken for sequentially consistent is known: docs/internals/mechanisms.md says so.
+    // Atomics are modelled as sequentially consistent; docs/internals/mechanisms.md says so.
     config.silence_warnings = true;
     Runner::new(scheduler, config).run(model);
 }
@@ -110,7 +110,7 @@ fn text(panic: &(dyn Any + Send)) -> &str {
         .unwrap_or_default()
 }
 
-/// Others may go on here.
+/// Lets other threads run here.
 fn turn() {
     shuttle::thread::sleep(std::time::Duration::ZERO);
 }

@@ -1,6 +1,6 @@
-//! Time for the models. Neither shuttle nor loom lets a timed wait come to its end, so here a thread
-//! of its own ends it: the scheduler chooses when that thread runs, before or after whatever the wait
-//! is for. The clock stands still but for that, so that a schedule comes out the same each time.
+//! Time for the models. Neither shuttle nor loom lets a timed wait end by time, so here a separate
+//! thread ends it: the scheduler chooses when that thread runs, before or after the event that the
+//! wait is for. Only that moves the clock, so a schedule gives the same result each time.
 
 use std::{
     cell::Cell,
@@ -15,7 +15,7 @@ use std::{
 use shuttle::sync::{LockResult, MutexGuard};
 
 std::thread_local! {
-    /// The time, of all threads of a model: they take turns on one thread of the system.
+    /// The time of all threads of a model: they run one at a time on one system thread.
     static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
@@ -43,7 +43,7 @@ impl Instant {
         self.0.checked_add(span).map(Self)
     }
 
-    /// It is that late by now.
+    /// Sets the clock to this instant.
     fn come(self) {
         NOW.set(NOW.get().max(self.0));
     }
@@ -57,12 +57,12 @@ impl Add<Duration> for Instant {
     }
 }
 
-/// A wait that ends by time unless it is dropped before.
+/// Ends a wait by time, unless it is dropped before.
 struct Timer(Arc<AtomicBool>);
 
 impl Timer {
-    /// Has `wake` called when the time has come, again and again until the wait is over: the first
-    /// time may be before it began.
+    /// Calls `wake` when the time has come, repeatedly until the wait is over: the first call may
+    /// come before the wait begins.
     fn start(timeout: Duration, wake: impl Fn() + Send + 'static) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let timer = Self(over.clone());
@@ -96,9 +96,10 @@ impl Condvar {
         self.0.wait(guard)
     }
 
-    /// The end of the time wakes all who wait: each must expect to be woken for no reason. Who has waited until
-    /// then lets the others go on first, as they would have in that time: else the scheduler that lets one run
-    /// until it blocks may run maintenance, which looks at its log every ten seconds, and nobody else.
+    /// When the time ends, all waiting threads are woken; they must expect spurious wake-ups. A
+    /// thread that waited until then first lets others run, as they would have in that time.
+    /// Otherwise the scheduler that lets one thread run until it blocks might run only maintenance,
+    /// which checks its log every ten seconds.
     pub(crate) fn wait_timeout<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,

@@ -1,6 +1,7 @@
 //! Backups, and logs made of them.
 
 use std::{
+    cell::Cell,
     collections::BTreeSet,
     io::{self, Read},
     sync::{
@@ -252,6 +253,7 @@ fn a_cut_or_changed_backup_is_refused() {
         shard.run(send("q", text(body))).unwrap();
     }
     let (bytes, _) = backup(&mut shard);
+    let begun = Cell::new(0);
     let refused = |bytes: &[u8], what: String| {
         let disk = FaultyDisk::new();
         let outcome = restore(&mut &*bytes, local_log(&disk), None);
@@ -260,6 +262,19 @@ fn a_cut_or_changed_backup_is_refused() {
         assert!(said, "{what}: {error}");
         let snapshots = local_log(&disk).snapshots().list().unwrap();
         assert_eq!(snapshots, [], "{what}");
+        let mut log = local_log(&disk);
+        let found = log.recover(Position(0), Epoch(0), &mut |_, _| {}).unwrap();
+        drop(log);
+        if found.epoch > Epoch(0) {
+            // Nobody may take what was written for empty queues.
+            let started =
+                Driver::<u64>::recover(local_log(&disk), &EngineOptions::default(), || {
+                    beginning(&shard.clock)
+                });
+            let is_refused = matches!(started, Err(StartError::UnfinishedRestore));
+            assert!(is_refused, "{what}: started");
+            begun.set(begun.get() + 1);
+        }
     };
     for len in 0..bytes.len() {
         refused(&bytes[..len], format!("cut at {len}"));
@@ -272,6 +287,7 @@ fn a_cut_or_changed_backup_is_refused() {
     let mut longer = bytes.clone();
     longer.push(0);
     refused(&longer, "longer".to_owned());
+    assert!(begun.get() > 100, "{begun:?}");
 }
 
 #[test]

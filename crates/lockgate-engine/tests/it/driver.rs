@@ -1,6 +1,6 @@
 //! What leaves when, and what happens when the log fails.
 
-use std::{io, time::Duration};
+use std::io;
 
 use lockgate_core::{DiskOperation, Level, Position};
 use lockgate_engine::{Answer, EngineError, EngineOptions, Work};
@@ -69,10 +69,7 @@ fn records_are_synced_within_the_window_of_their_queue() {
     };
     let (of_log, long, short) = (within(100, 50), within(900, 900), within(5, 7));
     let mut shard = Shard::with_options(&EngineOptions {
-        sync_window: lockgate_engine::SyncWindow {
-            after: Duration::from_millis(100),
-            records: 50,
-        },
+        sync_window: of_log,
         ..EngineOptions::default()
     });
     for (name, level, sync_window) in [

@@ -5,12 +5,12 @@ use std::{pin::pin, sync::Arc, time::Duration};
 use lockgate_core::{Clock, Disk, DiskOperation, Level};
 use lockgate_engine::{
     Batch, Engine, EngineError, EngineOptions, Received, ReceivedBatch, Status, StopReason,
-    SyncWindow,
 };
 use lockgate_log::LocalLog;
 use lockgate_machine::{
     ChangeQueue, Command, DeleteQueue, DescribeQueue, KeyProfile, MessageWait, Purge, Query,
-    QueryReply, QueueSettings, Rejection, Reply, Settle, SettleAction, Settled, Transact,
+    QueryReply, QueueSettings, Rejection, Reply, Settle, SettleAction, Settled, SyncWindow,
+    Transact,
 };
 use lockgate_sim::{Fault, FaultyDisk, ManualClock};
 
@@ -167,8 +167,8 @@ async fn nobody_waits_for_a_sync_that_is_not_his() {
 async fn a_count_of_unsynced_records_starts_a_sync() {
     let options = EngineOptions {
         sync_window: SyncWindow {
-            after: LONG,
-            records: 3,
+            after: None,
+            records: Some(3),
         },
         ..EngineOptions::default()
     };
@@ -195,8 +195,8 @@ async fn a_count_of_unsynced_records_starts_a_sync() {
 async fn a_time_starts_a_sync_too() {
     let options = EngineOptions {
         sync_window: SyncWindow {
-            after: Duration::from_millis(1),
-            records: u64::MAX,
+            after: Some(1),
+            records: None,
         },
         ..EngineOptions::default()
     };
@@ -210,12 +210,9 @@ async fn a_time_starts_a_sync_too() {
 }
 
 /// A queue of level process with that window, in an engine whose own never ends.
-async fn with_window(window: lockgate_machine::SyncWindow) -> Watched {
+async fn with_window(window: SyncWindow) -> Watched {
     let options = EngineOptions {
-        sync_window: SyncWindow {
-            after: LONG,
-            records: u64::MAX,
-        },
+        sync_window: SyncWindow::default(),
         ..EngineOptions::default()
     };
     let shard = Watched::with_options(options);
@@ -652,10 +649,7 @@ async fn a_batch_that_storage_fails_in_the_middle_of_gives_the_rest_back() {
 /// the end would make all of that true.
 #[tokio::test]
 async fn an_engine_whose_last_sync_fails_takes_no_snapshot() {
-    let never = SyncWindow {
-        after: LONG,
-        records: u64::MAX,
-    };
+    let never = SyncWindow::default();
     let shard = Watched::with_options(EngineOptions {
         sync_window: never,
         ..EngineOptions::default()

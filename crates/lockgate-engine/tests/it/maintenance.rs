@@ -41,7 +41,7 @@ impl Shard {
             let now = self.now();
             let Some(mut task) = self.driver.next_task(now).unwrap() else {
                 let log_maintenance = self.driver.log_maintenance().expect("a local log has some");
-                while log_maintenance.step().unwrap() {}
+                log_maintenance.catch_up().unwrap();
                 return;
             };
             let outcome = loop {

@@ -14,7 +14,8 @@ use lockgate_core::{
     AppendError, Clock, Epoch, HolderName, Incarnation, Key, LeaseToken, Level, Log,
     LogCapabilities, LogError, LogMaintenance, LogProgress, LogRange, LogReader, LogRecord,
     LogSource, LogSpace, Message, Now, Position, Progress, Purpose, QueueName, ReadError,
-    RecordGroup, RecordStamp, RecoveryReport, ReserveError, Scanned, Storage, UniqueId,
+    RecordGroup, RecordStamp, RecoveryReport, ReserveError, Scanned, Storage, StorageFailure,
+    UniqueId,
 };
 use lockgate_engine::{
     Answer, Beginning, Driver, Engine, EngineError, EngineOptions, Output, OutputKind, Request,
@@ -559,7 +560,7 @@ impl LogReader for WatchedReader {
                 what: "made unreadable by a test",
             }),
             Some(Unreadable::Storage) => Err(ReadError::Log(LogError::Stopped {
-                reason: "made unreadable by a test".to_owned(),
+                reason: StorageFailure::new(std::io::Error::other("made unreadable by a test")),
             })),
             None => self.reader.read(at),
         }

@@ -1,4 +1,4 @@
-//! What the examples share.
+//! What the examples and the tests at scale share.
 
 use lockgate_core::{BootId, Epoch, Incarnation, QueueName, ShardId, Term};
 use lockgate_machine::EngineCommand;

@@ -1,14 +1,14 @@
-//! Records as folding them needs them, many at a time.
+//! Decodes many records at a time into the form that folding needs.
 //!
-//! A start folds millions of records and hands none of their messages to anybody. What [`Effect`]s of
-//! them would cost is memory that is allocated for each message, filled, read by the thread that folds,
-//! and given back. A batch takes nothing of a message that folding does not look at, keeps what it
-//! takes in a few stretches of memory, and keeps these for the next records.
+//! A start folds millions of records and delivers none of their messages. Decoding them into
+//! [`Effect`]s would allocate memory for each message, fill it, have the folding thread read it,
+//! and free it. A batch copies only what folding needs of a message, keeps it in a few large
+//! buffers, and reuses the buffers for the next records.
 
-use std::{mem, num::NonZeroU64};
+use std::mem;
 
 use bytes::Bytes;
-use lockgate_core::{Level, MachineTime, MessageId, Millis, Position, QueueId, Sequence, WallTime};
+use lockgate_core::{MachineTime, Position};
 
 use super::{
     DecodeError,
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Effect, Machine,
-    effect::{Arrival, KeyText},
+    effect::{Arrival, ArrivalNumbers, KeyText},
     table::{HashSeed, hash_bytes},
 };
 
@@ -46,43 +46,43 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct BatchDecoder {
-    /// What the machine will hash keys under, as far as it is known.
+    /// The seed under which the machine will hash keys, if it is known already.
     seed: Option<HashSeed>,
     holders: LastHolder,
     batch: RecordBatch,
 }
 
-/// Decoded records, in the order in which they are to be folded.
+/// Decoded records, in the order in which they must be folded.
 #[derive(Debug, Default)]
 pub struct RecordBatch {
-    /// What the keys' hashes were made under.
+    /// The seed of the keys' hashes.
     seed: Option<HashSeed>,
     bytes: usize,
     records: Vec<Batched>,
     steps: Vec<Step>,
-    /// One after the other the texts of keys and unique ids.
+    /// The texts of keys and unique ids, one after the other.
     texts: String,
-    rares: Vec<Rare>,
     errors: Vec<DecodeError>,
 }
 
 /// One record of a batch, see [`Machine::fold_batch`].
 #[derive(Clone, Copy, Debug)]
 pub struct BatchRecord<'a> {
-    /// Where it starts.
+    /// Where the record starts.
     pub position: Position,
-    /// Why it cannot be decoded, if so. Then it does nothing.
+    /// Why the record cannot be decoded. If it cannot, it has no effect.
     pub error: Option<&'a DecodeError>,
-    /// Its effect, if it has no other and that is not the acceptance of a message.
+    /// The record's effect, if it has only one and that does not accept a message.
     pub only_effect: Option<&'a Effect>,
 }
 
-/// A record: where it stands, and where its steps end.
+/// A record of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Batched {
     pub(crate) position: Position,
-    steps_end: u32,
-    /// Its place among the errors, or `NO_ERROR`.
+    /// Where its steps end, among those of the batch.
+    pub(crate) steps_end: usize,
+    /// Its index among the errors, or `NO_ERROR`.
     error: u32,
 }
 
@@ -94,40 +94,25 @@ pub(crate) enum Step {
     Other(Effect),
 }
 
-/// An [`Arrival`], with its texts elsewhere.
+/// An [`Arrival`] whose texts are stored elsewhere.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    queue: QueueId,
-    sequence: Sequence,
-    id: MessageId,
-    accepted: WallTime,
-    /// Of the key's text, if there is a key.
+    pub(crate) numbers: ArrivalNumbers,
+    /// The hash of the key's text, if there is a key.
     hash: u64,
     key: Option<TextAt>,
-    size: u32,
-    level: Option<Level>,
-    /// Its place among the rares, if it has any of it.
-    rare: Option<u32>,
+    unique: Option<(TextAt, MachineTime)>,
 }
 
-/// Where in a batch's texts one stands.
+/// The place of a text in the batch's texts.
 #[derive(Clone, Copy, Debug)]
 struct TextAt {
     start: u32,
     len: u16,
 }
 
-/// What few messages have.
-#[derive(Debug)]
-struct Rare {
-    due: Option<WallTime>,
-    time_to_live: Option<Millis>,
-    unique: Option<(TextAt, MachineTime)>,
-    key_sequence: Option<NonZeroU64>,
-}
-
 impl BatchDecoder {
-    /// A decoder of what this machine is to fold.
+    /// A decoder for records that this machine will fold.
     #[must_use]
     pub fn new(machine: &Machine) -> Self {
         let seed = machine.seed();
@@ -141,20 +126,19 @@ impl BatchDecoder {
         }
     }
 
-    /// Adds the record that starts at `position`. One that cannot be decoded is there without effects,
-    /// see [`BatchRecord::error`]: it is refused exactly if
+    /// Adds the record that starts at `position`. A record that cannot be decoded is added without
+    /// effects, see [`BatchRecord::error`]. That happens exactly if
     /// [`decode_record`](super::decode_record) refuses it.
     ///
     /// # Panics
     /// Beyond 4 GB of records since the last [`take`](Self::take).
     pub fn push(&mut self, record: &Bytes, position: Position) {
         let batch = &mut self.batch;
-        let (steps, rares, texts) = (batch.steps.len(), batch.rares.len(), batch.texts.len());
+        let (steps, texts) = (batch.steps.len(), batch.texts.len());
         let mut error = NO_ERROR;
         if let Err(reason) = self.push_effects(record) {
             let batch = &mut self.batch;
             batch.steps.truncate(steps);
-            batch.rares.truncate(rares);
             batch.texts.truncate(texts);
             error = place(batch.errors.len());
             batch.errors.push(reason);
@@ -163,7 +147,7 @@ impl BatchDecoder {
         batch.bytes += record.len();
         batch.records.push(Batched {
             position,
-            steps_end: place(batch.steps.len()),
+            steps_end: batch.steps.len(),
             error,
         });
     }
@@ -174,13 +158,12 @@ impl BatchDecoder {
         self.batch.bytes
     }
 
-    /// Hands over what was decoded since the last time. The next records go to the memory of `next`,
-    /// whatever is in it.
+    /// Takes out what was decoded since the last call. The next records go to the memory of `next`,
+    /// whose content is discarded.
     pub fn take(&mut self, mut next: RecordBatch) -> RecordBatch {
         next.records.clear();
         next.steps.clear();
         next.texts.clear();
-        next.rares.clear();
         next.errors.clear();
         next.bytes = 0;
         next.seed = self.seed;
@@ -198,8 +181,7 @@ impl BatchDecoder {
             if let Step::Other(Effect::TermStarted { secret, .. }) = &step
                 && self.seed.is_none()
             {
-                // For the batches behind this one. Whether the machine comes to the same is looked at
-                // when they are folded.
+                // For the batches after this one. Folding checks whether the machine derives the same seed.
                 self.seed = Some(HashSeed::from_secret(secret));
             }
             self.batch.steps.push(step);
@@ -213,12 +195,12 @@ impl RecordBatch {
         &self.records
     }
 
-    /// The effects of all records, one after the other.
+    /// The effects of all records, in order.
     pub(crate) fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// A record of the batch, which has these effects.
+    /// A record of the batch with these effects.
     pub(crate) fn record<'a>(&'a self, record: &Batched, steps: &'a [Step]) -> BatchRecord<'a> {
         BatchRecord {
             position: record.position,
@@ -230,14 +212,10 @@ impl RecordBatch {
         }
     }
 
-    /// The message, for a machine that hashes under `seed` and has its key probably at `likely_key`.
+    /// The message, for a machine that hashes under `seed` and probably has its key at `likely_key`.
     pub(crate) fn arrival(&self, kept: &Kept, seed: HashSeed, likely_key: u32) -> Arrival<'_> {
-        let rare = kept.rare.map(|rare| &self.rares[rare as usize]);
         Arrival {
-            queue: kept.queue,
-            sequence: kept.sequence,
-            id: kept.id,
-            accepted: kept.accepted,
+            numbers: kept.numbers,
             key: kept.key.map(|key| {
                 let hash = self.is_hashed_under(seed).then_some(kept.hash);
                 KeyText {
@@ -246,19 +224,11 @@ impl RecordBatch {
                     ..KeyText::from(self.text(key))
                 }
             }),
-            size: kept.size,
-            level: kept.level,
-            due: rare.and_then(|rare| rare.due),
-            time_to_live: rare.and_then(|rare| rare.time_to_live),
-            unique: rare.and_then(|rare| {
-                let (id, until) = rare.unique?;
-                Some((self.text(id), until))
-            }),
-            key_sequence: rare.and_then(|rare| rare.key_sequence),
+            unique: kept.unique.map(|(id, until)| (self.text(id), until)),
         }
     }
 
-    /// The hash under `seed` of the text of an accepted message's key, if it has one.
+    /// The hash under `seed` of the key's text, if the message has a key.
     pub(crate) fn key_hash(&self, kept: &Kept, seed: HashSeed) -> Option<u64> {
         let key = kept.key?;
         Some(if self.is_hashed_under(seed) {
@@ -273,41 +243,19 @@ impl RecordBatch {
     }
 
     fn keep(&mut self, arrival: &Arrival<'_>) -> Kept {
-        let Arrival {
-            queue,
-            sequence,
-            id,
-            accepted,
+        let &Arrival {
+            numbers,
             key,
-            size,
-            level,
-            due,
-            time_to_live,
             unique,
-            key_sequence,
-        } = *arrival;
-        let rare = Rare {
-            due,
-            time_to_live,
-            unique: unique.map(|(id, until)| (self.keep_text(id), until)),
-            key_sequence,
-        };
+        } = arrival;
         Kept {
-            queue,
-            sequence,
-            id,
-            accepted,
+            numbers,
             hash: match (self.seed, key) {
                 (Some(seed), Some(key)) => hash_bytes(seed, key.text.as_bytes()),
                 _ => 0,
             },
             key: key.map(|key| self.keep_text(key.text)),
-            size,
-            level,
-            rare: rare.is_any().then(|| {
-                self.rares.push(rare);
-                place(self.rares.len() - 1)
-            }),
+            unique: unique.map(|(id, until)| (self.keep_text(id), until)),
         }
     }
 
@@ -326,38 +274,12 @@ impl RecordBatch {
     }
 }
 
-impl Batched {
-    /// Where its effects end, among those of the batch.
-    pub(crate) fn steps_end(&self) -> usize {
-        self.steps_end as usize
-    }
-}
-
-impl Kept {
-    pub(crate) fn queue(&self) -> QueueId {
-        self.queue
-    }
-
-    pub(crate) fn sequence(&self) -> Sequence {
-        self.sequence
-    }
-}
-
-impl Rare {
-    fn is_any(&self) -> bool {
-        self.due.is_some()
-            || self.time_to_live.is_some()
-            || self.unique.is_some()
-            || self.key_sequence.is_some()
-    }
-}
-
-/// A place in a batch.
+/// An index in a batch.
 fn place(number: usize) -> u32 {
     u32::try_from(number).expect("a batch is handed over long before")
 }
 
-/// Why a batch refuses the record.
+/// The error for which a batch refuses the record.
 #[cfg(test)]
 pub(super) fn error_of(record: &Bytes) -> Option<DecodeError> {
     let mut decoder = BatchDecoder::new(&Machine::new(crate::MachineLimits::default()));
@@ -365,7 +287,7 @@ pub(super) fn error_of(record: &Bytes) -> Option<DecodeError> {
     let batch = decoder.take(RecordBatch::default());
     let error = batch.errors.first().cloned();
     assert!(
-        error.is_none() || batch.steps.len() + batch.rares.len() + batch.texts.len() == 0,
+        error.is_none() || batch.steps.len() + batch.texts.len() == 0,
         "a part of a record that is refused is left"
     );
     error

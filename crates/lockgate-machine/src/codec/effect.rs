@@ -1,11 +1,14 @@
-//! Effects as bytes: a kind, a length, and a body. The body begins with a *head*, whose parts stand
-//! in a fixed order and are always there, and goes on with fields, which may be absent.
+//! Effects as bytes: a kind, a length, and a body. The body begins with a *head*, whose parts have
+//! a fixed order and are always present. Optional fields follow.
 //!
-//! To change one, read "Changing it" in the module above.
+//! Before you change one, read "Changing it" in the module above.
 
 use std::collections::BTreeMap;
 
-use lockgate_core::{BootId, Epoch, HolderName, Incarnation, LeaseNumber, NameError, Term};
+use lockgate_core::{
+    BootId, Epoch, HolderName, Incarnation, Key, LeaseNumber, MachineTime, NameError, Now, QueueId,
+    Sequence, Term, WallTime,
+};
 
 use super::{
     DecodeError, message, settings,
@@ -13,44 +16,139 @@ use super::{
 };
 use crate::{DeadLetterReason, DropReason, Effect, QueueSettings};
 
-/// What stands in front of each effect. Never reused. 0 stays free, so that zeroed bytes are no
-/// effect.
-pub(super) mod kind {
-    pub(in crate::codec) const TERM_STARTED: u8 = 1;
-    pub(in crate::codec) const TERM_ENDED: u8 = 2;
-    pub(in crate::codec) const ADVANCED: u8 = 3;
-    pub(in crate::codec) const QUEUE_CREATED: u8 = 4;
-    pub(in crate::codec) const QUEUE_CHANGED: u8 = 5;
-    pub(in crate::codec) const QUEUE_DELETED: u8 = 6;
-    pub(in crate::codec) const PURGED: u8 = 7;
-    pub(in crate::codec) const PAUSED: u8 = 8;
-    pub(in crate::codec) const ACCEPTED: u8 = 9;
-    pub(in crate::codec) const RELOCATED: u8 = 10;
-    pub(in crate::codec) const SEQUENCES_RESERVED: u8 = 11;
-    pub(in crate::codec) const LEASED: u8 = 12;
-    pub(in crate::codec) const HORIZON_RAISED: u8 = 13;
-    pub(in crate::codec) const ACKED: u8 = 14;
-    pub(in crate::codec) const NACKED: u8 = 15;
-    pub(in crate::codec) const EXTENDED: u8 = 16;
-    pub(in crate::codec) const GIVEN_BACK: u8 = 17;
-    pub(in crate::codec) const MOVED: u8 = 18;
-    pub(in crate::codec) const DROPPED: u8 = 19;
-    pub(in crate::codec) const RESCHEDULED: u8 = 20;
-    pub(in crate::codec) const KEY_PARKED: u8 = 21;
-    pub(in crate::codec) const KEY_RESUMED: u8 = 22;
+/// Declares effects with what stands in front of each of them: never reused, and 0 stays free, so that zeroed bytes
+/// are no effect. Those that are their head and no more have its parts here, in their order.
+macro_rules! effects {
+    (
+        heads: { $($head:ident = $head_number:literal: $plain:ident { $($part:ident),+ };)* }
+        others: { $($other:ident = $other_number:literal: $effect:ident;)* }
+    ) => {
+        pub(super) mod kind {
+            $(pub(in crate::codec) const $head: u8 = $head_number;)*
+            $(pub(in crate::codec) const $other: u8 = $other_number;)*
+        }
+
+        fn kind_of(effect: &Effect) -> u8 {
+            match effect {
+                $(Effect::$plain { .. } => kind::$head,)*
+                $(Effect::$effect { .. } => kind::$other,)*
+            }
+        }
+
+        /// Writes an effect that is its head and no more.
+        fn write_head(effect: &Effect, writer: &mut Writer<'_>) {
+            match effect {
+                $(Effect::$plain { $($part),+ } => {
+                    $(Part::write($part, writer);)+
+                })*
+                $(Effect::$effect { .. })|* => unreachable!("it has more than a head"),
+            }
+        }
+
+        /// Reads an effect that is its head and no more.
+        fn read_head(number: u8, reader: &mut Reader<'_>) -> Result<Effect, DecodeError> {
+            Ok(match number {
+                $(kind::$head => Effect::$plain { $($part: Part::read(reader)?),+ },)*
+                _ => return Err(reader.newer("kind", number)),
+            })
+        }
+    };
+}
+
+effects! {
+    heads: {
+        TERM_STARTED = 1: TermStarted { term, boot_id, clock_offset, secret, now };
+        TERM_ENDED = 2: TermEnded { now };
+        ADVANCED = 3: Advanced { now, budget };
+        QUEUE_DELETED = 6: QueueDeleted { queue };
+        PURGED = 7: Purged { queue };
+        PAUSED = 8: Paused { queue, paused };
+        SEQUENCES_RESERVED = 11: SequencesReserved { queue, below };
+        LEASE_BOUND_RAISED = 13: LeaseBoundRaised { queue, until };
+        ACKED = 14: Acked { queue, sequence };
+        EXTENDED = 16: Extended { queue, sequence, deadline };
+        GIVEN_BACK = 17: GivenBack { queue, sequence };
+        DROPPED = 19: Dropped { queue, sequence, reason };
+        RESCHEDULED = 20: Rescheduled { queue, sequence, due };
+        KEY_PARKED = 21: KeyParked { queue, key };
+        KEY_RESUMED = 22: KeyResumed { queue, key };
+    }
+    others: {
+        QUEUE_CREATED = 4: QueueCreated;
+        QUEUE_CHANGED = 5: QueueChanged;
+        ACCEPTED = 9: Accepted;
+        COMPACTED = 10: Compacted;
+        LEASED = 12: Leased;
+        NACKED = 15: Nacked;
+        MOVED = 18: Moved;
+    }
+}
+
+/// A part of a head.
+trait Part: Sized {
+    fn write(&self, writer: &mut Writer<'_>);
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError>;
+}
+
+/// Declares parts: how each is written and read.
+macro_rules! parts {
+    ($($type:ty: |$part:ident, $writer:ident| $write:expr, |$reader:ident| $read:expr;)*) => {$(
+        impl Part for $type {
+            fn write(&self, $writer: &mut Writer<'_>) {
+                let $part = self;
+                $write;
+            }
+
+            fn read($reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+                $read
+            }
+        }
+    )*};
+}
+
+parts! {
+    QueueId: |queue, w| w.queue(*queue), |r| r.queue();
+    Sequence: |sequence, w| w.number(sequence.0), |r| r.sequence();
+    WallTime: |at, w| w.number(at.0), |r| r.wall();
+    MachineTime: |at, w| w.number(at.0), |r| r.machine();
+    Now: |now, w| w.now(*now), |r| r.now();
+    Key: |key, w| w.bytes(key.as_str().as_bytes()), |r| message::key(r.counted_text()?, r);
+    DropReason: |reason, w| w.byte(*reason as u8), |r| drop_reason(r);
+    BootId: |id, w| w.raw(&id.0), |r| r.array().map(BootId);
+    bool: |flag, w| w.byte(u8::from(*flag)), |r| r.flag();
+    u32: |number, w| w.number(u64::from(*number)), |r| r.small();
+    i64: |number, w| w.raw(&number.to_le_bytes()), |r| r.array().map(i64::from_le_bytes);
+    [u8; 32]: |bytes, w| w.raw(bytes), |r| r.array();
+}
+
+impl Part for Term {
+    fn write(&self, writer: &mut Writer<'_>) {
+        writer.number(u64::from(self.shard.get()));
+        writer.number(self.epoch.0);
+        writer.raw(&self.incarnation.0.to_le_bytes());
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self {
+            shard: reader.shard()?,
+            epoch: Epoch(reader.number()?),
+            incarnation: Incarnation(u64::from_le_bytes(reader.array()?)),
+        })
+    }
 }
 
 // Fields of queue-created and queue-changed.
 const SETTINGS: u8 = 1;
 const ANNOTATIONS: u8 = 2;
 const TAGS: u8 = 3;
-// Field of nacked. Absent: leasable at once.
+// Field of nacked. Absent: the message is leasable at once.
 const UNTIL: u8 = 1;
 // Fields of moved.
 const ATTEMPTS: u8 = 1;
 const REJECTED_BECAUSE: u8 = 2;
 const SOURCE: u8 = 3;
-// Numbers of dead-letter reasons.
+// Numbers of the reasons for a move.
 const REASON_ATTEMPTS: u8 = 1;
 const REASON_REJECTED: u8 = 2;
 const REASON_REDRIVEN: u8 = 3;
@@ -59,55 +157,8 @@ pub(super) fn write(effect: &Effect, writer: &mut Writer<'_>) {
     writer.tagged(kind_of(effect), |writer| write_body(effect, writer));
 }
 
-fn kind_of(effect: &Effect) -> u8 {
-    match effect {
-        Effect::TermStarted { .. } => kind::TERM_STARTED,
-        Effect::TermEnded { .. } => kind::TERM_ENDED,
-        Effect::Advanced { .. } => kind::ADVANCED,
-        Effect::QueueCreated { .. } => kind::QUEUE_CREATED,
-        Effect::QueueChanged { .. } => kind::QUEUE_CHANGED,
-        Effect::QueueDeleted { .. } => kind::QUEUE_DELETED,
-        Effect::Purged { .. } => kind::PURGED,
-        Effect::Paused { .. } => kind::PAUSED,
-        Effect::Accepted(_) => kind::ACCEPTED,
-        Effect::Compacted(_) => kind::RELOCATED,
-        Effect::SequencesReserved { .. } => kind::SEQUENCES_RESERVED,
-        Effect::Leased { .. } => kind::LEASED,
-        Effect::LeaseBoundRaised { .. } => kind::HORIZON_RAISED,
-        Effect::Acked { .. } => kind::ACKED,
-        Effect::Nacked { .. } => kind::NACKED,
-        Effect::Extended { .. } => kind::EXTENDED,
-        Effect::GivenBack { .. } => kind::GIVEN_BACK,
-        Effect::Moved { .. } => kind::MOVED,
-        Effect::Dropped { .. } => kind::DROPPED,
-        Effect::Rescheduled { .. } => kind::RESCHEDULED,
-        Effect::KeyParked { .. } => kind::KEY_PARKED,
-        Effect::KeyResumed { .. } => kind::KEY_RESUMED,
-    }
-}
-
 fn write_body(effect: &Effect, writer: &mut Writer<'_>) {
     match effect {
-        Effect::TermStarted {
-            term,
-            boot_id,
-            clock_offset,
-            secret,
-            now,
-        } => {
-            writer.number(u64::from(term.shard.get()));
-            writer.number(term.epoch.0);
-            writer.raw(&term.incarnation.0.to_le_bytes());
-            writer.raw(&boot_id.0);
-            writer.raw(&clock_offset.to_le_bytes());
-            writer.raw(secret);
-            writer.now(*now);
-        }
-        Effect::TermEnded { now } => writer.now(*now),
-        Effect::Advanced { now, budget } => {
-            writer.now(*now);
-            writer.number(u64::from(*budget));
-        }
         Effect::QueueCreated {
             queue,
             name,
@@ -140,16 +191,7 @@ fn write_body(effect: &Effect, writer: &mut Writer<'_>) {
             });
             writer.tagged(TAGS, |writer| settings::write_map(tags, writer));
         }
-        Effect::QueueDeleted { queue } | Effect::Purged { queue } => writer.queue(*queue),
-        Effect::Paused { queue, paused } => {
-            writer.queue(*queue);
-            writer.byte(u8::from(*paused));
-        }
         Effect::Accepted(stored) | Effect::Compacted(stored) => message::write(stored, writer),
-        Effect::SequencesReserved { queue, below } => {
-            writer.queue(*queue);
-            writer.number(below.0);
-        }
         Effect::Leased {
             queue,
             sequence,
@@ -165,14 +207,6 @@ fn write_body(effect: &Effect, writer: &mut Writer<'_>) {
             writer.number(deadline.0);
             writer.bytes(holder.as_str().as_bytes());
         }
-        Effect::LeaseBoundRaised { queue, until } => {
-            writer.queue(*queue);
-            writer.number(until.0);
-        }
-        Effect::Acked { queue, sequence } | Effect::GivenBack { queue, sequence } => {
-            writer.queue(*queue);
-            writer.number(sequence.0);
-        }
         Effect::Nacked {
             queue,
             sequence,
@@ -183,15 +217,6 @@ fn write_body(effect: &Effect, writer: &mut Writer<'_>) {
             if let Some(until) = until {
                 writer.tagged_number(UNTIL, until.0);
             }
-        }
-        Effect::Extended {
-            queue,
-            sequence,
-            deadline,
-        } => {
-            writer.queue(*queue);
-            writer.number(sequence.0);
-            writer.number(deadline.0);
         }
         Effect::Moved {
             from,
@@ -225,28 +250,7 @@ fn write_body(effect: &Effect, writer: &mut Writer<'_>) {
                 }
             }
         }
-        Effect::Dropped {
-            queue,
-            sequence,
-            reason,
-        } => {
-            writer.queue(*queue);
-            writer.number(sequence.0);
-            writer.byte(*reason as u8);
-        }
-        Effect::Rescheduled {
-            queue,
-            sequence,
-            due,
-        } => {
-            writer.queue(*queue);
-            writer.number(sequence.0);
-            writer.number(due.0);
-        }
-        Effect::KeyParked { queue, key } | Effect::KeyResumed { queue, key } => {
-            writer.queue(*queue);
-            writer.bytes(key.as_str().as_bytes());
-        }
+        _ => write_head(effect, writer),
     }
 }
 
@@ -258,23 +262,7 @@ pub(super) fn read(
     let r = &mut reader;
     let effect = match number {
         kind::ACCEPTED => return Ok(Effect::Accepted(Box::new(message::read(reader)?))),
-        kind::RELOCATED => return Ok(Effect::Compacted(Box::new(message::read(reader)?))),
-        kind::TERM_STARTED => Effect::TermStarted {
-            term: Term {
-                shard: r.shard()?,
-                epoch: Epoch(r.number()?),
-                incarnation: Incarnation(u64::from_le_bytes(r.array()?)),
-            },
-            boot_id: BootId(r.array()?),
-            clock_offset: i64::from_le_bytes(r.array()?),
-            secret: r.array()?,
-            now: r.now()?,
-        },
-        kind::TERM_ENDED => Effect::TermEnded { now: r.now()? },
-        kind::ADVANCED => Effect::Advanced {
-            now: r.now()?,
-            budget: r.small()?,
-        },
+        kind::COMPACTED => return Ok(Effect::Compacted(Box::new(message::read(reader)?))),
         kind::QUEUE_CREATED => {
             let (queue, at) = (r.queue()?, r.wall()?);
             let name = settings::queue_name(r.counted_text()?, r)?;
@@ -299,16 +287,6 @@ pub(super) fn read(
                 at,
             }
         }
-        kind::QUEUE_DELETED => Effect::QueueDeleted { queue: r.queue()? },
-        kind::PURGED => Effect::Purged { queue: r.queue()? },
-        kind::PAUSED => Effect::Paused {
-            queue: r.queue()?,
-            paused: r.flag()?,
-        },
-        kind::SEQUENCES_RESERVED => Effect::SequencesReserved {
-            queue: r.queue()?,
-            below: r.sequence()?,
-        },
         kind::LEASED => Effect::Leased {
             queue: r.queue()?,
             sequence: r.sequence()?,
@@ -322,50 +300,16 @@ pub(super) fn read(
                     .map_err(|_| r.malformed("no holder name"))?
             },
         },
-        kind::HORIZON_RAISED => Effect::LeaseBoundRaised {
-            queue: r.queue()?,
-            until: r.machine()?,
-        },
-        kind::ACKED => Effect::Acked {
-            queue: r.queue()?,
-            sequence: r.sequence()?,
-        },
         kind::NACKED => return read_nacked(reader),
-        kind::EXTENDED => Effect::Extended {
-            queue: r.queue()?,
-            sequence: r.sequence()?,
-            deadline: r.machine()?,
-        },
-        kind::GIVEN_BACK => Effect::GivenBack {
-            queue: r.queue()?,
-            sequence: r.sequence()?,
-        },
         kind::MOVED => return read_moved(reader),
-        kind::DROPPED => Effect::Dropped {
-            queue: r.queue()?,
-            sequence: r.sequence()?,
-            reason: drop_reason(r)?,
-        },
-        kind::RESCHEDULED => Effect::Rescheduled {
-            queue: r.queue()?,
-            sequence: r.sequence()?,
-            due: r.wall()?,
-        },
-        kind::KEY_PARKED => Effect::KeyParked {
-            queue: r.queue()?,
-            key: message::key(r.counted_text()?, r)?,
-        },
-        kind::KEY_RESUMED => Effect::KeyResumed {
-            queue: r.queue()?,
-            key: message::key(r.counted_text()?, r)?,
-        },
-        _ => return Err(r.newer("kind", number)),
+        _ => read_head(number, r)?,
     };
     reader.no_fields()?;
     Ok(effect)
 }
 
-/// The holder that was read last: leases come in runs of one, who is made once for all of them.
+/// The holder of the last lease that was read: leases come in runs of one holder, whose name is
+/// then allocated once.
 #[derive(Debug, Default)]
 pub(super) struct LastHolder(Option<HolderName>);
 

@@ -1,6 +1,6 @@
 //! A stored message as bytes.
 //!
-//! To change it, read "Changing it" in the module above. Fields, with the numbers taken for ever:
+//! Before you change it, read "Changing it" in the module above. Fields, whose numbers are never reused:
 
 use std::num::NonZeroU64;
 
@@ -15,10 +15,10 @@ use super::{
 };
 use crate::{
     StoredMessage,
-    effect::{Arrival, KeyText},
+    effect::{Arrival, ArrivalNumbers, KeyText},
 };
 
-/// Bytes to the end. Absent: an empty body.
+/// All bytes to the end. Absent: an empty body.
 const BODY: u8 = 1;
 /// For each header: name, kind, value, each with its length. Absent: none.
 const HEADERS: u8 = 2;
@@ -29,11 +29,11 @@ const DUE: u8 = 7;
 const TIME_TO_LIVE: u8 = 8;
 const CONTENT_TYPE: u8 = 10;
 const TRACE_CONTEXT: u8 = 11;
-/// One byte: the level's number. Absent: the queue's level.
+/// One byte: the number of the level. Absent: the queue's level.
 const LEVEL: u8 = 12;
-/// The number among its key's messages. Absent: none.
+/// The number among its key's messages. Absent: it has none.
 const KEY_SEQUENCE: u8 = 16;
-// Taken for what no version writes yet, see docs/internals/format.md:
+// Reserved for fields that no version writes yet, see docs/internals/format.md:
 //  6  producer mark (lane, number, producer)
 //  9  priority
 // 13  group (beside a key)
@@ -54,7 +54,7 @@ pub(super) fn write(stored: &StoredMessage, writer: &mut Writer<'_>) {
         body,
         headers,
         key,
-        // A send puts it into the key.
+        // A send copies the group into the key.
         group: _,
         unique_id,
         due,
@@ -150,7 +150,7 @@ pub(super) fn read(reader: Reader<'_>) -> Result<StoredMessage, DecodeError> {
     })
 }
 
-/// What folding needs of a stored message. Refuses what [`read`] refuses, and copies nothing.
+/// The parts of a stored message that folding needs. Refuses what [`read`] refuses, and copies nothing.
 pub(super) fn read_arrival(reader: Reader<'_>) -> Result<Arrival<'_>, DecodeError> {
     let mut size = 0;
     let (mut key, mut unique_id, mut unique_until) = (None, None, None);
@@ -181,21 +181,23 @@ pub(super) fn read_arrival(reader: Reader<'_>) -> Result<Arrival<'_>, DecodeErro
         Ok(())
     })?;
     Ok(Arrival {
-        queue: head.queue,
-        sequence: head.sequence,
-        id: head.id,
-        accepted: head.accepted,
+        numbers: ArrivalNumbers {
+            queue: head.queue,
+            sequence: head.sequence,
+            id: head.id,
+            accepted: head.accepted,
+            size: u32::try_from(size).unwrap_or(u32::MAX),
+            level,
+            due,
+            time_to_live,
+            key_sequence,
+        },
         key: key.map(KeyText::from),
-        size: u32::try_from(size).unwrap_or(u32::MAX),
-        level,
-        due,
-        time_to_live,
         unique: unique_id.zip(unique_until),
-        key_sequence,
     })
 }
 
-/// What each stored message begins with.
+/// The fixed beginning of a stored message.
 struct Head {
     queue: QueueId,
     sequence: Sequence,
@@ -203,7 +205,7 @@ struct Head {
     accepted: WallTime,
 }
 
-/// A field that is there, or one of several headers, with nothing copied.
+/// A field, or one of several headers. Borrows its value.
 enum Field<'a> {
     Body(Stretch<'a>),
     Header {
@@ -222,8 +224,8 @@ enum Field<'a> {
     KeySequence(NonZeroU64),
 }
 
-/// Reads a stored message and gives its fields to `take`, each with the reader behind it, so that an
-/// error says where.
+/// Reads a stored message and passes its fields to `take`, each with the reader behind it, so that
+/// an error has a position.
 #[inline(always)]
 fn read_fields<'a>(
     mut reader: Reader<'a>,

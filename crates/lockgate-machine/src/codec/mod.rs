@@ -1,21 +1,21 @@
-//! Effects as bytes: what a log record of a shard holds. The layout is specified byte by byte in
-//! `docs/internals/format.md`, section "Record payload: effects".
+//! Effects as bytes: the content of a shard's log records. `docs/internals/format.md`, section
+//! "Record payload: effects", specifies the layout byte by byte.
 //!
 //! # Changing it
 //! Files written by any released version must stay readable, and an older version must either read
 //! a newer record rightly or refuse it clearly.
 //!
 //! - *A new optional part of an effect, a message or the settings:* give it the next free field
-//!   number beside its struct, never one that was used before. If an older version that ignores it
+//!   number next to its struct, never one that was used before. If an older version that ignores it
 //!   would do something wrong, set [`wire::CRITICAL`] in the number; otherwise older versions skip
-//!   it. Absent must mean what was the case before the field existed.
-//! - *A new effect, or another head of an effect:* a new kind in [`effect::kind`]. Older versions
-//!   refuse kinds they do not know.
+//!   it. Absence must mean the behaviour from before the field existed.
+//! - *A new effect, or a different head of an effect:* a new kind in [`effect::kind`]. Older
+//!   versions refuse unknown kinds.
 //! - *A new variant of an enum:* a new number; older versions refuse it.
-//! - *A part that is no longer written:* keep reading it, and keep its number taken.
+//! - *A part that is no longer written:* keep reading it, and keep its number reserved.
 //!
-//! Then: extend `docs/internals/format.md`, the golden bytes and the strategies in `tests.rs` (they do not
-//! compile, or fail, until that is done).
+//! Then extend `docs/internals/format.md`, the golden bytes and the strategies in `tests.rs`: they
+//! do not compile, or fail, until that is done.
 
 pub(crate) mod batch;
 mod effect;
@@ -34,9 +34,9 @@ use self::{
 };
 use crate::{Effect, Effects, StoredMessage};
 
-/// Appends the record payload of one command's effects to `out`.
+/// Appends the record payload with one command's effects to `out`.
 ///
-/// An effect's place in the slice is the `part` under which [`read_message`] finds its message.
+/// An effect's index in the slice is the `part` with which [`read_message`] finds its message.
 pub fn encode_record(effects: &[Effect], out: &mut Vec<u8>) {
     let mut writer = Writer::into(out);
     for effect in effects {
@@ -46,11 +46,10 @@ pub fn encode_record(effects: &[Effect], out: &mut Vec<u8>) {
 
 /// The effects of a record payload. Bodies and header values are slices of `record`, not copies.
 ///
-/// Total: any bytes give effects or an error, without a panic, with memory in proportion to the
-/// record's length.
+/// Any bytes give effects or an error, never a panic, with memory in proportion to the record's length.
 ///
 /// # Errors
-/// If the bytes are no effects, or were written by a newer version.
+/// If the bytes are no effects, or a newer version wrote them.
 pub fn decode_record(record: &Bytes) -> Result<Effects, DecodeError> {
     let mut reader = Reader::new(record);
     let mut effects = Effects::new();
@@ -61,12 +60,12 @@ pub fn decode_record(record: &Bytes) -> Result<Effects, DecodeError> {
     Ok(effects)
 }
 
-/// The message that effect number `part` of the record carries, without decoding the others. The
-/// body and the header values are slices of `record`, not copies.
+/// The message in effect number `part` of the record, without decoding the others. The body and the
+/// header values are slices of `record`, not copies.
 ///
 /// # Errors
-/// If there is no such effect, it carries no message, the bytes up to its end are no effects, or it
-/// was written by a newer version.
+/// If the record has no such effect, the effect contains no message, the bytes up to its end are no
+/// effects, or a newer version wrote it.
 pub fn read_message(record: &Bytes, part: u16) -> Result<StoredMessage, DecodeError> {
     let mut reader = Reader::new(record);
     for _ in 0..part {
@@ -76,7 +75,7 @@ pub fn read_message(record: &Bytes, part: u16) -> Result<StoredMessage, DecodeEr
     }
     match reader.next_effect()? {
         None => Err(DecodeError::NoSuchPart { part }),
-        Some((effect::kind::ACCEPTED | effect::kind::RELOCATED, body)) => message::read(body),
+        Some((effect::kind::ACCEPTED | effect::kind::COMPACTED, body)) => message::read(body),
         Some(_) => Err(DecodeError::NoMessage { part }),
     }
 }
@@ -85,13 +84,13 @@ pub fn read_message(record: &Bytes, part: u16) -> Result<StoredMessage, DecodeEr
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// The record has something that this version does not know and must not ignore.
+    /// The record contains something that this version does not know and must not ignore.
     #[error(
         "effect {effect} of the record has {what} {number}, which this version does not know: \
          it was written by a newer one"
     )]
     NewerFormat {
-        /// Which effect of the record, from 0.
+        /// The index of the effect in the record.
         effect: usize,
         /// What is unknown.
         what: &'static str,
@@ -100,23 +99,17 @@ pub enum DecodeError {
     /// The bytes do not follow the format, although the record's checksum verified.
     #[error("effect {effect} of the record is malformed at byte {at}: {what}")]
     Malformed {
-        /// Which effect of the record, from 0.
+        /// The index of the effect in the record.
         effect: usize,
-        /// Where in the payload.
+        /// The offset in the payload.
         at: usize,
-        /// What does not fit.
+        /// What is wrong.
         what: &'static str,
     },
     /// The record has fewer effects.
     #[error("the record has no effect {part}")]
-    NoSuchPart {
-        /// The effect asked for.
-        part: u16,
-    },
+    NoSuchPart { part: u16 },
     /// The effect carries no message.
     #[error("effect {part} of the record carries no message")]
-    NoMessage {
-        /// The effect asked for.
-        part: u16,
-    },
+    NoMessage { part: u16 },
 }

@@ -1,8 +1,8 @@
 //! A queue's settings, annotations and tags as bytes.
 //!
-//! Every setting is written under the number of its row, also one that has its default: a later version may
-//! have other defaults, and an existing queue must not change with them. One without a value is not written.
-//! To add one, read "Changing it" in the module above.
+//! Every setting is written under the number of its row, even if it has its default: a later
+//! version may have other defaults, which must not change an existing queue. A setting without a
+//! value is not written. Before you add one, read "Changing it" in the module above.
 
 use std::collections::BTreeMap;
 
@@ -19,13 +19,14 @@ use crate::{
 
 /// Whether the queue is keyed: 0 or 1.
 const KEYED: u8 = 1;
-/// When the scope of unique ids last changed: machine time, milliseconds. Absent: never. A version that does
-/// not know it would take a duplicate for a new message. The last number there is: no setting comes behind it.
+/// When the scope of unique ids last changed: machine time, milliseconds. Absent: never. A version
+/// that does not know this field would take a duplicate for a new message. It has the last number,
+/// so every setting comes before it.
 const DEDUP_SCOPE_FROM: u8 = 127 | CRITICAL;
 
 pub(super) fn write(settings: &QueueSettings, writer: &mut Writer<'_>) {
     writer.tagged_bytes(KEYED, &[u8::from(settings.keyed)]);
-    // Fields stand in order of their numbers, rows in the order in which people read them.
+    // Fields are in order of their numbers, rows in the order for readers.
     let mut rows: Vec<_> = SETTINGS.iter().collect();
     rows.sort_unstable_by_key(|setting| setting.number);
     for setting in rows {
@@ -34,7 +35,7 @@ pub(super) fn write(settings: &QueueSettings, writer: &mut Writer<'_>) {
             (Value::None, _) => {}
             (Value::Flag(flag), _) => writer.tagged_bytes(number, &[u8::from(flag)]),
             (Value::Word(word), Kind::Word(words)) => {
-                // Words are few: see the tables of words.
+                // A linear search: there are few words.
                 let at = words.iter().position(|other| *other == word).unwrap_or(0);
                 writer.tagged_number(number, at as u64 + 1);
             }
@@ -87,7 +88,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<Box<QueueSettings>, Decode
     Ok(settings)
 }
 
-/// For each entry: name and value, each with its length, in rising order of the names.
+/// For each entry in order of names: the name and the value, each with its length.
 pub(super) fn write_map(map: &BTreeMap<String, String>, writer: &mut Writer<'_>) {
     for (name, value) in map {
         writer.bytes(name.as_bytes());

@@ -14,8 +14,8 @@ use crate::{
     DeadLetterReason, DropReason, KeyPolicy, QueueSettings, SETTINGS, SettingKind, SettingValue,
 };
 
-/// The number of kinds of effects. A new effect makes the match in `place` incomplete; giving it the
-/// next place and raising this makes every test below ask for its strategy and its golden bytes.
+/// The number of kinds of effects. A new effect makes the match in `place` incomplete. Giving the effect the
+/// next place and raising this number makes every test below need its strategy and its golden bytes.
 const KINDS: usize = 22;
 
 fn place(effect: &Effect) -> usize {
@@ -204,7 +204,8 @@ fn full_message() -> StoredMessage {
     }
 }
 
-/// The format, byte for byte. Once version 1 is fixed these lines only grow: files will have them.
+/// The format, byte for byte. Once version 1 is fixed, lines may only be added, because files
+/// contain these bytes.
 const GOLDEN: [&str; KINDS] = [
     "014d8104028877665544332211b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0feffffffffffffff5e5e5e5e5e5e5e\
      5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e80d095ffbc31c096b102",
@@ -253,7 +254,7 @@ fn every_kind_of_effect_has_its_golden_bytes() {
     }
 }
 
-/// What has no window of its own is as it was before there were any.
+/// Settings without their own window have the bytes from before there were windows.
 #[test]
 fn sync_windows_have_their_golden_bytes() {
     let changed = |sync_window, sync_records| Effect::QueueChanged {
@@ -276,8 +277,8 @@ fn sync_windows_have_their_golden_bytes() {
     assert_eq!(read[..], [changed(Some(50), Some(1_000))]);
 }
 
-/// The one with no field is as it was before there was one.
-/// What has none is as it was before there were any.
+/// A message without the field has the bytes from before the field existed. A queue without the
+/// setting has the bytes from before the setting existed.
 #[test]
 fn key_sequences_have_their_golden_bytes() {
     let accepted = |key_sequence| {
@@ -292,7 +293,7 @@ fn key_sequences_have_their_golden_bytes() {
         encode(&[accepted(None)]),
         encode(std::slice::from_ref(&with)),
     );
-    // Behind the level. The effect's length counts four bytes more.
+    // Behind the level. The effect's length is four bytes more.
     assert_eq!(hex(&bytes[3..]), hex(&plain[3..]) + "1002ac02");
     assert_eq!(decode_record(&bytes).unwrap()[..], [with]);
     let none = [&bytes[..bytes.len() - 4], &[16, 2, 0x80, 0]].concat();
@@ -333,7 +334,7 @@ fn moves_by_an_operator_have_their_golden_bytes() {
     }
 }
 
-/// People who read a dump look names up there.
+/// Readers of a dump look up these names there.
 #[test]
 fn every_kind_of_effect_stands_in_the_format_under_its_name() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/internals/format.md");
@@ -389,7 +390,7 @@ fn hot_effects_are_small() {
     assert!(size(8) - payload <= 40, "accepted: {}", size(8) - payload);
 }
 
-/// Replaces the record's only effect by itself with a field appended.
+/// The record with a field appended to its only effect.
 fn with_field(effect: &Effect, field: &[u8]) -> Bytes {
     let bytes = encode(std::slice::from_ref(effect));
     let mut reader = Reader::new(&bytes);
@@ -529,8 +530,8 @@ proptest! {
     }
 }
 
-/// Whatever can be decoded is one of the forms the encoder writes, unless it has fields that this
-/// version skips or parts it would leave out.
+/// Everything that can be decoded is a form that the encoder writes, unless it has fields that this
+/// version skips or parts that it would leave out.
 fn total(bytes: Vec<u8>) -> Result<(), TestCaseError> {
     let record = Bytes::from(bytes);
     for part in 0..3 {
@@ -546,7 +547,7 @@ fn total(bytes: Vec<u8>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Effects of a few queues, messages and keys, so that they meet; all other numbers are arbitrary.
+/// Effects on a few queues, messages and keys, so that they interact; all other numbers are arbitrary.
 fn meeting_effects() -> impl Strategy<Value = Vec<Effect>> {
     let effect = (0..KINDS).prop_flat_map(effect_at).prop_map(|mut effect| {
         bring_together(&mut effect);
@@ -621,8 +622,8 @@ fn bring_together(effect: &mut Effect) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
-    /// A record that can be decoded can be folded, in whatever order records come and whatever they
-    /// say: a log put together from the remains of two must not stop a start.
+    /// Any records that can be decoded can be folded in any order: a log that was put together from
+    /// the remains of two must not stop a start.
     #[test]
     fn whatever_can_be_decoded_can_be_folded(effects in meeting_effects(), now in now()) {
         let mut machine = crate::Machine::new(crate::MachineLimits::default());

@@ -1,4 +1,4 @@
-//! The few shapes all of the format is made of.
+//! The basic encodings of the format.
 
 use std::ops::Range;
 
@@ -10,23 +10,23 @@ use super::DecodeError;
 /// Set in a field's number if a version that does not know the field must refuse the record.
 pub(crate) const CRITICAL: u8 = 0x80;
 
-/// Appends to a buffer, or only counts: lengths stand in front of what they measure, and are known
-/// by writing it twice.
+/// Appends to a buffer, or only counts: a length comes before its value, so a value is written
+/// twice, first to count it.
 pub(super) struct Writer<'a> {
     out: Option<&'a mut Vec<u8>>,
     len: usize,
 }
 
-/// Reads a stretch of a record: all of it, an effect, or a field.
+/// Reads a part of a record: all of it, an effect, or a field.
 pub(super) struct Reader<'a> {
     record: &'a Bytes,
     at: usize,
     end: usize,
-    /// Which effect it is in; the number of the next one for the reader of a whole record.
+    /// The index of its effect; for the reader of a whole record, of the next effect.
     effect: usize,
 }
 
-/// Bytes that stand in a record.
+/// Bytes within a record.
 pub(super) struct Stretch<'a> {
     record: &'a Bytes,
     range: Range<usize>,
@@ -37,7 +37,7 @@ impl Stretch<'_> {
         self.range.len()
     }
 
-    /// As a slice of the record, without a copy.
+    /// The bytes as a slice of the record, without a copy.
     pub(super) fn to_bytes(&self) -> Bytes {
         self.record.slice(self.range.clone())
     }
@@ -76,7 +76,7 @@ impl<'a> Writer<'a> {
         self.raw(&bytes[..=len]);
     }
 
-    /// A length and so many bytes.
+    /// Writes a length and the bytes.
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
         self.raw(bytes);
@@ -91,7 +91,7 @@ impl<'a> Writer<'a> {
         self.number(now.machine.0);
     }
 
-    /// A field or an effect: its number, the length of the value, the value.
+    /// Writes a field or an effect: its number, the length of the value, the value.
     pub(super) fn tagged(&mut self, tag: u8, value: impl Fn(&mut Writer<'_>)) {
         let mut counter = Writer { out: None, len: 0 };
         value(&mut counter);
@@ -123,7 +123,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next effect of a record: its kind and its body.
+    /// Reads the next effect of a record: its kind and its body.
     pub(super) fn next_effect(&mut self) -> Result<Option<(u8, Reader<'a>)>, DecodeError> {
         if self.at == self.end {
             return Ok(None);
@@ -133,8 +133,8 @@ impl<'a> Reader<'a> {
         Ok(Some(tagged))
     }
 
-    /// Reads fields up to the end. `known` takes the value of a field whose number it knows and
-    /// returns whether it did.
+    /// Reads fields up to the end. `known` takes the value of a field if it knows the field's
+    /// number, and returns whether it did.
     pub(super) fn fields(
         &mut self,
         mut known: impl FnMut(u8, &mut Reader<'a>) -> Result<bool, DecodeError>,
@@ -157,7 +157,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Reads fields up to the end, where this version knows none.
+    /// Reads fields up to the end, of which this version knows none.
     pub(super) fn no_fields(&mut self) -> Result<(), DecodeError> {
         self.fields(|_, _| Ok(false))
     }
@@ -166,7 +166,7 @@ impl<'a> Reader<'a> {
         self.at == self.end
     }
 
-    /// All that is left.
+    /// All remaining bytes.
     pub(super) fn rest(&mut self) -> Stretch<'a> {
         let start = self.at;
         self.at = self.end;
@@ -176,12 +176,12 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// All that is left, as text.
+    /// All remaining bytes, as text.
     pub(super) fn rest_text(&mut self) -> Result<&'a str, DecodeError> {
         self.text(self.end - self.at)
     }
 
-    /// A length and so many bytes.
+    /// Reads a length and so many bytes.
     pub(super) fn bytes(&mut self) -> Result<Stretch<'a>, DecodeError> {
         let len = self.length()?;
         let start = self.at;
@@ -192,7 +192,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A length and so many bytes of text.
+    /// Reads a length and so many bytes of text.
     pub(super) fn counted_text(&mut self) -> Result<&'a str, DecodeError> {
         let len = self.length()?;
         self.text(len)
@@ -228,7 +228,7 @@ impl<'a> Reader<'a> {
             }
             number |= bits << shift;
             if byte & 0x80 == 0 {
-                // One value, one form: equal effects are equal bytes.
+                // Each value has one form, so that equal effects have equal bytes.
                 if byte == 0 && shift > 0 {
                     return Err(self.malformed("a number is longer than it need be"));
                 }
@@ -238,7 +238,7 @@ impl<'a> Reader<'a> {
         Err(self.malformed("a number is larger than 64 bits"))
     }
 
-    /// A number that fits into a smaller type.
+    /// Reads a number that must fit into a smaller type.
     pub(super) fn small<T: TryFrom<u64>>(&mut self) -> Result<T, DecodeError> {
         let number = self.number()?;
         T::try_from(number).map_err(|_| self.malformed("a number is too large for its field"))

@@ -1,16 +1,16 @@
-//! The memory of unique ids in an image.
+//! Remembered unique ids in an image.
 
 use lockgate_core::{MachineTime, Position, Sequence};
 
 use super::{DedupWindow, Remembered, Run, SUPERSEDED, hash_halves};
 use crate::{
-    columns::{Columns, ImageError, Input, Row, damaged},
+    columns::{Columns, ImageError, Input, Row, column, damaged},
     slab::{Link, Slab},
     table::{HashSeed, Table},
 };
 
 impl DedupWindow {
-    /// The same ids, to be read while this window goes on. Without the table over them.
+    /// A copy of the same ids that shares their pages, to be read while this window changes. It has no table.
     pub(crate) fn share(&mut self) -> Self {
         Self {
             seed: self.seed,
@@ -22,7 +22,7 @@ impl DedupWindow {
         }
     }
 
-    /// Appends what stands beside the ids' pages.
+    /// Appends everything besides the ids' pages.
     pub(crate) fn encode_outline(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.runs_begun.to_le_bytes());
         let newest = self.newest.map_or(u64::MAX, |(_, number)| number);
@@ -38,7 +38,7 @@ impl DedupWindow {
         self.ids.encode_outline(out);
     }
 
-    /// A window of which the ids are still to come.
+    /// A window whose ids are still to be added.
     pub(crate) fn decode_outline(input: &mut Input<'_>) -> Result<Self, ImageError> {
         let mut window = Self {
             runs_begun: input.u64()?,
@@ -62,7 +62,7 @@ impl DedupWindow {
         Ok(window)
     }
 
-    /// How many ids take memory: those that are remembered, and those that were superseded.
+    /// How many ids take memory: remembered ones and superseded ones.
     pub(crate) fn held(&self) -> usize {
         self.ids.len()
     }
@@ -72,8 +72,8 @@ impl DedupWindow {
         &mut self.ids
     }
 
-    /// Builds the table over the ids, under the shard's seed, and checks that the runs can be
-    /// walked: every id is the first of a run or follows one other.
+    /// Builds the table of the ids with the shard's seed, and checks that the runs can be walked:
+    /// every id is the first of a run or follows exactly one other.
     pub(crate) fn rebuild(&mut self, seed: HashSeed) -> Result<(), ImageError> {
         self.ids.check_complete()?;
         self.seed = seed;
@@ -117,21 +117,9 @@ impl Row for Remembered {
                 |id, bits| id.digest[half] = bits,
             )?;
         }
-        columns.number(
-            u64::MAX,
-            |id| id.sequence.0,
-            |id, number| id.sequence = Sequence(number),
-        )?;
-        columns.number(
-            u64::MAX,
-            |id| id.position.0,
-            |id, position| id.position = Position(position),
-        )?;
-        columns.number(
-            u64::MAX,
-            |id| id.expires.0,
-            |id, expires| id.expires = MachineTime(expires),
-        )?;
+        column!(columns, wrapped sequence, Sequence)?;
+        column!(columns, wrapped position, Position)?;
+        column!(columns, wrapped expires, MachineTime)?;
         columns.neighbour(
             |id| id.next.to_bits(),
             |id, bits| id.next = Link::from_bits(bits),

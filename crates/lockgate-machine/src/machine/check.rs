@@ -1,8 +1,8 @@
-//! Whether a machine's insides fit together.
+//! Checks that a machine is consistent.
 //!
-//! A machine follows indexes without asking whether they name anything. What folding makes fits, and an image that
-//! a machine wrote fits too, so a start trusts it once its checksums agree. `lockgate check`, a restore and the tests
-//! look here. Nothing in here panics or runs for ever, whatever the machine holds.
+//! A machine follows indexes without checking them. Folding keeps them consistent, and so is an image that a
+//! machine wrote, so a start trusts an image once its checksums agree. `lockgate check`, a restore and the
+//! tests run this check. It never panics and always ends, whatever the machine holds.
 
 use std::collections::BTreeSet;
 
@@ -20,10 +20,10 @@ use crate::{
     wheel::Wheel,
 };
 
-/// How many problems are told.
+/// The most problems that are reported.
 const PROBLEMS_MAX: usize = 100;
 
-/// What was found; the first ones of it.
+/// The first problems found.
 #[derive(Default)]
 struct Problems(Vec<String>);
 
@@ -41,17 +41,17 @@ impl Problems {
     }
 }
 
-/// How many messages a key has.
+/// What was counted for a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct OfKey {
     messages: u32,
     delayed: u32,
     leased: u32,
-    /// In its list of ordered or returned messages.
+    /// Messages in its lists of ordered or returned messages.
     in_order: u32,
 }
 
-/// What a content's keys have together.
+/// Sums over the keys of a content.
 #[derive(Clone, Copy, Default)]
 struct OfContent {
     messages: u64,
@@ -60,26 +60,26 @@ struct OfContent {
     ready_keys: u64,
 }
 
-/// Which list of its key a message stands in.
+/// The list of its key that a message belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum InKey {
     Order,
     Returned,
     Delayed,
-    /// Leased or backing off in an unkeyed queue.
+    /// None: leased or backing off in an unkeyed queue.
     None,
 }
 
 impl Machine {
-    /// What does not fit together, at most 100 sentences. None: the machine is sound.
+    /// The inconsistencies, as at most 100 sentences. None: the machine is sound.
     ///
-    /// Reads everything: seconds for ten million messages. Never panics, also for a machine that was loaded from an
-    /// image somebody forged.
+    /// Reads everything, which takes seconds for ten million messages. Never panics, even for a
+    /// machine that was loaded from a forged image.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Problems::default();
         self.check_references(&mut problems);
-        // What is followed from here on is there.
+        // The later checks follow only indexes that were checked here.
         if problems.0.is_empty() {
             let of_keys = self.check_counts(&mut problems);
             self.check_lists(&of_keys, &mut problems);
@@ -87,7 +87,7 @@ impl Machine {
         problems.0
     }
 
-    /// Every index names something, and what names each other agrees.
+    /// Checks that every index exists, and that mutual references agree.
     fn check_references(&self, problems: &mut Problems) {
         for (index, key) in self.keys.iter() {
             let of_queue = self.contents.get(key.content).is_some();
@@ -231,7 +231,7 @@ impl Machine {
         }
     }
 
-    /// Whoever names a timer has it, and nobody else has one.
+    /// Checks that every timer belongs to exactly one owner, which refers to it.
     fn check_timers(&self, problems: &mut Problems) {
         let (mut wall, mut machine) = (0, 0);
         let mut named = |is_wall: bool, handle: u32, what: Timer| {
@@ -244,7 +244,7 @@ impl Machine {
                 (&self.machine, &mut machine)
             };
             *count += 1;
-            // What it is for says who names it, so no two can name one.
+            // The payload names the owner, so two owners cannot have the same timer.
             problems.expect(wheel.payload(handle) == Some(what.to_bits()), || {
                 format!("timer {handle} is not for {what:?}")
             });
@@ -274,7 +274,7 @@ impl Machine {
         problems.expect_equal("timers by machine time", machine, self.machine.len());
     }
 
-    /// Everything that is counted is as many as there are. Returns what keys have, by their index.
+    /// Checks all counts. Returns the counts of keys, by their index.
     fn check_counts(&self, problems: &mut Problems) -> Vec<OfKey> {
         let messages = |counts: &QueueCounts| counts.ready + counts.in_flight + counts.delayed;
         let mut of_keys = vec![OfKey::default(); self.keys.slots()];
@@ -378,11 +378,11 @@ impl Machine {
         of_keys
     }
 
-    /// Each message and key stands once in each list it belongs to, and in no other.
+    /// Checks that each message and key is once in each list it belongs to, and in no other.
     fn check_lists(&self, of_keys: &[OfKey], problems: &mut Problems) {
         let (order, age) = (|m: &Message| m.order, |m: &Message| m.age);
         for (index, key) in self.keys.iter() {
-            // Freeing what was purged leaves its keys' lists as they are.
+            // Freeing a purged content leaves its keys' lists as they are.
             if self.contents[key.content].dead {
                 continue;
             }
@@ -448,7 +448,7 @@ impl Machine {
         }
     }
 
-    /// What lives in the log, by range, counted anew.
+    /// Counts the live bytes by range again.
     pub(super) fn count_live(&self) -> LiveRanges {
         let mut live = LiveRanges::new(self.limits.range_bits);
         for (_, message) in self.messages.iter() {
@@ -474,7 +474,7 @@ impl Machine {
         }
     }
 
-    /// Whether a receive may have something of it.
+    /// Whether a receive may have a message of the key.
     fn ready_now(&self, key: &KeyState) -> bool {
         let leasable = |index: u32| self.messages.get(index).is_some_and(Message::is_leasable);
         let locked = key.strict && key.leased > 0;
@@ -484,7 +484,7 @@ impl Machine {
 
 #[cfg(test)]
 impl Machine {
-    /// Messages, keys and contents but those of live queues, in use.
+    /// Messages, keys and contents in use, without the contents of live queues.
     pub(crate) fn memory_in_use(&self) -> (usize, usize, usize) {
         (
             self.messages.len() + self.lease_states.len(),
@@ -502,9 +502,9 @@ impl Machine {
     }
 }
 
-/// How many elements the list has, all of which belong in it; or the first index that does not fit.
+/// The number of elements in the list, all of which must belong in it; or the first index that does not fit.
 ///
-/// Each element must name the one before it, and the first one none. So no element comes twice.
+/// Each element must name the one before it, and the first one none. So no element occurs twice.
 fn walk<T: Clone, const PAGE: u32>(
     list: List,
     slab: &Slab<T, PAGE>,

@@ -1,4 +1,4 @@
-//! Where in the log messages have their bytes, and moving these forward.
+//! Finds the places of messages' bytes in the log, and folds compaction.
 
 use lockgate_core::{Level, Location, MessageId, Position, QueueId, Sequence};
 
@@ -10,8 +10,8 @@ use crate::{
 };
 
 impl Machine {
-    /// The ranges of the log in which messages have their bytes, each by its first position, in
-    /// order of these. A range that is not named holds nothing that is needed.
+    /// The ranges of the log with live messages, with the first position of each, in order. A range
+    /// that is not listed holds nothing that is needed.
     ///
     /// Messages that were purged, or whose queue was deleted, count until
     /// [`housekeep`](Self::housekeep) has freed them.
@@ -19,15 +19,15 @@ impl Machine {
         self.live.iter()
     }
 
-    /// What lives in the range of that position.
+    /// The live contents of the range of that position.
     #[must_use]
     pub fn live_in(&self, position: Position) -> LiveRange {
         self.live.get(position)
     }
 
-    /// All messages that have their bytes in a range that `is_in` names by its first position. Those that
-    /// were purged, or whose queue was deleted, are none, whether [`housekeep`](Self::housekeep) has freed
-    /// them or not. Walks everything: not for a loop.
+    /// All messages in the ranges whose first position satisfies `is_in`. Messages that were
+    /// purged, or whose queue was deleted, are left out, whether [`housekeep`](Self::housekeep) has
+    /// freed them or not. Walks all messages: not for a loop.
     pub fn messages_in(
         &self,
         is_in: impl Fn(Position) -> bool,
@@ -47,7 +47,7 @@ impl Machine {
         })
     }
 
-    /// Where the bytes of the queue's message of that number are. `None`: it is gone.
+    /// Where the bytes of a message of the queue are. `None`: the message is gone.
     #[must_use]
     pub fn location(&self, queue: QueueId, sequence: Sequence) -> Option<Location> {
         let queue = self.queue_index(queue)?;
@@ -55,9 +55,9 @@ impl Machine {
         Some(self.messages[index].location())
     }
 
-    /// Whether the message with that id, wherever it was moved, has its bytes at `at`: whether a
-    /// [`Compact`](crate::EngineCommand::Compact) from there would do anything. Not if another message, say of
-    /// another log, has the id's queue and number.
+    /// Whether the message with that id, in whichever queue it is now, has its bytes at `at`, so
+    /// that a [`Compact`](crate::EngineCommand::Compact) from there has an effect. False if a
+    /// different message, for example from another log, has the queue and number of the id.
     #[must_use]
     pub fn lives_at(&self, id: MessageId, at: Location) -> bool {
         self.message_with_id(id)
@@ -84,7 +84,7 @@ impl Machine {
         Ok(Reply::Done)
     }
 
-    /// Queue and number of the message with that id, which may be gone.
+    /// The present queue and number of the message with that id. It may be gone.
     pub(super) fn present_place(&self, id: MessageId) -> (QueueId, Sequence) {
         let moved = self.by_moved_id.find(hash_id(id), |origin| {
             self.origins
@@ -99,8 +99,8 @@ impl Machine {
         (content.queue_id, message.sequence())
     }
 
-    /// The message's bytes stand in the record being folded. `stored` names it by the queue and
-    /// number it has now; its id says where it was accepted.
+    /// The message's bytes are in the record being folded. `stored` names it by its present queue
+    /// and number; its id says which queue accepted it.
     pub(super) fn fold_compacted(&mut self, stored: &StoredMessage, part: u16) -> Option<()> {
         let queue = self.queue_index(stored.queue)?;
         let index = self.message_of(queue, stored.sequence)?;
@@ -114,14 +114,14 @@ impl Machine {
         Some(())
     }
 
-    /// The message is gone, its key not yet.
+    /// Notes that the message is gone, while its key is not yet.
     pub(super) fn count_dead(&mut self, message: &Message) {
         let bytes = live_bytes(message.size, self.keys[message.key].name.as_ref());
         self.live.remove(message.location().position, bytes);
     }
 }
 
-/// By what a moved message's origin is found. Ids are not chosen by users, see [`hash_pair`].
+/// The hash by which a moved message's origin is found. Users do not choose ids, see [`hash_pair`].
 pub(super) fn hash_id(id: MessageId) -> u64 {
     hash_pair(id.queue().0, id.sequence().0)
 }

@@ -1,4 +1,4 @@
-//! What a command has decided so far, for its later parts to see.
+//! What a command has decided so far, for its later parts.
 
 use std::{collections::BTreeMap, num::NonZeroU64};
 
@@ -7,12 +7,12 @@ use smallvec::SmallVec;
 
 use crate::{Effect, Effects, Sent, StaleReason};
 
-/// Effects of a command while it is being decided, with the few changes they will make that later
-/// effects of the same command depend on. Empty, it allocates nothing.
+/// The effects of a command while it is being decided, with the few changes they will make that
+/// later effects of the same command depend on. An empty draft allocates nothing.
 #[derive(Debug)]
 pub(super) struct Draft {
     pub(super) effects: Effects,
-    /// The highest level that any of the effects asks for.
+    /// The highest level that any of the effects needs.
     pub(super) level: Level,
     pub(super) rests_on: Option<Position>,
     /// Whether there may be several sends or settles.
@@ -22,9 +22,9 @@ pub(super) struct Draft {
     pub(super) unique_ids: BTreeMap<(u32, u128), Sent>,
     /// Numbers given to messages of keys in this command, by queue and digest.
     pub(super) key_sequences: BTreeMap<(u32, u128), NonZeroU64>,
-    /// Messages settled or given back in this command, and what a later settle of it is told.
+    /// Messages settled or given back in this command, and the answer to a later settle of them.
     pub(super) settled: BTreeMap<u32, StaleReason>,
-    /// For keys settled in this command, the message now in front.
+    /// For keys settled in this command, the message that is first now.
     pub(super) fronts: BTreeMap<u32, u32>,
 }
 
@@ -33,11 +33,11 @@ pub(super) struct Draft {
 pub(super) struct Delta {
     /// Sequence numbers taken.
     pub(super) sequences: u64,
-    /// Messages more, or fewer.
+    /// The change in the number of messages.
     pub(super) messages: i64,
-    /// Bytes more, or fewer.
+    /// The change in bytes.
     pub(super) bytes: i64,
-    /// The queue's sequence reserve was raised.
+    /// Whether the queue's sequence reserve was raised.
     pub(super) reserved: bool,
 }
 
@@ -64,12 +64,12 @@ impl Draft {
         self.level = self.level.max(level);
     }
 
-    /// The answer also waits for the record at `position`.
+    /// Makes the answer also wait for the record at `position`.
     pub(super) fn rest_on(&mut self, position: Option<Position>) {
         self.rests_on = self.rests_on.max(position);
     }
 
-    /// What this command changes in the queue so far.
+    /// The changes of this command to the queue so far.
     pub(super) fn delta(&self, queue: u32) -> Delta {
         self.deltas
             .iter()

@@ -1,11 +1,11 @@
-//! Freeing what was purged, in steps.
+//! Frees purged memory in steps.
 
 use lockgate_core::MachineTime;
 
 use super::{Machine, compact::hash_id, order};
 use crate::{dedup::DedupWindow, slab::NONE, table::hash_pair};
 
-/// How far [`Machine::housekeep`] has come.
+/// Whether [`Machine::housekeep`] has more to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Housekeeping {
     /// Nothing is left to be freed.
@@ -22,7 +22,7 @@ impl Housekeeping {
     }
 }
 
-/// What a purge left behind.
+/// A purged content.
 #[derive(Debug)]
 pub(super) struct PurgedContent {
     pub(super) content: u32,
@@ -30,10 +30,10 @@ pub(super) struct PurgedContent {
 }
 
 impl Machine {
-    /// Frees memory of purged and deleted content, about `budget` messages or unique ids of it, and
-    /// gives a little of what tables no longer need back.
+    /// Frees about `budget` messages or unique ids of purged and deleted content, and a little
+    /// memory that tables no longer need.
     ///
-    /// Changes nothing that can be seen, is not logged, and may be called at any time or never.
+    /// Changes nothing visible, is not logged, and may be called at any time or never.
     pub fn housekeep(&mut self, budget: usize) -> Housekeeping {
         let mut left = budget;
         while left > 0
@@ -63,7 +63,7 @@ impl Machine {
         }
     }
 
-    /// Frees one message, or one parked key, of a dead content. False: there is none left.
+    /// Frees one message, or one parked key, of a dead content. Returns false if there is none left.
     fn free_one(&mut self, content: u32) -> bool {
         let state = &mut self.contents[content];
         if state.by_age.first != NONE {

@@ -1,13 +1,12 @@
-//! How many messages of each key a queue has accepted.
+//! Counts the messages of each key that a queue has accepted.
 //!
-//! A message's *key sequence* is its number among those of its key: 1, 2, 3, with no gap. Whoever
-//! takes all messages of a key sees from it that one is missing. The count has to outlive the
-//! messages, and there is no end to the keys that may come, so the queue's owner says how many keys
-//! it is kept for; the one whose last message came longest ago is forgotten first, and begins at 1
-//! again.
+//! A message's *key sequence* is its number among those of its key: 1, 2, 3, with no gap. A consumer that
+//! receives all messages of a key sees from it when one is missing. The count must outlive the messages, and
+//! the number of keys is unlimited, so the queue's settings say how many keys are counted. Beyond that, the
+//! key whose last message is the oldest is forgotten first, and begins at 1 again.
 //!
-//! A key takes 32 bytes and its share of a [`Table`]: below 64 in all, however long it is. It is
-//! known by a digest, as a unique id is.
+//! A key takes 32 bytes and its share of a [`Table`]: less than 64 in all, however long it is. As
+//! with unique ids, a digest identifies it.
 
 use std::num::NonZeroU64;
 
@@ -15,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::list::{Links, List};
 use crate::{
-    columns::{Columns, ImageError, Input, Row, damaged},
+    columns::{Columns, ImageError, Input, Row, column, damaged},
     dedup::{first_half, hash_halves, split},
     slab::{NONE, Slab},
     table::{HashSeed, Table},
@@ -27,31 +26,31 @@ pub(super) struct KeySequences {
     seed: HashSeed,
     counts: Slab<Count>,
     by_key: Table,
-    /// In the order of their last messages.
+    /// The keys in the order of their last messages.
     order: List,
 }
 
-/// How many messages a key had.
+/// The count of one key.
 #[derive(Clone, Debug)]
 pub(super) struct Count {
     /// The key's digest, in halves, because a `u128` would be aligned to 16 bytes.
     key: [u64; 2],
     /// Its last message's number.
     last: NonZeroU64,
-    /// Neighbours in the order of their last messages.
+    /// Neighbours in the order of last messages.
     links: Links,
 }
 
 const _: () = assert!(size_of::<Option<Count>>() == 32);
 
-/// What stands for a key: the first 128 bits of its SHA-256. Nobody can make two keys with one digest
-/// in fewer than 2^64 tries.
+/// The digest that stands for a key: the first 128 bits of its SHA-256. Finding two keys with one
+/// digest takes about 2^64 attempts.
 pub(super) fn digest(key: &str) -> u128 {
     first_half(Sha256::new_with_prefix(key))
 }
 
 impl KeySequences {
-    /// No counts, to be found under the shard's seed.
+    /// No counts, for a table with the shard's seed.
     pub(super) fn new(seed: HashSeed) -> Self {
         Self {
             seed,
@@ -59,14 +58,14 @@ impl KeySequences {
         }
     }
 
-    /// The number of the key's last message; 0 if none is remembered.
+    /// The number of the key's last message; 0 if the key is not counted.
     pub(super) fn last(&self, key: u128) -> u64 {
         self.find(split(key))
             .map_or(0, |index| self.counts[index].last.get())
     }
 
-    /// The key's last message has this number. Of more than `max` keys it forgets two at most, so
-    /// that a lower limit takes nobody's time at once.
+    /// Sets the number of the key's last message. Forgets at most two of more than `max` keys, so
+    /// that a lower limit takes effect in small steps.
     pub(super) fn set(&mut self, key: u128, number: NonZeroU64, max: u32) {
         let key = split(key);
         let index = match self.find(key) {
@@ -139,9 +138,9 @@ impl KeySequences {
     }
 }
 
-/// In an image.
+/// Parts of an image.
 impl KeySequences {
-    /// The same counts, to be read while these go on. Without the table over them.
+    /// A copy of the same counts that shares their pages, to be read while these change. It has no table.
     pub(super) fn share(&mut self) -> Self {
         Self {
             seed: self.seed,
@@ -156,14 +155,14 @@ impl KeySequences {
         &mut self.counts
     }
 
-    /// Appends what stands beside the pages.
+    /// Appends everything besides the pages.
     pub(super) fn encode_outline(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.order.first.to_le_bytes());
         out.extend_from_slice(&self.order.last.to_le_bytes());
         self.counts.encode_outline(out);
     }
 
-    /// Counts of which the pages are still to come.
+    /// Counts whose pages are still to be added.
     pub(super) fn decode_outline(input: &mut Input<'_>) -> Result<Self, ImageError> {
         Ok(Self {
             order: List {
@@ -175,7 +174,7 @@ impl KeySequences {
         })
     }
 
-    /// Builds the table, under the shard's seed, and checks that the order can be walked.
+    /// Builds the table with the shard's seed, and checks that the order can be walked.
     pub(super) fn rebuild(&mut self, seed: HashSeed) -> Result<(), ImageError> {
         self.counts.check_complete()?;
         self.seed = seed;
@@ -188,7 +187,7 @@ impl KeySequences {
             (first || self.counts.get(before).is_some_and(is_before))
                 && (last || self.counts.get(after).is_some_and(is_after))
         };
-        // Every count has its neighbours, so the order is one list, and perhaps rings beside it.
+        // Every count's neighbours agree, so the counts form one list, and possibly closed rings besides it.
         let fits = self.counts.iter().all(fits)
             && (self.order.first == NONE) == self.counts.is_empty()
             && self.iter().take(self.counts.len() + 1).count() == self.counts.len();
@@ -230,14 +229,8 @@ impl Row for Count {
             |count| count.last.get() - 1,
             |count, before| count.last = NonZeroU64::MIN.saturating_add(before),
         )?;
-        columns.neighbour(
-            |count| count.links.before,
-            |count, other| count.links.before = other,
-        )?;
-        columns.neighbour(
-            |count| count.links.after,
-            |count, other| count.links.after = other,
-        )
+        column!(columns, neighbour links.before)?;
+        column!(columns, neighbour links.after)
     }
 }
 
@@ -251,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_digest_is_the_first_half_of_the_sha_256() {
-        // By another implementation.
+        // From another implementation.
         let digest = digest("user-42").to_le_bytes();
         assert_eq!(digest[..4], [0x6d, 0x89, 0x4a, 0xa3]);
     }
@@ -295,7 +288,7 @@ mod tests {
         assert!(!rebuilds(|sequences| sequences.order.first = 1));
         assert!(!rebuilds(|sequences| sequences.order.last = 99));
         assert!(!rebuilds(|sequences| sequences.counts[7].links.after = 9));
-        // Two in a ring of their own, all others in order.
+        // Two counts in a closed ring, all others in order.
         assert!(!rebuilds(|sequences| {
             let counts = &mut sequences.counts;
             (counts[6].links.after, counts[9].links.before) = (9, 6);

@@ -1,4 +1,4 @@
-//! Freezing, resuming and emptying keys.
+//! Parks, resumes and empties keys.
 
 use lockgate_core::{Key, QueueId, QueueName};
 
@@ -20,7 +20,7 @@ impl Machine {
             queue: queue.clone(),
             key: key.clone(),
         };
-        // Groups of unkeyed queues share turns and hold nothing up: there is nothing to freeze.
+        // Groups of unkeyed queues share turns and block nothing, so they cannot be parked.
         if !state.settings.keyed && action != KeyAction::Drop {
             return Err(not_found());
         }
@@ -54,7 +54,7 @@ impl Machine {
             KeyAction::Drop => {
                 let found = found.ok_or_else(not_found)?;
                 let messages = self.draft_drop_key(draft, index, found);
-                // An emptied key has nothing left to be frozen for.
+                // An emptied key has no reason to stay parked.
                 if self.keys[found].parked && messages < KeyAction::DROPS_MAX {
                     draft.add(
                         Effect::KeyResumed {
@@ -69,8 +69,8 @@ impl Machine {
         }
     }
 
-    /// Drops what waits under a key, also what is not yet due. Looks at no more messages than it
-    /// may drop.
+    /// Drops the waiting messages of a key, including those that are not due yet. Examines no more
+    /// messages than it may drop.
     fn draft_drop_key(&self, draft: &mut Draft, queue: u32, key: u32) -> usize {
         let state = &self.keys[key];
         let level = self.queues[queue].settings.level;
@@ -108,7 +108,7 @@ impl Machine {
         Some(())
     }
 
-    /// The message's attempts count from zero again.
+    /// Sets the message's attempts to zero.
     fn reset_attempts(&mut self, index: u32) {
         if self.leased_once(index).is_some() {
             let lease_state = self.messages[index].extra;

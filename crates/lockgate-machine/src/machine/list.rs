@@ -1,9 +1,8 @@
-//! Doubly linked lists threaded through slabs: no allocation per element, removal from anywhere in
-//! O(1).
+//! Doubly linked lists through slabs: no allocation per element, and removal from anywhere in O(1).
 
 use crate::slab::{NONE, Slab};
 
-/// A list's two ends, or [`NONE`] twice.
+/// A list's first and last element, or [`NONE`] twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct List {
     pub(super) first: u32,
@@ -17,7 +16,7 @@ pub(super) struct Links {
     pub(super) after: u32,
 }
 
-/// Where an element of type `T` keeps its neighbours in the lists of one kind.
+/// The field of type `T` with an element's neighbours in the lists of one kind.
 pub(super) type LinksOf<T> = fn(&mut T) -> &mut Links;
 
 impl Links {
@@ -41,7 +40,7 @@ impl List {
         self.first == NONE
     }
 
-    /// Puts the element at the end. It must be in no list of this kind.
+    /// Appends the element. It must be in no list of this kind.
     pub(super) fn push_back<T: Clone, const PAGE: u32>(
         &mut self,
         slab: &mut Slab<T, PAGE>,
@@ -60,7 +59,7 @@ impl List {
         self.last = element;
     }
 
-    /// Takes the element out. It must be in this list.
+    /// Removes the element. It must be in this list.
     pub(super) fn remove<T: Clone, const PAGE: u32>(
         &mut self,
         slab: &mut Slab<T, PAGE>,

@@ -1,4 +1,4 @@
-//! Moving, dropping, cancelling and rescheduling single messages.
+//! Moves, drops, cancels and reschedules single messages.
 
 use lockgate_core::{Level, MessageId, Millis, Now, QueueId, QueueName, Sequence, WallTime};
 
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl Machine {
-    /// The number that the queue's next message gets.
+    /// The number of the queue's next message.
     pub(super) fn next_sequence(&self, draft: &Draft, queue: u32) -> Result<Sequence, Rejection> {
         let next = self.queues[queue].next_sequence.0 + draft.delta(queue).sequences;
         if next > Sequence::MAX.0 {
@@ -27,9 +27,8 @@ impl Machine {
         Ok(Sequence(next))
     }
 
-    /// Moves a message to the end of its key's order in another queue: past dedup and past the
-    /// quota, since it was accepted once and must not be lost. Refused if that queue has no number
-    /// left.
+    /// Moves a message to the end of its key's order in another queue, without deduplication or quota,
+    /// because it was accepted once and must not be lost. Refused if that queue has no number left.
     pub(super) fn move_away(
         &self,
         draft: &mut Draft,
@@ -77,7 +76,7 @@ impl Machine {
         self.draft_leaving(draft, queue, index);
     }
 
-    /// The queue has a message less, for later parts of the same command.
+    /// Notes, for later parts of the same command, that the queue has one message less.
     pub(super) fn draft_leaving(&self, draft: &mut Draft, queue: u32, index: u32) {
         let delta = draft.delta_mut(queue);
         delta.messages -= 1;
@@ -111,7 +110,7 @@ impl Machine {
             Effect::Rescheduled {
                 queue: queue.id,
                 sequence: self.messages[index].sequence(),
-                // It counts as accepted when it is due, and that cannot have been before.
+                // It counts as accepted when it is due, and that cannot be in the past.
                 due: due.max(now.wall),
             },
             queue.settings.level,
@@ -119,7 +118,7 @@ impl Machine {
         Ok(Reply::Done)
     }
 
-    /// The message of that id that was sent to the queue and that nobody holds.
+    /// The message with that id that was sent to the queue and is not leased.
     fn waiting_message(
         &self,
         name: &QueueName,
@@ -135,7 +134,7 @@ impl Machine {
         Ok((queue, index))
     }
 
-    /// The message of that id, and its queue, if it is in that one.
+    /// The message with that id and its queue, if it is in the named one.
     pub(super) fn present_message(
         &self,
         name: &QueueName,
@@ -150,7 +149,7 @@ impl Machine {
             })
     }
 
-    /// The message of that id, and the queue it is in.
+    /// The message with that id, and its queue.
     pub(super) fn message_with_id(&self, id: MessageId) -> Option<(u32, u32)> {
         let (queue, sequence) = self.present_place(id);
         let queue = self.queue_index(queue)?;
@@ -158,9 +157,9 @@ impl Machine {
         self.is_message(queue, index, id).then_some((queue, index))
     }
 
-    /// Whether the message is the one of that id.
+    /// Whether the message has that id.
     pub(super) fn is_message(&self, queue: u32, index: u32, id: MessageId) -> bool {
-        // What was moved has a number of the queue it is in, and the id of the one it was sent to.
+        // A moved message has a number of its present queue, and the id from the queue that accepted it.
         match self.origin(index) {
             Some(origin) => origin.id == id,
             None => self.queues[queue].id_of(self.messages[index].sequence()) == id,
@@ -198,7 +197,7 @@ impl Machine {
     ) -> Option<()> {
         let from_index = self.queue_index(from)?;
         let index = self.message_of(from_index, sequence)?;
-        // Lost with a damaged record: then the message stays where it is.
+        // Not found after records were lost: then the message stays where it is.
         let to_index = self
             .queue_index(to)
             .filter(|&to| to_sequence >= self.queues[to].next_sequence)?;
@@ -211,7 +210,7 @@ impl Machine {
         let name = self.keys[message.key].name.clone();
         self.queues[from_index].totals.moved_out += 1;
         self.remove(index);
-        // Others of the key may be exhausted too: a receive that stopped for that tries again.
+        // Other messages of the key may be exhausted too: a receive that stopped because of that tries again.
         self.wake(self.queues[from_index].content);
 
         let target = &mut self.queues[to_index];
@@ -253,7 +252,7 @@ impl Machine {
         Some(())
     }
 
-    /// Removes a message and counts why.
+    /// Removes a message and counts the reason.
     pub(super) fn drop_message(&mut self, queue: u32, index: u32, reason: DropReason) {
         count_dropped(&mut self.queues[queue].totals, reason, 1);
         self.remove(index);
@@ -271,7 +270,7 @@ impl Machine {
         Some(())
     }
 
-    /// Where the message comes from, if it was moved here.
+    /// The origin of a moved message.
     pub(super) fn origin(&self, index: u32) -> Option<&OriginEntry> {
         if !self.messages[index].has(flag::MOVED) {
             return None;
@@ -307,7 +306,7 @@ impl Machine {
         }
     }
 
-    /// A message has `span` to live from `since` on.
+    /// Sets the message's time to live to `span` from `since` on.
     pub(super) fn start_time_to_live(&mut self, index: u32, since: WallTime, span: Millis) {
         let queue = self.contents[self.keys[self.messages[index].key].content].queue;
         let order = self.timer_order(queue, self.messages[index].sequence());
@@ -329,7 +328,7 @@ impl Machine {
         self.messages[index].set(flag::TTL, true);
     }
 
-    /// A message with a time to live counts from another instant.
+    /// Restarts the time to live of a message, if it has one, at another instant.
     pub(super) fn restart_time_to_live(&mut self, index: u32, since: WallTime) {
         if self.messages[index].has(flag::TTL)
             && let Some(TimeToLive { span, .. }) = self.drop_time_to_live(index)
@@ -358,8 +357,7 @@ impl Machine {
         Some(ttl)
     }
 
-    /// Whether a message that nobody holds any more has outlived the retention or its own time to
-    /// live.
+    /// Whether a message that is not leased has reached the end of its retention or its own time to live.
     pub(super) fn is_overdue(&self, index: u32, wall: WallTime) -> bool {
         let message = &self.messages[index];
         let queue = self.contents[self.keys[message.key].content].queue;
@@ -368,7 +366,7 @@ impl Machine {
     }
 }
 
-/// Adds to the count of that reason.
+/// Adds to the counter of the reason.
 pub(super) fn count_dropped(totals: &mut QueueTotals, reason: DropReason, messages: u64) {
     let dropped = &mut totals.dropped;
     *match reason {

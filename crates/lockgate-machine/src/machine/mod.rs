@@ -1,24 +1,22 @@
-//! The machine: [`decide`](Machine::decide) says what a command does, [`fold`](Machine::fold) does
-//! it.
+//! The machine: [`decide`](Machine::decide) computes what a command does, and
+//! [`fold`](Machine::fold) does it.
 //!
-//! The files are cut by topic, and in each of them deciding and folding of that topic stand side by
-//! side:
+//! The files are divided by topic; each contains both deciding and folding for its topic:
 //!
-//! - `state`: what is held, and in how many bytes; `list`: the lists through it.
+//! - `state`: what the machine holds, and in how many bytes; `list`: linked lists through it.
 //! - `order`: a message's way through its queue, and which keys are ready.
 //! - `send`, `receive`, `settle`, `transact`, `messages`, `keys`, `queues`: the commands.
-//!   `compact`: where in the log messages have their bytes, and moving them.
-//! - `time`: terms, timers, retention. `query`: questions. `housekeeping`: freeing purged memory.
+//!   `compact`: the places of messages' bytes in the log, and compaction.
+//! - `time`: terms, timers, retention. `query`: queries. `housekeeping`: freeing purged memory.
 //!   `read_ahead`: reading ahead for a group of commands.
-//! - `image`: the whole machine as bytes, taken while it goes on.
-//! - `snapshot`: the whole logical state as a comparable value.
+//! - `image`: the whole machine as bytes, written while it continues.
+//! - `state_view`: the whole logical state as a comparable value.
 //!
 //! # What is volatile
-//! Some of what the machine holds does not follow from the log and never shows in an effect's
-//! folding: which records are durable ([`reached`](Machine::reached)), the order of the list of
-//! ready keys (a key enters it when its record becomes durable), counters of duplicates and stale
-//! tokens, and which purged memory is freed already. Decisions may depend on it, since what they
-//! decided is logged; folding must not.
+//! Some parts of the machine do not follow from the log and never affect folding: which records are durable
+//! ([`reached`](Machine::reached)), the order of the list of ready keys (a key enters it when its record
+//! becomes durable), counters of duplicates and stale tokens, and which purged memory is freed already.
+//! Decisions may depend on them, because their effects are logged; folding must not.
 
 mod check;
 mod compact;
@@ -66,7 +64,7 @@ use crate::{
     AnyCommand, BatchRecord, Cancel, ChangeKey, ChangeQueue, Command, Decision, DeleteQueue,
     Effect, EngineCommand, Move, Pause, Purge, QueueTotals, RecordBatch, Rejection, Reply,
     Reschedule, Settled, SyncWindow, Transact,
-    codec::batch::{Batched, Step},
+    codec::batch::Step,
     effect::Arrival,
     live::LiveRanges,
     slab::{NONE, Slab},
@@ -74,8 +72,8 @@ use crate::{
     wheel::Wheel,
 };
 
-/// Effects of a batch that are read ahead for at once, up to the end of a record: what was read for
-/// the first of them must still be near when the last of them is folded.
+/// Effects of a batch that are read ahead for at a time, up to the end of a record: what was read
+/// for the first of them must still be in the processor's cache when the last of them is folded.
 const FOLDED_AT_ONCE: usize = if cfg!(test) { 3 } else { 64 };
 
 pub use self::housekeeping::Housekeeping;
@@ -87,16 +85,15 @@ pub use self::state_view::{KeyView, LeaseView, MessageState, MessageView, QueueV
 /// Bounds of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineLimits {
-    /// Queues there may be. Each costs about 1 KiB of memory. Default: 100,000.
+    /// The most queues. Each costs about 1 KiB of memory. Default: 100,000.
     pub queues_max: u32,
-    /// Messages there may be in all queues together, purged ones whose memory is not yet free
-    /// included. At most 4 × 10^9, the default.
+    /// The most messages in all queues together, including purged ones that are not freed yet. At
+    /// most 4 × 10^9, the default.
     pub messages_max: u32,
     /// The highest durability level that the log reaches. Default: [`Level::Disk`].
     pub log_level: Level,
-    /// How many of a position's lowest bits say where it is within its range of the log, as
-    /// [`LogCapabilities::range_bits`](lockgate_core::LogCapabilities::range_bits) tells. 0 to 63.
-    /// Default: 32.
+    /// How many low bits of a position are its place within its range of the log, see
+    /// [`LogCapabilities::range_bits`](lockgate_core::LogCapabilities::range_bits). 0 to 63. Default: 32.
     pub range_bits: u32,
 }
 
@@ -111,7 +108,7 @@ impl Default for MachineLimits {
     }
 }
 
-/// What the next start of a shard must know of time.
+/// What the next start of a shard must know about time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockState {
     /// The boot of the last term.
@@ -122,11 +119,10 @@ pub struct ClockState {
     pub now: Now,
 }
 
-/// When [`Machine::tick`] has something to do next.
+/// When [`Machine::tick`] next has something to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Deadlines {
-    /// By wall time: due messages and retention. Never later than the first of them; may be
-    /// earlier.
+    /// By wall time: due messages and retention. Never later than the first of them; may be earlier.
     pub wall: Option<lockgate_core::WallTime>,
     /// By machine time: ends of leases, backoffs and windows. Never later than the first of them;
     /// may be earlier.
@@ -135,11 +131,11 @@ pub struct Deadlines {
 
 /// All queues of one shard.
 ///
-/// Cheap to make; its memory follows what it holds. Never more than one thread's: an engine owns it.
+/// An empty one is cheap; its memory grows with its contents. An engine owns it and uses it from one thread.
 pub struct Machine {
     limits: MachineLimits,
 
-    /// Terms that were started, by their index; the last one is the current one.
+    /// All terms that were started; the last one is the current one.
     terms: Vec<Term>,
     clock: ClockState,
     secret: Option<[u8; 32]>,
@@ -149,12 +145,12 @@ pub struct Machine {
     queues: Queues,
     queue_names: BTreeMap<QueueName, u32>,
     queue_ids: Table,
-    /// The queue of the last send: what comes next is mostly about the same one.
+    /// The queue of the last send: the next command mostly uses the same one.
     recent_queue: u32,
-    /// The message that the effect being folded is probably about, if reading ahead has found one.
+    /// The probable message of the effect being folded, if reading ahead has found one.
     likely_message: u32,
     next_queue: u32,
-    /// What went through queues that are deleted now.
+    /// The totals of deleted queues.
     deleted_totals: QueueTotals,
 
     contents: Contents,
@@ -166,13 +162,13 @@ pub struct Machine {
     by_holder: Table,
     origins: Slab<OriginEntry>,
     by_moved_message: Table,
-    /// Origins by the message's id, by which it is found wherever it was moved.
+    /// Origins by the message's id, which finds it in whichever queue it is.
     by_moved_id: Table,
     times_to_live: Slab<TimeToLive>,
     by_ttl_message: Table,
-    /// Unique ids remembered in all queues, purged ones included until they are freed.
+    /// Unique ids remembered in all queues, including purged ones until they are freed.
     unique_ids: u64,
-    /// Keys of which the messages are counted, in all queues.
+    /// Counted keys in all queues.
     key_sequences: u64,
 
     /// Timers by wall time.
@@ -180,14 +176,14 @@ pub struct Machine {
     /// Timers by machine time.
     machine: Wheel,
 
-    /// Every record that starts before it is durable. `None`: all are, because they were recovered.
+    /// Every record that starts before this is durable. `None`: all are, because they were recovered.
     durable: Option<Position>,
     /// Messages that are not leasable before their record is durable, in order of their records.
     awaiting: VecDeque<Awaiting>,
-    /// Queues that gained something leasable.
+    /// Queues that gained leasable messages.
     woken: Vec<QueueId>,
     purged: VecDeque<PurgedContent>,
-    /// Where in the log messages have their bytes. Follows from `messages`.
+    /// The places of messages' bytes in the log. Follows from `messages`.
     live: LiveRanges,
 
     /// The record being folded.
@@ -195,7 +191,7 @@ pub struct Machine {
     effects_ignored: u64,
 }
 
-/// How much it holds, not what: a machine may hold millions of messages, and a secret.
+/// Shows how much the machine holds, not its contents: millions of messages, and a secret.
 impl fmt::Debug for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Machine")
@@ -255,10 +251,10 @@ impl Machine {
         }
     }
 
-    /// What a command does at `now`, and what its caller is told. Changes nothing.
+    /// What a command does at `now`, and the reply for its caller. Changes nothing.
     ///
-    /// Call [`tick`](Self::tick) at that `now` before: what it has not come to yet has not ended and is
-    /// not due, though its time has come. The effects must be folded before the next command is decided.
+    /// Call [`tick`](Self::tick) with that `now` first: leases and delays that it has not ended yet count as
+    /// running, even if their time has come. The effects must be folded before the next command is decided.
     #[must_use]
     pub fn decide<'a>(&self, command: impl Into<AnyCommand<'a>>, now: Now) -> Decision {
         let now = self.monotonic(now);
@@ -268,8 +264,8 @@ impl Machine {
             AnyCommand::Engine(command) => self.decide_for_engine(&mut draft, command, now),
         };
         match &outcome {
-            // A refused command leaves nothing behind, half a transaction least of all. What was
-            // found on the way to an answer (exhausted messages) is part of a positive answer.
+            // A refused command has no effects, and a refused transaction in particular. Effects that were
+            // found on the way to a reply (exhausted messages) belong to a positive reply.
             Err(_) => Decision {
                 effects: crate::Effects::new(),
                 outcome,
@@ -356,7 +352,7 @@ impl Machine {
                 Ok(Reply::Done)
             }
             EngineCommand::Advance => {
-                // Without a budget: what is due is the business of ticks, which bound their work.
+                // Without a budget: due timers are fired by ticks, which bound their work.
                 draft.add(
                     Effect::Advanced { now, budget: 0 },
                     self.limits.log_level.min(Level::Process),
@@ -370,12 +366,12 @@ impl Machine {
         }
     }
 
-    /// Applies the effects of one record, which starts at `at`. Cannot fail: an effect that names
-    /// something that is not there (lost with a damaged record) is counted and ignored.
+    /// Applies the effects of one record, which starts at `at`. Cannot fail: an effect on something
+    /// that does not exist, because a record was lost, is counted and ignored.
     pub fn fold(&mut self, effects: &[Effect], at: Position) {
         self.folding_at = at;
         for (part, effect) in effects.iter().enumerate() {
-            // No command makes a record of more effects; one from elsewhere must not panic.
+            // No command makes a record with more effects; one from elsewhere must not cause a panic.
             let part = u16::try_from(part).unwrap_or(u16::MAX);
             if self.fold_effect(effect, part).is_none() {
                 self.effects_ignored += 1;
@@ -383,8 +379,8 @@ impl Machine {
         }
     }
 
-    /// Applies many records, as [`fold`](Self::fold) does one by one; for a start, which folds millions
-    /// of them and decides none. Before each of them `look` sees it, and the machine as it is then.
+    /// Applies many records, each as [`fold`](Self::fold) does; for a start, which folds millions
+    /// of them and decides nothing. `look` sees each record and the machine before it.
     pub fn fold_batch(
         &mut self,
         batch: &RecordBatch,
@@ -395,16 +391,16 @@ impl Machine {
         let mut likely = Likely::default();
         let mut later_records = batch.records();
         while !later_records.is_empty() {
-            let fitting = later_records
-                .partition_point(|record| record.steps_end() < folded + FOLDED_AT_ONCE);
+            let fitting =
+                later_records.partition_point(|record| record.steps_end < folded + FOLDED_AT_ONCE);
             let (records, later) = later_records.split_at(later_records.len().min(fitting + 1));
             later_records = later;
-            let end = records.last().map_or(folded, Batched::steps_end);
+            let end = records.last().map_or(folded, |record| record.steps_end);
             self.read_ahead_for_fold(batch, &steps[..end - folded], &mut likely);
             let mut places = likely.places.iter();
             for record in records {
-                let (own, later) = steps.split_at(record.steps_end() - folded);
-                (steps, folded) = (later, record.steps_end());
+                let (own, later) = steps.split_at(record.steps_end - folded);
+                (steps, folded) = (later, record.steps_end);
                 look(self, batch.record(record, own));
                 self.folding_at = record.position;
                 for ((part, step), &likely) in own.iter().enumerate().zip(&mut places) {
@@ -428,7 +424,7 @@ impl Machine {
         self.likely_message = NONE;
     }
 
-    /// `None`: the effect names something that is not there.
+    /// `None`: the effect is on something that does not exist.
     fn fold_effect(&mut self, effect: &Effect, part: u16) -> Option<()> {
         match effect {
             Effect::TermStarted {
@@ -509,19 +505,18 @@ impl Machine {
         }
     }
 
-    /// Says that every record which starts before `durable` is durable; what waited for that
-    /// becomes leasable.
+    /// Tells the machine that every record which starts before `durable` is durable; messages that
+    /// waited for that become leasable.
     ///
-    /// Until the first call everything folded counts as durable: it was recovered from a log that
-    /// is synced before its shard serves. So an engine calls it once after recovery, and then after
-    /// every sync.
+    /// Until the first call everything folded counts as durable: it was recovered from a log that is synced
+    /// before its shard serves. So an engine calls this once after recovery, and then after every sync.
     pub fn reached(&mut self, durable: Position) {
         self.durable = Some(self.durable.map_or(durable, |before| before.max(durable)));
         self.drain_awaiting(durable);
     }
 
-    /// The queues that gained something leasable since the last call, each once. A hint: by the
-    /// time the caller looks, [`leasable`](Self::leasable) may say no.
+    /// The queues that gained leasable messages since the last call, each once. A hint:
+    /// [`leasable`](Self::leasable) may be false when the caller checks.
     pub fn take_woken(&mut self) -> impl Iterator<Item = QueueId> + use<> {
         let woken = std::mem::take(&mut self.woken);
         for &queue in &woken {
@@ -532,9 +527,9 @@ impl Machine {
         woken.into_iter()
     }
 
-    /// Whether a receive from the queue would find something at the time of the last tick. It may
-    /// still come back empty, having found only messages with too many attempts and moved them; it
-    /// then is to be tried again for as long as this says yes.
+    /// Whether a receive from the queue would find something at the time of the last tick. The
+    /// receive may still return nothing if it found only messages with too many attempts and moved
+    /// them; repeat it then for as long as this is true.
     #[must_use]
     pub fn leasable(&self, queue: &QueueName) -> bool {
         self.queue_names
@@ -542,8 +537,8 @@ impl Machine {
             .is_some_and(|&queue| self.is_leasable(queue))
     }
 
-    /// Counts what a decision found that is no effect: duplicates and stale tokens. An engine calls
-    /// it with every decided command and its outcome; the counters start from zero with it.
+    /// Counts the parts of a decision that are no effects: duplicates and stale tokens. An engine
+    /// calls this with every decided command and its outcome; the counters start from zero with it.
     pub fn note_outcome<'a>(
         &mut self,
         command: impl Into<AnyCommand<'a>>,
@@ -561,8 +556,8 @@ impl Machine {
                     self.count_duplicate(&send.queue);
                 }
             }
-            // A batch of strict order comes back whole with its first message given back; that the
-            // others then find it done is no mistake of anybody.
+            // If the first message of a strict batch is given back, the whole batch is; its other
+            // settles then find their leases ended, which is no mistake.
             (Command::Settle(settle), Ok(Reply::Settled(Settled::Stale(_))))
                 if settle.action != crate::SettleAction::GiveBack =>
             {
@@ -580,13 +575,13 @@ impl Machine {
         }
     }
 
-    /// The current term; before the first, all zero.
+    /// The current term; all zero before the first.
     #[must_use]
     pub fn term(&self) -> Term {
         self.terms.last().copied().unwrap_or_default()
     }
 
-    /// The shard's number; `None` before the first term, which gives it.
+    /// The shard's number; `None` before the first term, which sets it.
     #[must_use]
     pub fn shard(&self) -> Option<ShardId> {
         self.terms.last().map(|term| term.shard)
@@ -599,18 +594,18 @@ impl Machine {
         self.secret
     }
 
-    /// What keys and unique ids are hashed under, once that is settled: it comes with the first term.
+    /// The seed for hashes of keys and unique ids; known from the first term on.
     pub(crate) fn seed(&self) -> Option<HashSeed> {
         self.secret.map(|_| self.seed)
     }
 
-    /// What the next term must know of time.
+    /// What the next term must know about time.
     #[must_use]
     pub fn clock_state(&self) -> ClockState {
         self.clock
     }
 
-    /// When the next timer wants a [`tick`](Self::tick).
+    /// When [`tick`](Self::tick) must be called next.
     #[must_use]
     pub fn next_deadline(&self) -> Deadlines {
         Deadlines {
@@ -619,14 +614,13 @@ impl Machine {
         }
     }
 
-    /// Effects that named something that was not there: more than none only after damage to the
-    /// log.
+    /// Effects on something that does not exist. Not zero only after damage to the log.
     #[must_use]
     pub fn effects_ignored(&self) -> u64 {
         self.effects_ignored
     }
 
-    /// Number of the queue with that name.
+    /// The id of the queue with that name.
     #[must_use]
     pub fn queue_id(&self, name: &QueueName) -> Option<QueueId> {
         self.queue_names
@@ -634,16 +628,16 @@ impl Machine {
             .map(|&queue| self.queues[queue].id)
     }
 
-    /// Within what the record of these effects, decided below [`Level::Disk`], is to be synced: the
-    /// shortest window of its queues. `of_log` is that of queues which have none, and of what is no
-    /// queue's: time that passed, messages moved forward, queues made and changed, and numbers
-    /// reserved, which are to be durable before somebody has to wait for it.
+    /// The sync window of the record with these effects, decided below [`Level::Disk`]: the
+    /// shortest window of its queues. `of_log` applies to queues without their own window, and to
+    /// effects of no queue: passed time, compacted messages, created and changed queues, and
+    /// reserved sequence numbers, which should be durable before a send must wait for them.
     ///
-    /// Leases and what is given back are not worth a sync before the log's: what a power cut may
-    /// take of them is bounded by the lease bound, or no more than the queue has settled for.
+    /// Leases and given-back leases need no earlier sync than the log's: the lease bound limits
+    /// what a power cut may take of them, or the queue's level allows their loss.
     #[must_use]
     pub fn sync_window(&self, effects: &[Effect], of_log: SyncWindow) -> SyncWindow {
-        // Most records are of one queue, however many effects they have.
+        // Most records concern one queue, however many effects they have.
         let mut known = None;
         let mut of = |id: &QueueId| match known {
             Some((last, window)) if last == *id => window,
@@ -681,8 +675,8 @@ impl Machine {
         if settings.level < Level::Disk {
             settings.unsynced_max().or(of_log)
         } else {
-            // It asked for `disk`; what little it writes below that, leases above all, must not wait
-            // for longer than anybody else's.
+            // The queue asked for `disk`; the little that it writes below that level, mostly
+            // leases, must not wait longer than that of other queues.
             settings.unsynced_max().shorter(of_log)
         }
     }
@@ -714,7 +708,7 @@ impl Machine {
             && content.counts.in_flight < u64::from(queue.settings.in_flight_max)
     }
 
-    /// A clock that goes back must not take machine time with it.
+    /// A clock that goes back must not make machine time go back.
     fn monotonic(&self, now: Now) -> Now {
         Now {
             wall: now.wall,
@@ -722,7 +716,7 @@ impl Machine {
         }
     }
 
-    /// What an answer must wait for if it rests on the record at `at`.
+    /// What an answer must wait for if it depends on the record at `at`.
     fn unless_durable(&self, at: Position) -> Option<Position> {
         self.durable
             .is_some_and(|durable| at >= durable)
@@ -742,7 +736,7 @@ impl Machine {
         }
     }
 
-    /// The interned name, with one more lease.
+    /// The interned name, with one more lease counted.
     fn intern_holder(&mut self, name: &HolderName) -> u32 {
         let hash = hash_bytes(self.seed, name.as_str().as_bytes());
         let found = self
@@ -763,7 +757,7 @@ impl Machine {
         holder
     }
 
-    /// One lease less for that name; it is forgotten with its last one.
+    /// Counts one lease less for that name; forgets the name with its last lease.
     fn release_holder(&mut self, holder: u32) {
         if holder == NONE {
             return;

@@ -1,24 +1,29 @@
-//! Moving messages by command: how dead letters go back to where they came from.
+//! Moves messages by command, for example dead letters back to the queues they came from.
 //!
-//! Each step is one record and moves a bounded number, in the order in which a receive would hand
-//! them out, so that a task that empties a long queue neither stops others nor turns a key's order
-//! round. It ends at the first message that has nowhere to go: that one stays where it is.
+//! Each step is one record and moves a bounded number of messages, in the order in which a receive would
+//! return them. So a task that empties a long queue neither stops other commands nor changes a key's order. A
+//! step ends at the first message that has nowhere to go; that message stays where it is.
 
 use std::collections::BTreeSet;
 
-use lockgate_core::{Now, QueueId, QueueName};
+use lockgate_core::{Now, QueueId, QueueName, Sequence};
 
-use super::{Machine, draft::Draft, send::check_range, state::Queue};
+use super::{
+    Machine,
+    draft::Draft,
+    send::check_range,
+    state::{Queue, flag},
+};
 use crate::{
     DeadLetterReason, Move, MoveTo, Moved, Rejection, Reply, SettingsError, Stuck, StuckReason,
     slab::NONE,
 };
 
-/// Where the messages go.
+/// The destination of the messages.
 #[derive(Clone, Copy)]
 enum Target<'a> {
     Queue(u32),
-    /// `among`: only to these.
+    /// `among`: only these queues.
     Origins {
         among: Option<&'a BTreeSet<QueueName>>,
     },
@@ -37,8 +42,10 @@ impl Machine {
         check_range("max", u64::from(max), 1, u64::from(Move::MESSAGES_MAX))?;
         let queue = &self.queues[index];
         let mut only = None;
+        let mut begin = None;
         let target = match to {
-            MoveTo::Of { source, to } => {
+            MoveTo::Of { source, to, after } => {
+                begin = after.and_then(|after| self.message_of(index, after));
                 only = Some(self.queues[self.named_queue(source)?].id);
                 let to = to.as_ref().unwrap_or(source);
                 Target::Queue(self.move_target(index, to)?)
@@ -50,15 +57,17 @@ impl Machine {
         let mut moved = 0;
         let mut passed = 0;
         let mut stuck = None;
-        for message in self.movable(queue) {
-            if moved == u64::from(max) {
+        // The last message that stays where it is.
+        let mut at = begin.map_or(Sequence(0), |begin| self.messages[begin].sequence());
+        let mut next = None;
+        for message in self.movable(queue, begin) {
+            if moved == u64::from(max) || passed == MoveTo::PASSED_MAX {
+                next = only.map(|_| at);
                 break;
             }
             if only.is_some() && self.source(message) != only {
                 passed += 1;
-                if passed == MoveTo::PASSED_MAX {
-                    break;
-                }
+                at = self.messages[message].sequence();
                 continue;
             }
             match self.destination(index, message, target) {
@@ -86,10 +95,11 @@ impl Machine {
             moved,
             left: ready.saturating_sub(moved),
             stuck,
+            next,
         }))
     }
 
-    /// The queue that was named, if the messages of `from` can live there.
+    /// The destination queue, if it can hold the messages of `from`.
     fn move_target(&self, from: u32, name: &QueueName) -> Result<u32, Rejection> {
         let to = self.named_queue(name)?;
         let from = &self.queues[from];
@@ -107,23 +117,42 @@ impl Machine {
         Ok(to)
     }
 
-    /// What may be moved of a queue, in the order in which it would be leased. Of a locked or parked
-    /// key nothing may: it would pass what is in flight in front of it.
-    fn movable<'a>(&'a self, queue: &'a Queue) -> impl Iterator<Item = u32> + 'a {
-        let first = if queue.held_until.is_none() {
-            self.contents[queue.content].ready_keys.first
-        } else {
-            // Until the lease bound has passed nobody knows what is still held.
-            NONE
+    /// What may be moved of a queue, in the order in which it would be leased, behind the message `after` if that
+    /// may still be moved itself. Of a locked or parked key nothing may: it would pass what is in flight in front
+    /// of it.
+    fn movable<'a>(
+        &'a self,
+        queue: &'a Queue,
+        after: Option<u32>,
+    ) -> impl Iterator<Item = u32> + 'a {
+        let content = &self.contents[queue.content];
+        let after = after.filter(|&message| {
+            self.messages[message].is_leasable() && self.keys[self.messages[message].key].ready
+        });
+        let first = match after {
+            // Until the lease bound has passed, it is unknown which messages are still held.
+            _ if queue.held_until.is_some() => NONE,
+            Some(message) => self.messages[message].key,
+            None => content.ready_keys.first,
         };
-        chain(first, |key| self.keys[key].links.after).flat_map(|key| {
+        // In a keyed queue a message in front of it may be in flight by now: then its key is looked at from its
+        // front on.
+        let after = after.filter(|_| !content.keyed || content.counts.in_flight == 0);
+        let behind = move |key: u32| {
+            let message = &self.messages[after.filter(|_| key == first)?];
+            Some((message.order.after, message.has(flag::RETURNED)))
+        };
+        chain(first, |key| self.keys[key].links.after).flat_map(move |key| {
             let state = &self.keys[key];
-            [state.returned.first, state.order.first]
-                .into_iter()
-                .flat_map(|front| {
-                    chain(front, |message| self.messages[message].order.after)
-                        .take_while(|&message| self.messages[message].is_leasable())
-                })
+            let fronts = match behind(key) {
+                Some((rest, true)) => [rest, state.order.first],
+                Some((rest, false)) => [NONE, rest],
+                None => [state.returned.first, state.order.first],
+            };
+            fronts.into_iter().flat_map(|front| {
+                chain(front, |message| self.messages[message].order.after)
+                    .take_while(|&message| self.messages[message].is_leasable())
+            })
         })
     }
 
@@ -144,18 +173,18 @@ impl Machine {
         Ok(to)
     }
 
-    /// Whose dead letter the message is.
+    /// The queue whose dead letter the message is.
     fn source(&self, message: u32) -> Option<QueueId> {
         let origin = self.origin(message)?;
         origin.reason.source(origin.queue)
     }
 
-    /// Whose dead letter the message is once an operator has moved it to the queue `to`.
+    /// The queue whose dead letter the message is after an operator has moved it to the queue `to`.
     ///
-    /// A move elsewhere changes nothing. One that takes it home does: it is nobody's then, unless that
-    /// home is a dead-letter queue itself. Then it is the dead letter of the queue it was sent to,
-    /// which its id names, so that a chain of any length is gone back in steps, and no message
-    /// carries its whole way along.
+    /// A move to another queue than its source changes nothing. After a move to its source, it is
+    /// no dead letter, unless that source is a dead-letter queue itself. Then it is the dead letter
+    /// of the queue that accepted it, which its id names. So messages can go back through a chain
+    /// of any length in steps, without storing their whole way.
     fn source_after(&self, message: u32, to: QueueId) -> Option<QueueId> {
         let origin = self.origin(message)?;
         let source = origin.reason.source(origin.queue)?;

@@ -12,14 +12,14 @@
 //!
 //! **Keyed queues.** Ready, leased and backing-off messages stay in their key's order, so each
 //! returns to its place. The key is *ready* while the first message of that order is leasable (in
-//! the strict profile also only while nothing of the key is leased). Thus a locked key is in no list
-//! that a receive looks at, and a key's length never matters.
+//! the strict profile, only while none of its messages is leased). So a locked key is in no list
+//! that a receive walks, and the number of a key's messages never matters.
 //!
-//! **Unkeyed queues.** A group is ready while it has a leasable message in front. A leased message
-//! is in no list; it comes back to the group's list of *returned* messages, which takes turns with
-//! the order: a message that always fails cannot starve the ones behind it, nor they it. A message
-//! whose record is not yet synced waits in front of its group like in a keyed queue, which costs
-//! others of the group at most one sync, and only where senders ask for different levels.
+//! **Unkeyed queues.** A group is ready while its first message is leasable. A leased message is in
+//! no list. It comes back to the group's list of *returned* messages, which takes turns with the
+//! order: a message that always fails cannot starve the ones behind it, nor they it. A message
+//! whose record is not synced yet blocks its group as in a keyed queue. That delays others of the
+//! group by at most one sync, and only if senders ask for different levels.
 
 use lockgate_core::{Key, Level, MachineTime, Position, Sequence, WallTime};
 
@@ -43,7 +43,7 @@ pub(super) const AGE: LinksOf<Message> = |message| &mut message.age;
 pub(super) const KEYS: LinksOf<KeyState> = |key| &mut key.links;
 
 impl Machine {
-    /// The queue's message of that number, unless it is gone or purged.
+    /// The queue's message with that number; `None` if it is gone or purged.
     pub(super) fn message_of(&self, queue: u32, sequence: Sequence) -> Option<u32> {
         let content = self.queues[queue].content;
         let is_it = |message: &Message| {
@@ -66,7 +66,7 @@ impl Machine {
             .find(spread(hash), |key| self.keys[key].is_of(content, text))
     }
 
-    /// The key's state, made if there is none.
+    /// The key's state, created if there is none.
     pub(super) fn key_or_new(&mut self, content: u32, name: Option<KeyText<'_>>) -> u32 {
         let text = name.map(|name| name.text);
         let is_it = |key: &KeyState| key.is_of(content, text);
@@ -90,7 +90,7 @@ impl Machine {
         key
     }
 
-    /// Puts a message into a queue: the end of its key's order or, until `due`, among the delayed.
+    /// Adds a message to a queue: at the end of its key's order or, until `due`, among the delayed ones.
     pub(super) fn admit(&mut self, message: Message, due: Option<WallTime>) -> u32 {
         let (sequence, size) = (message.sequence(), message.size);
         let is_unsynced = message.has(flag::UNSYNCED);
@@ -118,7 +118,7 @@ impl Machine {
         index
     }
 
-    /// A new message joins its key's order.
+    /// Appends a new message to its key's order.
     fn enter_order(&mut self, index: u32) {
         let message = &mut self.messages[index];
         message.state = State::Ready;
@@ -137,13 +137,13 @@ impl Machine {
             content_state.unswept = index;
         }
         self.arm_sweep(content);
-        // Behind another message it changes nothing about its key.
+        // Behind another message it does not change whether the key is ready.
         if was_empty {
             self.refresh(key);
         }
     }
 
-    /// A new message waits for its due time.
+    /// Makes a new message wait for its due time.
     fn delay(&mut self, index: u32, due: WallTime) {
         let key = self.messages[index].key;
         let state = &mut self.keys[key];
@@ -164,7 +164,7 @@ impl Machine {
         self.set_timer(index, timer);
     }
 
-    /// Takes a delayed message out of everything that is about its delay. Its timer may have fired.
+    /// Removes a delayed message from the delayed ones. Its timer may have fired.
     fn undelay(&mut self, index: u32) {
         let timer = self.set_timer(index, NONE);
         if timer != NONE {
@@ -180,13 +180,13 @@ impl Machine {
         content.delayed.remove(&mut self.messages, index, AGE);
     }
 
-    /// A delayed message is due.
+    /// Makes a delayed message deliverable.
     pub(super) fn come_due(&mut self, index: u32) {
         self.undelay(index);
         self.enter_order(index);
     }
 
-    /// A message that nobody holds gets another due time.
+    /// Gives a message that is not leased another due time.
     pub(super) fn reschedule(&mut self, index: u32, due: WallTime) {
         match self.messages[index].state {
             State::Delayed => self.undelay(index),
@@ -201,7 +201,7 @@ impl Machine {
         self.refresh(self.messages[index].key);
     }
 
-    /// Takes a ready message out of its key's order and out of the queue's order by age.
+    /// Removes a ready message from its key's order and from the queue's order by age.
     fn leave_order(&mut self, index: u32) {
         let message = &mut self.messages[index];
         let (key, returned) = (message.key, message.has(flag::RETURNED));
@@ -224,8 +224,8 @@ impl Machine {
         content.by_age.remove(&mut self.messages, index, AGE);
     }
 
-    /// Takes a message out of whatever state it is in, back to ready: for effects of leasing, so
-    /// that folding is total even after records were lost.
+    /// Makes a message ready from any state, for effects of leasing: so folding always works, even
+    /// after records were lost.
     pub(super) fn make_ready(&mut self, index: u32) {
         match self.messages[index].state {
             State::Ready => {}
@@ -234,7 +234,7 @@ impl Machine {
         }
     }
 
-    /// A ready message is leased: the caller fills in the lease state and the timer.
+    /// Leases a ready message; the caller sets the lease state and the timer.
     pub(super) fn take(&mut self, index: u32) {
         let message = &mut self.messages[index];
         let (key, returned) = (message.key, message.has(flag::RETURNED));
@@ -259,8 +259,8 @@ impl Machine {
         }
     }
 
-    /// A leased message stays in flight without holder until its next attempt. `until` `None`: the
-    /// caller returns it to the order at once.
+    /// Ends a lease. The message stays in flight without a holder until its next attempt. If
+    /// `until` is `None`, the caller returns it to the order at once.
     pub(super) fn end_lease(&mut self, index: u32) {
         let timer = self.set_timer(index, NONE);
         if timer != NONE {
@@ -277,7 +277,7 @@ impl Machine {
         self.release_holder(holder);
     }
 
-    /// A leased or backing-off message is ready again.
+    /// Makes a leased or backing-off message ready again.
     pub(super) fn return_to_order(&mut self, index: u32) {
         self.end_lease(index);
         let message = &mut self.messages[index];
@@ -296,7 +296,7 @@ impl Machine {
         self.refresh(key);
     }
 
-    /// A leased message waits until `until` for its next attempt.
+    /// Makes a leased message wait until `until` for its next attempt.
     pub(super) fn back_off(&mut self, index: u32, until: MachineTime) {
         self.end_lease(index);
         let message = &self.messages[index];
@@ -309,7 +309,7 @@ impl Machine {
         self.refresh(key);
     }
 
-    /// Takes a message out of its queue, whatever its state.
+    /// Removes a message from its queue, in any state.
     pub(super) fn remove(&mut self, index: u32) {
         match self.messages[index].state {
             State::Delayed => self.undelay(index),
@@ -334,7 +334,7 @@ impl Machine {
         self.drop_idle_key(key);
     }
 
-    /// Takes a message in backoff (whose lease is over) out of the lists and counts.
+    /// Removes a message in backoff, whose lease is over, from the lists and counts.
     fn leave_flight(&mut self, index: u32) {
         let key = self.messages[index].key;
         let after = self.messages[index].age.after;
@@ -353,7 +353,7 @@ impl Machine {
         self.after_in_flight_fell(content);
     }
 
-    /// Frees what a message has beside its place in lists and tables, and the message itself.
+    /// Frees a message and what belongs to it besides its place in lists and tables.
     fn forget(&mut self, index: u32) {
         let message = &self.messages[index];
         if message.has(flag::TTL) {
@@ -369,7 +369,7 @@ impl Machine {
         }
     }
 
-    /// Frees a key that has nothing and is not parked.
+    /// Frees a key that has no messages and is not parked.
     pub(super) fn drop_idle_key(&mut self, key: u32) {
         let state = &self.keys[key];
         if state.messages == 0 && state.delayed_count == 0 && !state.parked {
@@ -407,7 +407,7 @@ impl Machine {
         self.drop_idle_key(key);
     }
 
-    /// Puts a key into the list of ready keys, or takes it out, as its messages demand.
+    /// Adds a key to the list of ready keys, or removes it, as its messages require.
     pub(super) fn refresh(&mut self, key: u32) {
         let ready = self.is_ready(key);
         let state = &self.keys[key];
@@ -427,7 +427,7 @@ impl Machine {
         }
     }
 
-    /// A key that was served and is still ready goes behind the others.
+    /// Moves a key that was served and is still ready behind the others.
     pub(super) fn rotate(&mut self, key: u32) {
         self.refresh(key);
         let state = &self.keys[key];
@@ -450,7 +450,7 @@ impl Machine {
         leasable(state.order) || leasable(state.returned)
     }
 
-    /// Freezes or unfreezes a key.
+    /// Parks or resumes a key.
     pub(super) fn set_parked(&mut self, key: u32, parked: bool) {
         if self.keys[key].parked == parked {
             return;
@@ -472,7 +472,7 @@ impl Machine {
         }
     }
 
-    /// Says that a queue may have something for a waiting receive.
+    /// Notes that a queue may have something for a waiting receive.
     pub(super) fn wake(&mut self, content: u32) {
         let queue = self.contents[content].queue;
         let queue = &mut self.queues[queue];
@@ -482,7 +482,7 @@ impl Machine {
         }
     }
 
-    /// Receives that found the limit of messages in flight reached may go on.
+    /// Wakes receives that stopped at the limit of messages in flight.
     fn after_in_flight_fell(&mut self, content: u32) {
         let state = &self.contents[content];
         let limit = u64::from(self.queues[state.queue].settings.in_flight_max);
@@ -491,7 +491,7 @@ impl Machine {
         }
     }
 
-    /// The message's lease state, made if it has none.
+    /// The message's lease state, created if it has none.
     pub(super) fn lease_state(&mut self, index: u32, first_leased: WallTime) -> u32 {
         let message = &mut self.messages[index];
         if !message.has(flag::LEASED_ONCE) {
@@ -511,7 +511,7 @@ impl Machine {
             .then(|| &self.lease_states[message.extra])
     }
 
-    /// Forgets that a message was ever leased; it must have no timer.
+    /// Frees the lease state of a message, which must have no timer.
     pub(super) fn drop_lease_state(&mut self, index: u32) {
         let message = &mut self.messages[index];
         if message.has(flag::LEASED_ONCE) {
@@ -521,7 +521,7 @@ impl Machine {
         }
     }
 
-    /// When the message's lease, backoff or delay ends; a message without timer has none of them.
+    /// When the message's lease, backoff or delay ends; `None` if it has none of them.
     pub(super) fn deadline(&self, index: u32) -> Option<u64> {
         let message = &self.messages[index];
         let timer = self
@@ -534,7 +534,7 @@ impl Machine {
         (timer != NONE).then(|| wheel.deadline(timer))
     }
 
-    /// Sets the message's timer (`NONE`: it has none) and returns the one it had.
+    /// Sets the message's timer (`NONE`: none) and returns the previous one.
     pub(super) fn set_timer(&mut self, index: u32, timer: u32) -> u32 {
         let message = &mut self.messages[index];
         let slot = if message.has(flag::LEASED_ONCE) {
@@ -545,13 +545,13 @@ impl Machine {
         std::mem::replace(slot, timer)
     }
 
-    /// Among timers of one millisecond the order of acceptance; between queues any order that does
-    /// not depend on how memory was used.
+    /// Orders timers of one millisecond: by acceptance within a queue, and between queues by any
+    /// order that does not depend on the use of memory.
     pub(super) fn timer_order(&self, queue: u32, sequence: Sequence) -> u64 {
         sequence.0 << 16 | u64::from(self.queues[queue].id.0 & 0xffff)
     }
 
-    /// Every record that starts before `durable` is durable: what waited for that becomes leasable.
+    /// Every record that starts before `durable` is durable: messages that waited for that become leasable.
     pub(super) fn drain_awaiting(&mut self, durable: Position) {
         while let Some(front) = self.awaiting.front() {
             if front.position >= durable {
@@ -564,7 +564,7 @@ impl Machine {
                 ..
             } = *front;
             self.awaiting.pop_front();
-            // The message may be gone by now and its slot another's, which waits on its own.
+            // The message may be gone and its slot used by another, which waits by itself.
             let Some(message) = self.messages.get_mut(index) else {
                 continue;
             };
@@ -572,7 +572,7 @@ impl Machine {
             let content = &self.contents[self.keys[key].content];
             if message.sequence() == sequence && content.queue_id == queue && !content.dead {
                 message.set(flag::UNSYNCED, false);
-                // Behind another message it changes nothing about its key.
+                // Behind another message it does not change whether the key is ready.
                 let state = &self.keys[key];
                 if state.order.first == index || state.returned.first == index {
                     self.refresh(key);
@@ -581,12 +581,12 @@ impl Machine {
         }
     }
 
-    /// Whether a message of this level, accepted by the record being folded, must wait for it.
+    /// Whether a message of this level, accepted by the record being folded, must wait for the record's sync.
     pub(super) fn waits_for_sync(&self, level: Level) -> bool {
         level >= Level::Disk && self.unless_durable(self.folding_at).is_some()
     }
 
-    /// What a key is remembered by, see [`KeyState::hash`].
+    /// A key's hash in its state, see [`KeyState::hash`].
     pub(super) fn key_hash(&self, content: u32, name: Option<&Key>) -> u32 {
         key_hash(content, self.text_hash(name.map(Key::as_str)))
     }
@@ -596,13 +596,13 @@ impl Machine {
     }
 }
 
-/// What a key of that content is remembered by, from the hash of its text; 0 if it has none.
+/// A key's hash in its state, from the content and the hash of its text; 0 if it has none.
 pub(super) fn key_hash(content: u32, text: u64) -> u32 {
     let [.., a, b, c, d] = hash_pair(content, text).to_le_bytes();
     u32::from_le_bytes([a, b, c, d])
 }
 
-/// The hash by which a table finds a key that is remembered by that.
+/// The hash for tables, from the hash in a key's state.
 pub(super) fn spread(hash: u32) -> u64 {
     hash_pair(0, u64::from(hash))
 }

@@ -1,4 +1,4 @@
-//! Questions, which change nothing.
+//! Answers queries, which change nothing.
 
 use std::ops::Bound;
 
@@ -14,15 +14,15 @@ use crate::{
     slab::NONE,
 };
 
-/// At how many delayed messages of a key a query looks for the first that is due, so that nobody waits
-/// for it.
+/// How many delayed messages of a key a query examines for the first that is due, so that a query
+/// stays short.
 const DUE_LOOKED_AT_MAX: usize = 1_000;
 
 impl Machine {
-    /// Answers a question.
+    /// Answers a query.
     ///
     /// # Errors
-    /// If the queue or key it is about does not exist.
+    /// If its queue or key does not exist.
     pub fn query(&self, query: &Query, now: Now) -> Result<QueryReply, Rejection> {
         match query {
             Query::DescribeQueue(DescribeQueue { queue }) => {
@@ -55,13 +55,13 @@ impl Machine {
         }
     }
 
-    /// All about the queue of that number; `None` if there is none (any more).
+    /// The description of the queue with that number; `None` if there is no such queue.
     #[must_use]
     pub fn queue(&self, queue: QueueId) -> Option<QueueDescription> {
         self.queue_index(queue).map(|index| self.describe(index))
     }
 
-    /// What came and went in all queues of the shard, deleted ones included. Walks the queues.
+    /// The totals over all queues of the shard, including deleted ones. Walks the queues.
     #[must_use]
     pub fn totals(&self) -> QueueTotals {
         let mut totals = self.deleted_totals;
@@ -71,8 +71,8 @@ impl Machine {
         totals
     }
 
-    /// Heap memory held by messages, keys, unique ids, leases and timers, in bytes: what the tables
-    /// have allocated, and nothing of allocator overhead or of the texts of names. Walks the queues.
+    /// Heap memory of messages, keys, unique ids, leases and timers, in bytes: what the tables have
+    /// allocated, without allocator overhead and the texts of names. Walks the queues.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         let remembered: usize = self
@@ -125,11 +125,11 @@ impl Machine {
     }
 
     fn query_queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> QueryReply {
-        // Names that start with the prefix stand together, from the prefix on.
+        // Names with the prefix are together in order, from the prefix on.
         let start = match (after, QueueName::new(prefix)) {
             (Some(after), _) if after.as_str() >= prefix => Bound::Excluded(after.clone()),
             (_, Ok(prefix)) => Bound::Included(prefix),
-            // No name has it as a prefix, unless it is the empty one.
+            // An invalid prefix matches no name, and the empty one matches all.
             (_, Err(_)) => Bound::Unbounded,
         };
         let mut matching = self
@@ -137,15 +137,14 @@ impl Machine {
             .range((start, Bound::Unbounded))
             .map(|(name, &index)| (name.as_str(), index))
             .take_while(|(name, _)| name.starts_with(prefix));
-        let queues = matching
+        let queues: Vec<_> = matching
             .by_ref()
             .take(limit)
             .map(|(_, index)| self.describe(index))
             .collect();
-        QueryReply::Queues(QueuePage {
-            queues,
-            more: matching.next().is_some(),
-        })
+        let last = queues.last().filter(|_| matching.next().is_some());
+        let next = last.map(|queue| queue.name.clone());
+        QueryReply::Queues(QueuePage { queues, next })
     }
 
     fn query_key(&self, queue: &QueueName, key: &Key, now: Now) -> Result<KeyStatus, Rejection> {
@@ -176,7 +175,7 @@ impl Machine {
             self.contents[state.content].counts.in_flight,
             state.settings.in_flight_max,
         );
-        // Its own reasons come first: they stay when there is room again.
+        // The key's own reasons come first: they remain when there is room again.
         let waits_for = match waits_for {
             KeyWait::Nothing if in_flight >= u64::from(max) => KeyWait::InFlightFull { max },
             other => other,
@@ -190,7 +189,7 @@ impl Machine {
         }
     }
 
-    /// When the first message of a key is due, as far as it looks: it finds them in the order sent.
+    /// When the first delayed message of a key is due, among those examined, which are in the order sent.
     fn first_due(&self, key: u32) -> Option<KeyWait> {
         let first = Some(self.keys[key].delayed.first).filter(|&index| index != NONE);
         std::iter::successors(first, |&index| {
@@ -208,7 +207,7 @@ impl Machine {
         .map(|(at, sequence)| KeyWait::Due { sequence, at })
     }
 
-    /// What a key waits for as far as it itself goes.
+    /// What a key waits for, apart from its queue.
     fn key_wait(&self, key: u32, now: Now) -> KeyWait {
         let state = &self.keys[key];
         if state.parked {
@@ -219,7 +218,7 @@ impl Machine {
         }
         let strict = state.strict;
         let mut index = state.order.first;
-        // Strict profile: what is leased need not stand in front, but it stands among the first.
+        // Strict profile: a leased message need not be first, but it is among the first.
         while strict && state.leased > 0 && self.messages[index].state != State::Leased {
             match self.messages[index].order.after {
                 NONE => break,

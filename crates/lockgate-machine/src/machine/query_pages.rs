@@ -1,22 +1,22 @@
-//! Looking into a queue without changing it: its messages and its keys, page by page.
+//! Lists a queue's messages and keys, page by page, without changing anything.
 //!
-//! A page costs a bounded number of steps, however much the queue holds and however little of that is
-//! asked for: who looks stops nobody who works. A cursor names where the last page ended. What comes
-//! or goes meanwhile may be missed.
+//! A page takes a bounded number of steps, however much the queue holds and however little of it
+//! matches, so listing does not delay commands. A cursor names the end of the last page. Entries
+//! that come or go between two pages may be missed.
 
 use lockgate_core::{Key, MachineTime, MessageId, Now, QueueName, Sequence, WallTime};
 
-use super::{Machine, state::State};
+use super::{Machine, send::check_range, state::State};
 use crate::{
     KeyPage, MessagePage, MessageStatus, MessageWait, Query, QueryReply, Rejection, SettingsError,
     slab::NONE,
 };
 
-/// Messages or keys that one page looks at, shown or not.
+/// Messages or keys that one page examines, whether it returns them or not.
 const STEPS_MAX: usize = 10_000;
 
 impl Machine {
-    /// Messages in the order in which they arrived, then those not yet due.
+    /// Messages in the order of their arrival, then those that are not due yet.
     pub(super) fn query_messages(
         &self,
         queue: &QueueName,
@@ -37,7 +37,7 @@ impl Machine {
                 }
             })?),
         };
-        // Only a keyed queue keeps what is in flight in the order of its key.
+        // Only a keyed queue keeps messages in flight in the order of their key.
         let (lists, of_key) = match only {
             Some(key) if state.settings.keyed => {
                 let key = &self.keys[key];
@@ -68,7 +68,8 @@ impl Machine {
             }
             None => (0, lists[0]),
         };
-        // Where the last page ended is gone: from the front, past what it must have shown.
+        // The last message of the previous page is gone: start from the front, and skip what the
+        // previous pages returned.
         let shown = after.filter(|_| reached.is_none());
         let mut messages = Vec::new();
         let mut next = None;
@@ -141,7 +142,7 @@ impl Machine {
         }
     }
 
-    /// Keys in no order, each with why it does or does not move.
+    /// Keys in no order, each with what it waits for.
     pub(super) fn query_keys(
         &self,
         queue: &QueueName,
@@ -184,13 +185,5 @@ impl Machine {
 }
 
 fn check_limit(limit: usize) -> Result<(), Rejection> {
-    if (1..=Query::LIMIT_MAX).contains(&limit) {
-        return Ok(());
-    }
-    Err(Rejection::OutOfRange {
-        what: "limit",
-        value: limit as u64,
-        min: 1,
-        max: Query::LIMIT_MAX as u64,
-    })
+    check_range("limit", limit as u64, 1, Query::LIMIT_MAX as u64)
 }

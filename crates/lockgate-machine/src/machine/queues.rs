@@ -1,8 +1,8 @@
-//! Making, changing, pausing, purging and deleting queues.
+//! Creates, changes, pauses, purges and deletes queues.
 //!
-//! A purge is one logical cut in O(1): the queue gets a new, empty content, and the old one is freed
-//! by [`Machine::housekeep`] in steps. Parked keys are part of the content: a purge forgets them,
-//! and what they waited for.
+//! A purge takes effect at one instant and in O(1): the queue gets a new, empty content, and
+//! [`Machine::housekeep`] frees the old one in steps. Parked keys are part of the content, so a
+//! purge forgets them.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -153,12 +153,12 @@ impl Machine {
         Ok(Reply::Done)
     }
 
-    /// What concerns a queue as a whole is synced, whatever the level of its messages.
+    /// Changes of a queue itself are synced, whatever the level of its messages.
     fn administration_level(&self) -> Level {
         self.limits.log_level.min(Level::Disk)
     }
 
-    /// Whether a queue `name` may have these settings. `before`: the ones it has.
+    /// Whether the queue `name` may have these settings. `before`: its present ones.
     fn check_settings(
         &self,
         name: &QueueName,
@@ -183,8 +183,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Whether the dead-letter queue exists and fits. One that was set before and is deleted by now
-    /// stands in no other change's way.
+    /// Whether the dead-letter queue exists and fits. A dead-letter queue that was set before and
+    /// has been deleted does not hinder other changes.
     fn check_dead_letter(
         &self,
         before: Option<&QueueSettings>,
@@ -289,7 +289,7 @@ impl Machine {
         let queue = self.queues.remove(index);
         self.key_sequences -= queue.key_sequences.len() as u64;
         self.queue_names.remove(&queue.name);
-        // The content that `empty` left in place has never held anything.
+        // The new content has never held anything.
         self.contents.remove(queue.content);
         for timer in [queue.dedup_timer, queue.hold_timer] {
             if timer != NONE {

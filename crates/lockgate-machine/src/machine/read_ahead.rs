@@ -1,4 +1,4 @@
-//! Reading ahead for a group of commands.
+//! Reads ahead for a group of commands.
 
 use std::hint::black_box;
 
@@ -15,21 +15,21 @@ use crate::{
     sequences::Sequences, slab::NONE, table::mix,
 };
 
-/// How many commands are read ahead for at once: more than a core has reads on their way, and few
-/// enough that what was read is still near when the last of them is decided.
+/// How many commands are read ahead for at a time: more than the reads that a core can have in flight, and
+/// few enough that what was read is still in the processor's cache when the last of them is decided.
 const AT_ONCE: usize = if cfg!(test) { 3 } else { 64 };
 
-/// Fewer messages than these stay in the processor's cache by themselves.
+/// Fewer messages than these stay in the processor's cache without reading ahead.
 const MESSAGES_MIN: usize = if cfg!(test) { 1 } else { 10_000 };
 
-/// Messages of fewer keys than these mostly lie in the order in which they are asked for.
+/// With fewer keys than these, messages are mostly in the order in which they are used.
 const KEYS_MIN: usize = if cfg!(test) { 1 } else { 64 };
 
-/// What will be asked of a machine next, for [`Machine::read_ahead`].
+/// What a machine will need next, for [`Machine::read_ahead`].
 #[derive(Clone, Copy, Debug)]
 pub enum Upcoming<'a> {
     Command(&'a Command),
-    /// A [`Command::Receive`] that is not made yet.
+    /// A [`Command::Receive`] that is not built yet.
     Receive(&'a Receive),
 }
 
@@ -39,16 +39,16 @@ impl<'a> From<&'a Command> for Upcoming<'a> {
     }
 }
 
-/// Messages of which it is remembered that they were read just now: about as many as a batch has.
+/// How many recently read messages are remembered: about as many as a batch has.
 const RECENT: usize = 256;
 
-/// What reading ahead found of the steps of a batch. Nobody relies on it: the one that looks sees
-/// whether it is what it asked for.
+/// What reading ahead found for the steps of a batch. These are hints: the code that uses one
+/// checks whether it is right.
 pub(super) struct Likely {
-    /// For each step, of an accepted message its key and of another effect its message, or [`NONE`].
+    /// For each step: the key of an accepted message, the message of another effect, or [`NONE`].
     pub(super) places: Vec<u32>,
-    /// By their numbers messages that were read a short while ago, as those are that were leased and
-    /// are now acknowledged: content, number and place.
+    /// Messages that were read recently, by their numbers, such as messages that were leased and
+    /// are now acknowledged: content, number and index.
     recent: Vec<(u32, u64, u32)>,
 }
 
@@ -64,42 +64,42 @@ impl Default for Likely {
 /// Indexes of one kind.
 type Indexes = SmallVec<[u32; AT_ONCE]>;
 
-/// What a few commands will ask for, as far as it is known without waiting for memory.
+/// What a few commands will need, as far as it is known without waiting for memory.
 #[derive(Default)]
 struct Ahead {
     /// Hashes of the keys of sends.
     hashes: SmallVec<[u64; AT_ONCE]>,
-    /// Contents and numbers of messages behind which the next number begins another leaf: then their
-    /// own leaf is put into its table.
+    /// Contents and numbers of messages behind which the next number begins another leaf: then
+    /// their own leaf is added to its table.
     leaf_ends: SmallVec<[(u32, u64); AT_ONCE]>,
-    /// Contents and numbers of messages that are settled.
+    /// Contents and numbers of settled messages.
     settled: SmallVec<[(u32, u64); AT_ONCE]>,
-    /// Keys of which receives will lease messages, and how many of each.
+    /// Keys whose messages receives will lease, and how many of each.
     ready: SmallVec<[(u32, u32); AT_ONCE]>,
-    /// How many that is of all.
+    /// How many messages that is in all.
     to_lease: usize,
-    /// Of a batch: which steps the hashes, and the settled messages, are of.
+    /// In a batch: the steps that the hashes and the settled messages belong to.
     hashed_steps: Indexes,
     settled_steps: Indexes,
 }
 
-/// What was found of what is ahead.
+/// The indexes found for an [`Ahead`].
 struct Found {
-    /// By hashes the keys, or [`NONE`].
+    /// The keys of the hashes, or [`NONE`].
     keys: Indexes,
-    /// The messages that are settled, or [`NONE`].
+    /// The settled messages, or [`NONE`].
     settled: Indexes,
 }
 
-/// Where the commands so far were about, for the next one is mostly about the same.
+/// The place of the last command; the next one is mostly at the same place.
 #[derive(Default)]
 struct Place<'a> {
     queue: Option<Asked<'a>>,
-    /// The ready key that the next receive of that content will come to.
+    /// The ready key that the next receive of that content will reach.
     ready: Option<(u32, u32)>,
 }
 
-/// What there is to know of the queue of a command.
+/// What is known of a command's queue.
 #[derive(Clone, Copy)]
 struct Asked<'a> {
     name: &'a QueueName,
@@ -110,16 +110,15 @@ struct Asked<'a> {
 }
 
 impl Machine {
-    /// Reads what these commands will ask for, so that deciding and folding them finds it in the
-    /// processor's cache. Changes nothing but time. Worth a call for commands that are given next
-    /// and are more than one, or ask for more than one message; with few messages or keys it does nothing.
+    /// Reads what these commands will need, so that deciding and folding them finds it in the
+    /// processor's cache. Changes only the time they take. Useful for commands that are given next
+    /// and together need more than one message; with few messages or keys it does nothing.
     ///
-    /// A send to one of a million keys waits for memory four times, each time for the address of the
-    /// next wait: its table's bucket, the key's state, its text, its last message. Receives and
-    /// settles wait as often. One after the other those waits are most of what a command costs. Here
-    /// each step is done for 64 commands before the next step is, and no step decides anything by
-    /// what it reads, so that the waits of a step overlap ("group prefetching": Chen, Ailamaki,
-    /// Gibbons and Mowry 2004).
+    /// A send to one of a million keys waits for memory four times, each time for the address of the next
+    /// read: its table's bucket, the key's state, its text, its last message. Receives and settles wait as
+    /// often. One after the other, those waits are most of a command's cost. Here each step is done for 64
+    /// commands before the next step, and no step branches on what it reads, so that the waits of a step
+    /// overlap ("group prefetching": Chen, Ailamaki, Gibbons and Mowry 2004).
     pub fn read_ahead<'a>(&self, commands: impl IntoIterator<Item: Into<Upcoming<'a>>>) {
         if !self.is_worth_reading_ahead() {
             return;
@@ -142,8 +141,8 @@ impl Machine {
         }
     }
 
-    /// Reads what folding these effects of the batch will ask for, as [`read_ahead`](Self::read_ahead) does for
-    /// commands. Says in `likely` what each of them is probably about.
+    /// Reads what folding these effects of the batch will need, as [`read_ahead`](Self::read_ahead)
+    /// does for commands. Writes the probable place of each into `likely`.
     pub(super) fn read_ahead_for_fold(
         &self,
         batch: &RecordBatch,
@@ -169,14 +168,14 @@ impl Machine {
         for (index, step) in (0..).zip(steps) {
             match step {
                 Step::Accepted(kept) => {
-                    let Some(content) = content_of(kept.queue()) else {
+                    let Some(content) = content_of(kept.numbers.queue) else {
                         continue;
                     };
                     if let Some(hash) = batch.key_hash(kept, self.seed) {
                         ahead.hashes.push(spread(key_hash(content, hash)));
                         ahead.hashed_steps.push(index);
                     }
-                    ahead.accept(content, kept.sequence().0);
+                    ahead.accept(content, kept.numbers.sequence.0);
                 }
                 Step::Other(effect) => {
                     if let Some((queue, sequence)) = message_of(effect)
@@ -231,7 +230,7 @@ impl Machine {
         queue.next += 1;
     }
 
-    /// Reads when there is enough, because one receive may ask for very much.
+    /// Reads as soon as enough was collected, because one receive may need very much.
     fn look_at_receive<'a>(&self, receive: &'a Receive, place: &mut Place<'a>, ahead: &mut Ahead) {
         let Some(&mut Asked { content, keyed, .. }) = self.asked(&receive.queue, place) else {
             return;
@@ -280,8 +279,8 @@ impl Machine {
         place.queue.as_mut()
     }
 
-    /// Reads step by step. What a step has read is only followed by the next one; which key or leaf
-    /// it is that a tag stands for is not looked at, the first one nearly always is.
+    /// Reads step by step. Each step only follows what the step before has read. It does not check
+    /// which key or leaf a tag belongs to; the first candidate is nearly always right.
     fn read(&self, ahead: &Ahead) -> Found {
         let numbers = |content: u32| &self.contents[content].by_sequence;
         // Tables.
@@ -299,7 +298,7 @@ impl Machine {
                 .map(|&(content, number)| numbers(content).prefetch(number)),
         );
 
-        // Keys of sends, places of messages.
+        // Keys of sends, and indexes of messages.
         let keys: Indexes = ahead
             .hashes
             .iter()
@@ -313,7 +312,7 @@ impl Machine {
                 .map(|&(content, number)| numbers(content).prefetch_leaf(number)),
         );
 
-        // Texts of keys; messages behind which one is put, to be leased, settled.
+        // Texts of keys; messages to append behind, to lease, and to settle.
         let settled: Indexes = ahead
             .settled
             .iter()
@@ -327,7 +326,7 @@ impl Machine {
         wait_for(settled.iter().map(|&index| self.read_message(index)));
         let leased = self.read_leased(&ahead.ready);
 
-        // What settled messages have beside themselves, and their neighbours.
+        // The side tables of settled messages, and their neighbours.
         let message = |&index: &u32| self.messages.get(index);
         wait_for(settled.iter().filter_map(message).map(|message| {
             self.read_key(message.key)
@@ -336,7 +335,7 @@ impl Machine {
                 ^ self.read_message(message.age.before)
                 ^ self.read_message(message.age.after)
         }));
-        // By their numbers leased messages are found once more, to fold that they are leased.
+        // Folding a lease looks the message up by its number once more.
         let leased: SmallVec<[(&Sequences, u64); AT_ONCE]> = leased
             .iter()
             .filter_map(|&index| {
@@ -356,8 +355,8 @@ impl Machine {
         Found { keys, settled }
     }
 
-    /// The messages of these keys that are leased. Only a message tells which one is behind it, so the
-    /// first ones of all keys are read side by side, then the second ones, and so on.
+    /// The messages of these keys that receives will lease. Only a message tells which one is
+    /// behind it, so the first ones of all keys are read together, then the second ones, and so on.
     fn read_leased(&self, ready: &[(u32, u32)]) -> Indexes {
         let mut leased = Indexes::new();
         let first = |&(key, messages)| Some((self.keys.get(key)?.order.first, messages));
@@ -379,7 +378,7 @@ impl Machine {
         leased
     }
 
-    /// Both lines that a key's state mostly stands in.
+    /// Reads both cache lines that a key's state mostly occupies.
     fn read_key(&self, key: u32) -> u32 {
         self.keys.get(key).map_or(0, |key| key.hash ^ key.messages)
     }
@@ -390,7 +389,7 @@ impl Machine {
             .map_or(0, |&byte| u32::from(byte))
     }
 
-    /// Both lines that a message mostly stands in.
+    /// Reads both cache lines that a message mostly occupies.
     fn read_message(&self, index: u32) -> u32 {
         if index == NONE {
             return 0;
@@ -400,7 +399,7 @@ impl Machine {
             .map_or(0, |message| message.age.after ^ message.first_word())
     }
 
-    /// What of a message is looked at when another one is put behind it.
+    /// Reads the part of a message that appending another one behind it needs.
     fn read_last(&self, index: u32) -> u32 {
         let message = self.messages.get(index);
         message.map_or(0, |message| message.order.after)
@@ -426,8 +425,7 @@ impl Machine {
 }
 
 impl Likely {
-    /// Whether the message that this step is about was read a short while ago: then it is what the
-    /// step is probably about.
+    /// Whether this step's message was read recently; then it is probably the one that the step needs.
     fn was_read(&mut self, step: u32, content: u32, number: u64) -> bool {
         let (recent_content, recent_number, message) = self.recent[recent_slot(number)];
         let was_read = (recent_content, recent_number) == (content, number);
@@ -454,7 +452,7 @@ impl Ahead {
         self.hashes.len() + self.settled.len() + self.to_lease
     }
 
-    /// A message of that number is accepted.
+    /// Notes that a message with that number is accepted.
     fn accept(&mut self, content: u32, number: u64) {
         if Sequences::begins_leaf(number) {
             self.leaf_ends.push((content, number.saturating_sub(1)));
@@ -462,12 +460,12 @@ impl Ahead {
     }
 }
 
-/// Where a message of that number is remembered. Those of a moment are all over a queue.
+/// The slot for a message with that number. The messages of one moment are spread over the slots.
 fn recent_slot(number: u64) -> usize {
     usize::from(mix(number).to_le_bytes()[0]) % RECENT
 }
 
-/// The message that is there already and that the effect is about.
+/// The existing message that the effect is about.
 fn message_of(effect: &Effect) -> Option<(QueueId, Sequence)> {
     match effect {
         Effect::Compacted(stored) => Some((stored.queue, stored.sequence)),
@@ -497,7 +495,7 @@ fn message_of(effect: &Effect) -> Option<(QueueId, Sequence)> {
     }
 }
 
-/// Reads all of it, for nothing but having read it.
+/// Uses all words, so that they are really read.
 fn wait_for(words: impl Iterator<Item = u32>) {
     black_box(words.fold(0, |all, word| all ^ word));
 }

@@ -1,8 +1,8 @@
-//! Giving leases.
+//! Gives leases.
 //!
-//! Choosing walks lists that hold only what can be had: 10,000 locked keys, or a key with a million
-//! messages, are never looked at. What it does look at without leasing it are messages that had all
-//! their attempts; each is moved away with the same decision, and their number is bounded.
+//! A receive walks lists of leasable messages only. It never examines 10,000 locked keys, or the other
+//! messages of a key with a million. The only messages that it examines without leasing them are those that
+//! had all their attempts. The same decision moves each of them away, and their number is bounded.
 
 use lockgate_core::{
     HolderName, LeaseNumber, LeaseToken, Level, MachineTime, Millis, Now, QueueId, Sequence,
@@ -19,29 +19,29 @@ use crate::{
     slab::NONE,
 };
 
-/// Leases up to this length share a synced lease bound; longer ones are synced themselves. Also how far
-/// the lease bound is raised past the lease that needs it.
+/// Leases up to this length share a synced lease bound; longer ones are synced themselves. Also how
+/// far the bound is raised beyond the end of the lease that needs it.
 const HORIZON_MS: Millis = 30_000;
 
-/// Exhausted messages that one receive moves away beyond the messages it leases.
+/// Exhausted messages that one receive moves away, besides the messages that it leases.
 const MOVES_MAX: usize = 64;
 
-/// One receive while it is being decided.
+/// A receive while it is being decided.
 struct Choice<'a> {
     queue: u32,
     now: Now,
     deadline: MachineTime,
     holder: &'a HolderName,
-    /// After so many leases a message is moved there instead of leased again.
+    /// After so many leases a message is moved to this queue instead of leased again.
     exhausted: Option<(u16, u32)>,
     wanted: usize,
     moves_left: usize,
-    /// Of what is leased so far.
+    /// Bytes of the messages leased so far.
     bytes: u64,
     deliveries: Vec<Delivery>,
 }
 
-/// Where a receive stands in the lists of one unkeyed group.
+/// The place of a receive in the lists of one unkeyed group.
 struct Turn {
     order: u32,
     returned: u32,
@@ -77,7 +77,7 @@ impl Machine {
             queue: index,
             now,
             deadline: match lease {
-                // Over when it is given, also for a step of time that looks at what has surely passed: a
+                // Over when it is given, even for a tick whose time is a little behind the clock: a
                 // reading of the clock drops up to a millisecond.
                 0 => MachineTime(now.machine.0.saturating_sub(1)),
                 lease => now.machine.plus(lease),
@@ -100,7 +100,7 @@ impl Machine {
         Ok(Reply::Received(choice.deliveries))
     }
 
-    /// As many consecutive messages of one key as fit, then the next key.
+    /// Leases as many consecutive messages of one key as fit, then those of the next key.
     fn choose_by_key(&self, draft: &mut Draft, choice: &mut Choice<'_>) {
         let queue = &self.queues[choice.queue];
         let mut key = self.contents[queue.content].ready_keys.first;
@@ -113,19 +113,19 @@ impl Machine {
                 index = self.messages[index].order.after;
             }
             if choice.deliveries.len() > leased_before && queue.settings.level >= Level::Disk {
-                // The message in front of this one is gone only if the record that says so stays.
+                // The message before this one is gone only if the record that removed it survives.
                 draft.rest_on(self.unless_durable(state.settled_at()));
             }
             key = state.links.after;
         }
     }
 
-    /// One message of each ready group in turn.
+    /// Leases one message of each ready group in turn.
     fn choose_by_turns(&self, draft: &mut Draft, choice: &mut Choice<'_>) {
         let queue = &self.queues[choice.queue];
         let mut key = self.contents[queue.content].ready_keys.first;
         let mut turns = Vec::new();
-        // The first round walks the list; groups that have more stay for the next rounds.
+        // The first round walks the list; groups with more messages stay for the next rounds.
         while key != NONE && choice.wants_more() {
             let state = &self.keys[key];
             let mut turn = Turn {
@@ -143,7 +143,7 @@ impl Machine {
         }
     }
 
-    /// Leases one message of the group. False: it has no more.
+    /// Leases one message of the group. Returns false if the group has no more.
     fn choose_one(&self, draft: &mut Draft, choice: &mut Choice<'_>, turn: &mut Turn) -> bool {
         loop {
             let has = |index: u32| index != NONE && self.messages[index].is_leasable();
@@ -169,7 +169,7 @@ impl Machine {
         }
     }
 
-    /// Leases the message, or moves it away if it had all its attempts: then false.
+    /// Leases the message. If it had all its attempts, moves it away and returns false.
     fn choose(&self, draft: &mut Draft, choice: &mut Choice<'_>, index: u32) -> bool {
         let queue = &self.queues[choice.queue];
         let message = &self.messages[index];
@@ -184,10 +184,10 @@ impl Machine {
                 to,
                 DeadLetterReason::Attempts { attempts },
                 choice.now,
-                // As a settle: who got this answer finds the message in the other queue.
+                // As for a settle: a caller with this answer finds the message in the other queue.
                 queue.settings.level,
             );
-            // Without a number left there it stays, and is delivered further.
+            // If that queue has no number left, the message stays and is delivered again.
             if moved.is_ok() {
                 choice.moves_left -= 1;
                 return false;
@@ -229,7 +229,7 @@ impl Machine {
         true
     }
 
-    /// After how many leases the queue moves a message, and where to.
+    /// After how many leases the queue moves a message, and to which queue.
     fn attempt_limit(&self, queue: &Queue) -> Option<(u16, u32)> {
         if queue.policy() != KeyPolicy::Skip {
             return None;
@@ -237,9 +237,9 @@ impl Machine {
         Some((queue.settings.attempts_max, self.dead_letter_queue(queue)?))
     }
 
-    /// Makes sure that after a power cut it is known how long leases up to `deadline` may still be
-    /// held: they are below the queue's synced lease bound, or raise it, or are synced themselves.
-    /// Unkeyed queues promise nothing about two holders and need none of it.
+    /// Ensures that after a power cut it is known how long leases up to `deadline` may still be
+    /// held: they are within the queue's synced lease bound, or raise it, or are synced themselves.
+    /// Unkeyed queues allow two holders and do not need this.
     pub(super) fn cover_leases(
         &self,
         draft: &mut Draft,

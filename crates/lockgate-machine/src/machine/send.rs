@@ -1,4 +1,4 @@
-//! Accepting messages.
+//! Accepts messages.
 
 use std::num::NonZeroU64;
 
@@ -16,15 +16,15 @@ use crate::{
     effect::Arrival,
 };
 
-/// How many sequence numbers are reserved at once for sends at level `memory`. One sync for so many
-/// messages, and at most as many counted as possibly lost after a crash.
+/// How many sequence numbers are reserved at a time for sends at level `memory`: one sync for so
+/// many messages, and at most so many counted as possibly lost after a crash.
 const RESERVE_STEP: u64 = 1024;
 
-/// What a remembered unique id counts against its queue's limit: the most it takes, so that the
-/// limit does not depend on how full a table happens to be.
+/// What a remembered unique id counts against its queue's limit: the most memory that it takes, so
+/// that the limit does not depend on how full a table is.
 const UNIQUE_ID_BYTES: u64 = 64;
 
-/// What the slabs can hold, less what they keep for themselves.
+/// The capacity of the slabs, minus a reserve.
 const MESSAGES_MAX: u32 = 4_000_000_000;
 
 impl Machine {
@@ -78,8 +78,8 @@ impl Machine {
                 });
             }
             let hit = queue.dedup.get(digest).or_else(|| {
-                // An id that was sent before the scope changed counts as it did then. One that was sent
-                // since is no such id, though a message without a key has one digest in both scopes.
+                // An id that was sent before the scope changed counts in its former scope. An id that was
+                // sent since does not, although a message without a key has the same digest in both scopes.
                 let from = settings.dedup_scope_from?;
                 let sent_before =
                     |hit: &DedupHit| hit.expires.0.saturating_sub(settings.dedup_window) < from.0;
@@ -117,7 +117,7 @@ impl Machine {
             None => None,
         }
         .filter(|&due| due > now.wall)
-        // What has come due before it and waits for a step of time goes first: with it, in its order.
+        // If earlier messages are due and wait for a tick, this one waits with them, to keep the order.
         .or_else(|| {
             let waits = self.contents[queue.content].counts.delayed > 0;
             (waits && self.wall.has_due(now.wall.0)).then_some(now.wall)
@@ -156,14 +156,14 @@ impl Machine {
             sequence,
             duplicate: false,
         };
-        // Only a transaction can meet the same id again before this one is folded.
+        // Only a transaction can contain the same id again before this one is folded.
         if let Some(digest) = unique.filter(|_| draft.in_transaction) {
             draft.unique_ids.insert((index, digest), sent);
         }
         Ok(sent)
     }
 
-    /// What the message's unique id is remembered as; `None` if it has none or none is remembered.
+    /// The digest of the message's unique id; `None` if it has none or the queue remembers none.
     fn unique_digest(
         &self,
         settings: &QueueSettings,
@@ -185,7 +185,7 @@ impl Machine {
         }
     }
 
-    /// The message's number among those of its key; `None` if the queue does not number them so.
+    /// The message's number among those of its key; `None` if the queue does not number them.
     fn next_key_sequence(
         &self,
         draft: &mut Draft,
@@ -198,14 +198,14 @@ impl Machine {
         let earlier = draft.key_sequences.get(&(index, key));
         let last = earlier.map_or_else(|| queue.key_sequences.last(key), |last| last.get());
         let number = NonZeroU64::MIN.saturating_add(last);
-        // Only a transaction can meet the same key again before this one is folded.
+        // Only a transaction can contain the same key again before this one is folded.
         if draft.in_transaction {
             draft.key_sequences.insert((index, key), number);
         }
         Some(number)
     }
 
-    /// Whether one more message of `size` bytes fits into the queue and the shard.
+    /// Whether another message of `size` bytes fits into the queue and the shard.
     fn check_quota(&self, draft: &Draft, index: u32, size: u64) -> Result<(), Rejection> {
         let queue = &self.queues[index];
         let content = &self.contents[queue.content];
@@ -237,8 +237,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Sees to it that `sequence` may be told before its record is written. The reserve is raised
-    /// when half of it is left, so that in a steady flow nobody waits for it.
+    /// Ensures that `sequence` may be given out before its record is written. The reserve is raised
+    /// when half of it is left, so that in a steady flow no send waits for it.
     fn reserve_sequence(&self, draft: &mut Draft, index: u32, sequence: Sequence) {
         let queue = &self.queues[index];
         let reserve = queue.reserve;
@@ -255,7 +255,7 @@ impl Machine {
             draft.delta_mut(index).reserved = true;
         }
         if sequence >= reserve.below {
-            // Covered by the reserve of this very command.
+            // The reserve raised by this command covers it.
             draft.level = draft.level.max(sync);
         } else if sequence >= reserve.below_before {
             draft.rest_on(self.unless_durable(reserve.at));
@@ -265,6 +265,11 @@ impl Machine {
     }
 
     pub(super) fn fold_accepted(&mut self, arrival: &Arrival<'_>, part: u16) -> Option<()> {
+        let &Arrival {
+            numbers: arrival,
+            key,
+            unique,
+        } = arrival;
         let index = self.queue_index(arrival.queue)?;
         self.recent_queue = index;
         let at = self.folding_at;
@@ -277,18 +282,18 @@ impl Machine {
         queue.totals.accepted += 1;
         let content = queue.content;
         let level = arrival.level.unwrap_or(queue.settings.level);
-        let key = arrival.key.map(|key| key.text);
-        if let Some((id, until)) = arrival.unique {
-            // The settings are those under which it was accepted.
+        let key_text = key.map(|key| key.text);
+        if let Some((id, until)) = unique {
+            // The settings at the time of its acceptance.
             let settings = &queue.settings;
             let sent = MachineTime(until.0.saturating_sub(settings.dedup_window));
             let scope = settings.dedup_scope_at(sent);
-            let digest = digest(scope_key(scope, key), id);
+            let digest = digest(scope_key(scope, key_text), id);
             queue.dedup.reserve(digest, arrival.sequence, at, until);
             self.unique_ids += 1;
             self.arm_dedup(index);
         }
-        if let (Some(number), Some(key)) = (arrival.key_sequence, key) {
+        if let (Some(number), Some(key)) = (arrival.key_sequence, key_text) {
             let key = key_sequences::digest(key);
             let queue = &mut self.queues[index];
             let sequences = &mut queue.key_sequences;
@@ -296,7 +301,7 @@ impl Machine {
             sequences.set(key, number, queue.settings.key_sequences_max);
             self.key_sequences += sequences.len() as u64;
         }
-        let key = self.key_or_new(content, arrival.key);
+        let key = self.key_or_new(content, key);
         let location = Location { position: at, part };
         let (sequence, accepted) = (arrival.sequence, arrival.accepted);
         let mut entry = Message::new(sequence, location, accepted, key, arrival.size);
@@ -324,7 +329,7 @@ impl Machine {
     }
 }
 
-/// What a unique id is unique within in that scope, for a message of that key.
+/// The key within which a unique id is unique in that scope.
 fn scope_key(scope: DedupScope, key: Option<&str>) -> Option<&str> {
     match scope {
         DedupScope::Queue => None,

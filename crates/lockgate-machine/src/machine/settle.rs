@@ -1,6 +1,6 @@
-//! Ending and extending leases.
+//! Ends and extends leases.
 //!
-//! A token settles its own lease and nothing else. What a token is told that does not:
+//! A token settles only its own lease. This is the answer to a token in each state of its message:
 //!
 //! | the message | keyed queue | unkeyed queue |
 //! |---|---|---|
@@ -8,18 +8,18 @@
 //! | is leased again | superseded | superseded |
 //! | is back in its place, this was its last lease | ended | ack: settled; else ended |
 //! | was moved, and is in another queue or came back under another number | ended | gone |
-//! | is gone, also where another one has its number since a crash or a restore | gone | gone |
+//! | is gone, even if another one has its number since a crash or a restore | gone | gone |
 //!
-//! A token of another shard is refused and names nothing here, whatever the numbers in it.
+//! A token of another shard is refused and means nothing here, whatever its numbers.
 //!
-//! Amazon's profile ([`KeyProfile::Sqs`]) has one exception, in unkeyed queues, which promise nothing
-//! about two holders: there a nack and an extend act on the message by whichever of its tokens they
-//! come, as ChangeMessageVisibility does at AWS. One that nobody holds is kept back until the end of
-//! the extension, as a nack with a delay would do; who held it last can still acknowledge it.
+//! Amazon's profile ([`KeyProfile::Sqs`]) has one exception, in unkeyed queues, which allow two holders: a
+//! nack or an extend with any of a message's tokens takes effect, as ChangeMessageVisibility does at AWS. If
+//! the message is not leased, an extend keeps it back until the end of the extension, as a nack with a delay
+//! would; its last holder can still acknowledge it.
 //!
-//! In the strict profile a batch is acknowledged as a prefix: a message behind one that is still out
-//! is told *out of order*. Whatever else ends the lease of one message of the batch gives the later
-//! ones back without counting their attempt, since they may only be worked on after it.
+//! In the strict profile a batch is acknowledged in order: the answer for a message behind one that is still
+//! in flight is *out of order*. Any other end of the lease of one message of the batch gives the later ones
+//! back without counting their attempts, because they may be processed only after it.
 
 use lockgate_core::{LeaseNumber, LeaseToken, Level, MachineTime, Millis, Now, QueueId, Sequence};
 
@@ -33,9 +33,6 @@ use crate::{
     DeadLetterReason, DropReason, Effect, KeyPolicy, KeyProfile, QueueSettings, Rejection, Settle,
     SettleAction, Settled, StaleReason, slab::NONE,
 };
-
-/// The longest delay of a nack or a defer: a year.
-const NACK_DELAY_MS_MAX: Millis = 366 * 24 * 3600 * 1000;
 
 /// The longest reason of a reject, in bytes.
 const REJECT_REASON_BYTES_MAX: u64 = 1024;
@@ -55,7 +52,7 @@ impl Machine {
         }
         match &settle.action {
             SettleAction::Nack { delay } | SettleAction::Defer { delay } => {
-                check_range("delay", *delay, 0, NACK_DELAY_MS_MAX)?;
+                check_range("delay", *delay, 0, Settle::DELAY_MAX)?;
             }
             SettleAction::Extend { lease } => {
                 check_range("lease", *lease, 1, QueueSettings::LEASE_MAX)?;
@@ -109,8 +106,8 @@ impl Machine {
             SettleAction::Extend { lease } => {
                 return self.draft_extend(draft, queue, index, *lease, now);
             }
-            // What nobody holds and nothing keeps back is where a nack would put it, unless an earlier
-            // part of this command keeps it back.
+            // A message that is neither leased nor kept back is where a nack would put it, unless
+            // an earlier part of this command keeps it back.
             SettleAction::Nack { delay: 0 }
                 if message.state == State::Ready && !draft.in_transaction => {}
             SettleAction::Nack { delay } => {
@@ -179,7 +176,7 @@ impl Machine {
         Ok(Ok(Settled::Done))
     }
 
-    /// That a message is gone may be taken for success (SQS does so), so the record by which it went
+    /// A caller may take "gone" for success, as SQS does, so the record that removed the message
     /// must have reached its level.
     fn rest_on_removals(&self, draft: &mut Draft, queue: QueueId) {
         if let Some(queue) = self.queue_index(queue) {
@@ -193,14 +190,14 @@ impl Machine {
         }
     }
 
-    /// The queue and message whose lease the token names, if it may settle it in that way.
+    /// The queue and message of the token's lease, if the token may settle it in that way.
     fn current(&self, draft: &Draft, settle: &Settle) -> Result<(u32, u32), StaleReason> {
         let token = settle.token;
         let queue = self.queue_index(token.queue).ok_or(StaleReason::Gone)?;
-        // A crash or a restore may have taken the token's message, and another one got its number since.
+        // After a crash or a restore, another message may have the number of the token's message.
         let is_its = |&index: &u32| self.is_message(queue, index, token.message);
         let Some(index) = self.message_of(queue, token.sequence).filter(is_its) else {
-            // Gone may be taken for success, and a message that was moved will be delivered again.
+            // A caller may take "gone" for success, but a moved message will be delivered again.
             let lives = |(_, index)| draft.settled.get(&index) != Some(&StaleReason::Gone);
             let ended = self.queues[queue].settings.keyed
                 && self.message_with_id(token.message).is_some_and(lives);
@@ -214,7 +211,7 @@ impl Machine {
             return Err(*stale);
         }
         let message = &self.messages[index];
-        // Without a lease it has a lease state only to wait for its deferral to end.
+        // A message without a lease has a lease state only while it waits for its deferral to end.
         let leased_before = |lease_state: &&LeaseState| lease_state.lease() != LeaseNumber(0);
         let Some(lease_state) = self.leased_once(index).filter(leased_before) else {
             return Err(StaleReason::Ended);
@@ -240,7 +237,7 @@ impl Machine {
         }
     }
 
-    /// Strict profile: only what is in front of its key may be acknowledged.
+    /// Strict profile: only the first message of its key may be acknowledged.
     fn check_batch_order(
         &self,
         draft: &Draft,
@@ -278,7 +275,7 @@ impl Machine {
         let state = &self.queues[queue];
         let strict = self.keys[self.messages[index].key].strict;
         let level = state.settings.level.min(Level::Process);
-        // The batch stays together: it was given together, so one limit is the limit of all.
+        // The messages of a batch were leased together, so they have one limit.
         let batch: Vec<u32> = if strict {
             let key = self.messages[index].key;
             self.leased_from(self.keys[key].order.first)
@@ -288,7 +285,7 @@ impl Machine {
             vec![index]
         };
         if !batch.contains(&index) {
-            // The lease before it has ended, and its own ends with the next step of time.
+            // The lease before it has ended, and its own ends with the next tick.
             return Ok(Err(StaleReason::Ended));
         }
         for index in batch {
@@ -306,7 +303,7 @@ impl Machine {
         }))
     }
 
-    /// The message returns to its place by `effect`, or is dropped if it has outlived its time.
+    /// Returns the message to its place by `effect`, or drops it if its time to live is over.
     fn draft_return(
         &self,
         draft: &mut Draft,
@@ -323,7 +320,7 @@ impl Machine {
         }
     }
 
-    /// Freezes the key if this was the message's last attempt and the policy says so.
+    /// Parks the key if this was the message's last attempt and the policy says so.
     fn draft_park(&self, draft: &mut Draft, queue: u32, index: u32, level: Level) {
         let key = &self.keys[self.messages[index].key];
         if self.parks_now(queue, index)
@@ -339,7 +336,7 @@ impl Machine {
         }
     }
 
-    /// Whether the message's lease, when it ends now without an ack, freezes its key.
+    /// Whether the end of the message's lease now, without an ack, parks its key.
     pub(super) fn parks_now(&self, queue: u32, index: u32) -> bool {
         let state = &self.queues[queue];
         let attempts = self
@@ -350,7 +347,7 @@ impl Machine {
             && attempts >= state.settings.attempts_max
     }
 
-    /// Strict profile: gives back what was leased behind the message.
+    /// Strict profile: gives back the messages that were leased behind this one.
     fn give_back_later(&self, draft: &mut Draft, queue: u32, index: u32, now: Now) {
         if !self.keys[self.messages[index].key].strict {
             return;
@@ -389,8 +386,8 @@ impl Machine {
         })
     }
 
-    /// The queue's dead-letter queue. One that was deleted since it was set, or made again of the
-    /// other kind, is none: messages stay and are delivered further.
+    /// The queue's dead-letter queue; `None` if it was deleted since it was set, or created again
+    /// with the other kind. Messages then stay and are delivered again.
     pub(super) fn dead_letter_queue(&self, queue: &Queue) -> Option<u32> {
         let dead_letter = queue.settings.dead_letter.as_ref()?;
         self.queue_names
@@ -424,7 +421,7 @@ impl Machine {
         let queue = self.queue_index(queue)?;
         let index = self.message_of(queue, sequence)?;
         if self.messages[index].state != State::Leased {
-            // What was given back is deferred, or hidden in an unkeyed queue of Amazon's profile.
+            // A message that was given back is deferred, or hidden in an unkeyed queue with Amazon's profile.
             self.make_ready(index);
             if until.is_none() {
                 return Some(());
@@ -478,8 +475,8 @@ impl Machine {
             .filter(|&index| self.messages[index].state == State::Leased)
     }
 
-    /// Whether the token's lease is the current one of its message: what a holder asks before it does
-    /// something that cannot be undone.
+    /// Whether the token's lease is the current one of its message. A holder asks this before it
+    /// does something that cannot be undone.
     #[must_use]
     pub fn is_current(&self, token: LeaseToken) -> bool {
         let own = (token.shard() == self.term().shard).then_some(token.queue);

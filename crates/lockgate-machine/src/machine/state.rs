@@ -1,8 +1,8 @@
-//! What the machine holds, and in how many bytes.
+//! The state of the machine, and the memory it takes.
 //!
-//! A backlog of ten million messages is the case these types are made for: a message is 52 bytes in
-//! a paged slab and 5 to 6.5 in the index that finds it by its number. What only few messages have
-//! (a lease, a time to live, an origin) stands in side tables, so that the others do not pay for it.
+//! These types are made for a backlog of ten million messages: a message takes 52 bytes in a paged
+//! slab and 5 to 6.5 in the index that finds it by its number. Parts that only few messages have (a
+//! lease, a time to live, an origin) are in side tables, so that the others do not pay for them.
 
 mod rows;
 
@@ -35,7 +35,8 @@ pub(super) struct U48([u16; 3]);
 impl U48 {
     pub(super) const MAX: u64 = (1 << 48) - 1;
 
-    /// Stops at [`U48::MAX`]: decisions refuse numbers beyond, a record from elsewhere cannot panic.
+    /// Stops at [`U48::MAX`]: decisions refuse larger numbers, and a record from elsewhere must not
+    /// cause a panic.
     #[expect(
         clippy::cast_possible_truncation,
         reason = "split into its 16-bit parts"
@@ -50,7 +51,7 @@ impl U48 {
     }
 }
 
-/// A `u64` that needs no eight-byte alignment, which would cost a [`Message`] four bytes.
+/// A `u64` without eight-byte alignment, which would cost a [`Message`] four bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Packed64([u32; 2]);
 
@@ -65,31 +66,31 @@ impl Packed64 {
     }
 }
 
-/// Where a message stands in its life.
+/// The state of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum State {
-    /// In its key's order, nobody has it.
+    /// In its key's order, not leased.
     Ready,
-    /// Somebody has it.
+    /// Leased.
     Leased,
     /// Its attempt failed; it waits in its place for the next one.
     Backoff,
-    /// Not yet due, in nobody's order.
+    /// Not due yet, and in no order.
     Delayed,
 }
 
-/// What few messages have; bits of [`Message::flags`].
+/// Properties of few messages; bits of [`Message::flags`].
 pub(super) mod flag {
-    /// Its record has not reached its level: not leasable.
+    /// Its record has not reached its level, so it is not leasable.
     pub(crate) const UNSYNCED: u8 = 1;
     /// It has a [`LeaseState`](super::LeaseState), at [`Message::extra`](super::Message).
     pub(crate) const LEASED_ONCE: u8 = 2;
-    /// Unkeyed queue: it stands in its group's list of returned messages.
+    /// Unkeyed queue: it is in its group's list of returned messages.
     pub(crate) const RETURNED: u8 = 4;
-    /// It came from another queue; there is an [`Origin`](super::OriginEntry).
+    /// It came from another queue; it has an [`Origin`](super::OriginEntry).
     pub(crate) const MOVED: u8 = 8;
-    /// It has a time to live of its own.
+    /// It has its own time to live.
     pub(crate) const TTL: u8 = 16;
     /// Its time to live ended while it was leased.
     pub(crate) const OVERDUE: u8 = 32;
@@ -152,7 +153,7 @@ impl Message {
         }
     }
 
-    /// A word of what a message begins with.
+    /// The first word of a message.
     pub(super) fn first_word(&self) -> u32 {
         self.position.0[0]
     }
@@ -162,8 +163,8 @@ impl Message {
         self.part = to.part;
     }
 
-    /// Since when it counts as accepted: its acceptance, or when it was due. Age and retention count
-    /// from here, so that a message due in a year does not expire while it waits.
+    /// When it counts as accepted: its acceptance or, if later, its due time. Age and retention
+    /// count from here, so that a message due in a year does not expire while it waits.
     pub(super) fn since(&self) -> WallTime {
         WallTime(self.since.get())
     }
@@ -184,14 +185,13 @@ impl Message {
         }
     }
 
-    /// Whether a receive may have it as far as it itself goes.
+    /// Whether a receive may lease it, apart from its key and queue.
     pub(super) fn is_leasable(&self) -> bool {
         self.state == State::Ready && !self.has(flag::UNSYNCED)
     }
 }
 
-/// What there is to know of a message that was leased at least once. When its lease or backoff ends
-/// is known to its timer.
+/// The leases of a message that was leased at least once. Its timer knows when the lease or the backoff ends.
 #[derive(Clone, Debug)]
 pub(super) struct LeaseState {
     lease: U48,
@@ -200,13 +200,13 @@ pub(super) struct LeaseState {
     pub(super) attempts: u16,
     /// Whether the last lease may still acknowledge: false once it was given back.
     pub(super) current: bool,
-    /// How long before the end of the lease it was given. Leases end within 12 h: it fits.
+    /// The time from the start of the lease to its end. Leases last at most 12 h, so it fits.
     pub(super) held_ms: u32,
-    /// Who holds it, while it is leased; else `NONE`.
+    /// The holder of the current lease, else `NONE`.
     pub(super) holder: u32,
     /// The end of the lease, of the backoff or of the delay; else `NONE`.
     pub(super) timer: u32,
-    /// In which term the last lease was given: how many had begun.
+    /// The index of the term of the last lease, counted from 1.
     pub(super) term: u32,
 }
 
@@ -258,10 +258,10 @@ pub(super) struct Awaiting {
     pub(super) sequence: Sequence,
 }
 
-/// Where a moved message comes from.
+/// The origin of a moved message.
 #[derive(Clone, Debug)]
 pub(super) struct OriginEntry {
-    /// The message: an index.
+    /// The index of the message.
     pub(super) message: u32,
     pub(super) id: MessageId,
     pub(super) queue: QueueId,
@@ -273,13 +273,13 @@ pub(super) struct OriginEntry {
 /// A message's own time to live.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TimeToLive {
-    /// The message: an index.
+    /// The index of the message.
     pub(super) message: u32,
     pub(super) span: Millis,
     pub(super) timer: u32,
 }
 
-/// Who holds leases: names are interned, because few clients hold many leases.
+/// A name of lease holders. Names are interned, because few clients hold many leases.
 #[derive(Clone, Debug)]
 pub(super) struct Holder {
     pub(super) name: HolderName,
@@ -294,30 +294,29 @@ pub(super) struct KeyState {
     /// `None`: the group of messages without one.
     pub(super) name: Option<Key>,
     pub(super) content: u32,
-    /// Half of the hash of content and name. Whoever moves keys within their table, or takes one
-    /// out, need not read their texts, each of which would be a wait for memory.
+    /// Half of the hash of content and name. So moving or removing keys in their table need not
+    /// read their texts, each of which would be a wait for memory.
     pub(super) hash: u32,
-    /// The order. Keyed: ready, leased and backing-off messages; unkeyed: ready ones that were never
-    /// leased.
+    /// The order. Keyed: ready, leased and backing-off messages; unkeyed: ready ones that were never leased.
     pub(super) order: List,
     /// Unkeyed: ready messages that were leased before, in order of their return.
     pub(super) returned: List,
-    /// Not yet due.
+    /// Messages that are not due yet.
     pub(super) delayed: List,
     /// Neighbours among its content's ready keys, or among its parked ones.
     pub(super) links: Links,
-    /// Messages but delayed ones.
+    /// Messages except delayed ones.
     pub(super) messages: u32,
     pub(super) delayed_count: u32,
     pub(super) leased: u32,
-    /// Whether those are a batch of the strict profile. A key keeps the rules it was leased under
-    /// for as long as something of it is leased, also when its queue's profile changes.
+    /// Whether the leased messages are a batch of the strict profile. A key keeps the rules of its
+    /// leases while any of its messages is leased, even if the queue's profile changes.
     pub(super) strict: bool,
     settled_at: Packed64,
     pub(super) parked: bool,
     /// Whether it is in its content's list of ready keys.
     pub(super) ready: bool,
-    /// Unkeyed: whose turn it is when both lists have something.
+    /// Unkeyed: which list is next if both have messages.
     pub(super) returned_next: bool,
 }
 
@@ -345,13 +344,12 @@ impl KeyState {
         }
     }
 
-    /// Whether it is the content's key of that text, or its group without one.
+    /// Whether it is the content's key with that text, or its group without one.
     pub(super) fn is_of(&self, content: u32, text: Option<&str>) -> bool {
         self.content == content && self.name.as_ref().map(Key::as_str) == text
     }
 
-    /// Where the record stands that last settled or dropped one of its messages: the next delivery
-    /// rests on it.
+    /// The record that last settled or dropped one of its messages: the next delivery depends on it.
     pub(super) fn settled_at(&self) -> Position {
         Position(self.settled_at.get())
     }
@@ -361,31 +359,30 @@ impl KeyState {
     }
 }
 
-/// What a queue holds. A purge gives the queue a new one and leaves the old one to be freed in
-/// steps.
+/// The contents of a queue. A purge gives the queue a new content and leaves the old one to be
+/// freed in steps.
 #[derive(Clone, Debug)]
 pub(super) struct Content {
-    /// Its queue's index; the queue may be gone if the content is dead.
+    /// Its queue's index; if the content is dead, the queue may be gone.
     pub(super) queue: u32,
     pub(super) queue_id: QueueId,
     pub(super) keyed: bool,
     pub(super) profile: KeyProfile,
     /// Whether it was purged: nothing in it counts any more.
     pub(super) dead: bool,
-    /// Its messages by their numbers. Each content has its own index, so that a purge need not empty
-    /// it.
+    /// Its messages by their numbers. Each content has its own index, so that a purge need not empty one.
     pub(super) by_sequence: Sequences,
-    /// Keys of which a receive may have something, in turn.
+    /// Keys that a receive may lease from, in turn.
     pub(super) ready_keys: List,
     pub(super) parked_keys: List,
-    /// All messages but delayed ones, in the order in which they became deliverable.
+    /// All messages except delayed ones, in the order in which they became deliverable.
     pub(super) by_age: List,
     pub(super) delayed: List,
-    /// The first message of `by_age` that the sweep for retention has not passed.
+    /// The first message of `by_age` that the retention sweep has not passed.
     pub(super) unswept: u32,
-    /// Where the record stands that last removed a message.
+    /// The record that last removed a message.
     pub(super) removed_at: Position,
-    /// `oldest` and `unique_ids` are filled in by a query.
+    /// A query fills in `oldest` and `unique_ids`.
     pub(super) counts: QueueCounts,
 }
 
@@ -412,7 +409,7 @@ impl Content {
         self.counts.ready + self.counts.in_flight + self.counts.delayed
     }
 
-    /// Whether batches of one key are settled as a prefix.
+    /// Whether batches of one key are settled in order.
     pub(super) fn is_strict(&self) -> bool {
         self.keyed && self.profile == KeyProfile::Strict
     }
@@ -427,19 +424,19 @@ pub(super) struct Queue {
     pub(super) tags: Arc<BTreeMap<String, String>>,
     pub(super) created: WallTime,
     pub(super) changed: WallTime,
-    /// Where the record stands that last changed the queue as a whole.
+    /// The record that last changed the queue itself.
     pub(super) changed_at: Position,
     pub(super) paused: bool,
-    /// No leases before: what a power cut took may still be held.
+    /// No leases before this: leases that a power cut took may still be held.
     pub(super) held_until: Option<MachineTime>,
     pub(super) hold_timer: u32,
     pub(super) content: u32,
     pub(super) next_sequence: Sequence,
-    /// From which number on ids have which shard and end in which bits (see [`id_tail`]); one entry
-    /// per term.
+    /// The shard and the last bits of message ids (see [`id_tail`]), from which number on; one
+    /// entry per term.
     pub(super) id_tails: Vec<(Sequence, u64)>,
     pub(super) reserve: Reserve,
-    /// No lease reaches past it without raising it; see the crate's architecture page.
+    /// No lease ends after this without raising it; see docs/internals/mechanisms.md.
     pub(super) lease_bound: MachineTime,
     pub(super) lease_bound_at: Position,
     pub(super) dedup: DedupWindow,
@@ -448,20 +445,20 @@ pub(super) struct Queue {
     pub(super) dedup_at: MachineTime,
     pub(super) key_sequences: KeySequences,
     pub(super) sweep_timer: u32,
-    /// `duplicates` and `stale` are volatile; all others follow from the log.
+    /// `duplicates` and `stale_settles` are volatile; all others follow from the log.
     pub(super) totals: QueueTotals,
     /// Whether it is in the machine's list of woken queues.
     pub(super) woken: bool,
 }
 
-/// Sequence numbers that may be told at level `memory` before their records are written.
+/// Sequence numbers that may be given out at level `memory` before their records are written.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reserve {
-    /// Numbers below may have been told.
+    /// Lower numbers may have been given out.
     pub(super) below: Sequence,
-    /// The record that says so.
+    /// The record with this reserve.
     pub(super) at: Position,
-    /// Numbers below this are covered by an earlier record already, the one at `at_before`.
+    /// Lower numbers are covered by an earlier record, the one at `at_before`.
     pub(super) below_before: Sequence,
     pub(super) at_before: Position,
 }
@@ -476,7 +473,7 @@ impl Queue {
         MessageId::new(self.id, sequence.min(Sequence::MAX), term_of_tail(tail))
     }
 
-    /// Remembers how the id of message `sequence` ends, unless it ends like the one before.
+    /// Records the tail of the id of message `sequence`, unless it equals the one before.
     pub(super) fn note_id(&mut self, sequence: Sequence, id: MessageId) {
         let tail = id_tail(id);
         if self.id_tails.last().is_none_or(|&(_, last)| last != tail) {
@@ -484,7 +481,7 @@ impl Queue {
         }
     }
 
-    /// What a failing message does, and the attempt limit if there is one.
+    /// The effect of a failing message on its key. Without a setting it depends on the dead-letter queue.
     pub(super) fn policy(&self) -> KeyPolicy {
         let settings = &self.settings;
         settings
@@ -500,17 +497,17 @@ impl Queue {
 /// The highest [`id_tail`].
 pub(super) const ID_TAIL_MAX: u64 = (1 << 52) - 1;
 
-/// What a message id says of its term: above the lowest 42 bits of the id its shard.
+/// The part of a message id that depends on its term: its lowest 42 bits, and its shard above them.
 ///
-/// The shard is kept with each run, as messages keep their ids when a backup is restored under another
-/// number.
+/// The shard is stored with each run, because messages keep their ids when a backup is restored
+/// under another number.
 fn id_tail(id: MessageId) -> u64 {
     let term = id.term();
     u64::from(term.shard.get()) << 42 | term.epoch.0 << 24 | term.incarnation.0
 }
 
-/// A term whose message ids have that tail, which is at most [`ID_TAIL_MAX`]. Not the term itself, of
-/// which the id has a part.
+/// A term whose message ids have that tail, which is at most [`ID_TAIL_MAX`]. Not the original
+/// term, because the id contains only a part of it.
 fn term_of_tail(tail: u64) -> Term {
     let shard = u16::try_from(tail >> 42).ok().and_then(ShardId::new);
     Term {
@@ -520,18 +517,18 @@ fn term_of_tail(tail: u64) -> Term {
     }
 }
 
-/// What a timer is for, with the index of what it belongs to.
+/// The purpose of a timer, with the index of its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
     /// The end of a message's lease or backoff (machine time), or of its delay (wall time).
     Message(u32),
     /// The end of a message's time to live (wall time).
     TimeToLive(u32),
-    /// A queue's oldest message may have outlived the retention (wall time).
+    /// The queue's oldest message may have reached the end of its retention (wall time).
     Sweep(u32),
     /// A queue's oldest unique id may be forgotten (machine time).
     Dedup(u32),
-    /// A queue held back after a power cut gives leases again (machine time).
+    /// A queue that was held back after a power cut gives leases again (machine time).
     Hold(u32),
 }
 

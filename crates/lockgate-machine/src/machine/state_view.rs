@@ -1,4 +1,4 @@
-//! The whole logical state as one value: to compare machines in tests, and to look into one.
+//! The whole logical state as one value, for tests and inspection.
 
 use std::collections::BTreeMap;
 
@@ -14,15 +14,12 @@ use super::{
 };
 use crate::{QueueDescription, QueueTotals, slab::NONE};
 
-/// All that follows from the log; nothing that is volatile. Two machines that folded the same
-/// effects have equal snapshots.
+/// Everything that follows from the log, without volatile parts. Two machines that folded the same
+/// effects have equal views.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateView {
-    /// The current term.
     pub term: Term,
-    /// The latest time.
     pub clock: ClockState,
-    /// The shard's secret.
     pub secret: Option<[u8; 32]>,
     /// The next lease's number in the current term.
     pub next_lease: LeaseNumber,
@@ -36,24 +33,24 @@ pub struct StateView {
 /// One queue of a [`StateView`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueView {
-    /// What a query says of it, without volatile counters.
+    /// The result of a query for it, without volatile counters.
     pub description: QueueDescription,
     /// The next message's number.
     pub next_sequence: Sequence,
-    /// Numbers below may have been told at level `memory`.
+    /// Lower numbers may have been given out at level `memory`.
     pub reserved_below: Sequence,
-    /// No lease reaches past it.
+    /// No lease ends after this.
     pub lease_bound: MachineTime,
-    /// No leases before.
+    /// No leases before this.
     pub held_until: Option<MachineTime>,
     /// When the next unique id is forgotten.
     pub next_expiry: Option<MachineTime>,
-    /// Digest and last number of the keys it counts the messages of, in the order of their last ones.
+    /// Digest and last number of each counted key, in the order of their last messages.
     pub key_sequences: Vec<(u128, u64)>,
     /// Its keys or groups.
     pub keys: BTreeMap<Option<Key>, KeyView>,
     pub messages: BTreeMap<Sequence, MessageView>,
-    /// Its messages but delayed ones, in order of age.
+    /// Its messages except delayed ones, in order of age.
     pub by_age: Vec<Sequence>,
 }
 
@@ -63,11 +60,11 @@ pub struct KeyView {
     pub order: Vec<Sequence>,
     /// Unkeyed: ready messages that were leased before.
     pub returned: Vec<Sequence>,
-    /// Whether those are next in turn.
+    /// Whether the returned messages are next in turn.
     pub returned_next: bool,
-    /// Not yet due ones, by number.
+    /// Messages that are not due yet, by number.
     pub delayed: Vec<Sequence>,
-    /// Whether it is frozen.
+    /// Whether the key is parked.
     pub parked: bool,
 }
 
@@ -77,13 +74,12 @@ pub struct MessageView {
     pub id: MessageId,
     /// Where its bytes are.
     pub location: Location,
-    /// Since when it counts as accepted; of a delayed one, its due time.
+    /// When it counts as accepted; for a delayed message, its due time.
     pub since: WallTime,
     /// Bytes of body and headers.
     pub size: u32,
-    /// Where it stands in its life.
     pub state: MessageState,
-    /// Its own time to live in milliseconds, and whether that is over.
+    /// Its own time to live in milliseconds, and whether it is over.
     pub time_to_live: Option<(u64, bool)>,
     /// Its last lease in this queue.
     pub lease: Option<LeaseView>,
@@ -91,7 +87,7 @@ pub struct MessageView {
     pub origin: Option<(QueueId, Sequence)>,
 }
 
-/// Where a message stands in its life.
+/// The state of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageState {
     /// In its key's order.
@@ -99,7 +95,7 @@ pub enum MessageState {
     Leased,
     /// Waiting for its next attempt.
     Backoff,
-    /// Not yet due.
+    /// Not due yet.
     Delayed,
 }
 
@@ -116,13 +112,12 @@ pub struct LeaseView {
     pub lease: LeaseNumber,
     /// When it, or the backoff after it, ends. `None`: it has ended.
     pub deadline: Option<MachineTime>,
-    /// Who holds it.
+    /// The holder of the lease.
     pub holder: Option<HolderName>,
 }
 
 impl Machine {
-    /// The whole logical state. Walks everything: for tests and for looking into a machine, not for
-    /// a loop.
+    /// The whole logical state. Walks everything: for tests and inspection, not for a loop.
     #[must_use]
     pub fn state_view(&self) -> StateView {
         StateView {

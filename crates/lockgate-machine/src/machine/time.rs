@@ -1,6 +1,8 @@
-//! Terms, timers, and what outlives its time.
+//! Terms, timers and retention.
 
-use lockgate_core::{BootId, Epoch, Level, MachineTime, Now, Sequence, ShardId, Term, WallTime};
+use lockgate_core::{
+    BootId, Epoch, Level, MachineTime, Now, Position, Sequence, ShardId, Term, WallTime,
+};
 
 use super::{
     ClockState, Machine,
@@ -8,23 +10,28 @@ use super::{
     send::check_range,
     state::{State, Timer, flag},
 };
-use crate::{DropReason, Effect, Rejection, Reply, slab::NONE, table::HashSeed, wheel::Wheel};
+use crate::{
+    DropReason, Effect, Rejection, Reply,
+    slab::NONE,
+    table::HashSeed,
+    wheel::{Prepared, Wheel},
+};
 
-/// Timers that one [`Effect::Advanced`] fires at most, and those that a [`Machine::tick`] looks at: a
-/// bound on how long one fold takes.
+/// The most timers that one [`Effect::Advanced`] fires, and that a [`Machine::tick`] examines: a
+/// bound on the time of one fold.
 pub(super) const TIMERS_PER_STEP: u32 = 256;
 
-/// Timers that one [`Machine::tick`] moves nearer at most: some 100 µs beside millions of them.
+/// The most timers that one [`Machine::tick`] moves: about 100 µs with millions of timers.
 pub(super) const MOVES_PER_STEP: u32 = 1_024;
 
 impl Machine {
-    /// What time alone has brought about by `now`: to be logged and folded like the effects of a
-    /// command, again and again until it is `None`. `now` may be earlier than that of commands: as much as
-    /// the clock's readings may be behind the time, so that nothing ends before its time.
+    /// The effects of passed time up to `now`: log and fold them like the effects of a command,
+    /// repeatedly until this returns `None`. `now` may be earlier than the commands' time by as
+    /// much as the clock's readings may be late, so that nothing ends too early.
     ///
-    /// Each time and its fold are a step of bounded work, however many timers are due: a step may only
-    /// bring timers into order, and then its effect is that time has passed. Commands may be decided
-    /// between two steps; what they meet has not ended or come due yet.
+    /// Each call with its fold is a step of bounded work, however many timers are due: a step may
+    /// only bring timers into order, and then its effect is only that time has passed. Commands may
+    /// be decided between two steps; for them, the remaining timers have not fired yet.
     #[must_use]
     pub fn tick(&mut self, now: Now) -> Option<Effect> {
         if !self.machine.has_due(now.machine.0) && !self.wall.has_due(now.wall.0) {
@@ -34,12 +41,12 @@ impl Machine {
         Some(Effect::Advanced { now, budget })
     }
 
-    /// Brings timers that are due into order, and says what budget fires no more than those.
+    /// Brings due timers into order, and returns a budget that fires only those.
     fn prepare_timers(&mut self, now: Now) -> u32 {
         let (mut moves, mut looks, mut budget) = (MOVES_PER_STEP, TIMERS_PER_STEP, 0);
         for is_wall in [false, true] {
             let at = if is_wall { now.wall.0 } else { now.machine.0 };
-            let is_ready = self
+            let prepared = self
                 .wheel(is_wall)
                 .prepare(at, TIMERS_PER_STEP as usize, &mut moves);
             let wheel = if is_wall { &self.wall } else { &self.machine };
@@ -50,7 +57,7 @@ impl Machine {
                 }
                 looks -= 1;
                 match Timer::from_bits(payload) {
-                    // They take what is left, whatever they need of it.
+                    // They use the rest of the budget, however much of it they need.
                     Timer::Sweep(_) | Timer::Dedup(_) => return TIMERS_PER_STEP,
                     Timer::Message(message) | Timer::TimeToLive(message)
                         if self.is_purged(message) =>
@@ -60,13 +67,13 @@ impl Machine {
                     _ => budget += 1,
                 }
             }
-            // What was purged has no part in the budget: without this it would be in the way for ever.
+            // Timers of purged messages take no budget, and would block the others for ever if they stayed.
             for _ in 0..dead {
                 if let Some(fired) = self.wheel(is_wall).pop_due(at) {
                     self.fire(Timer::from_bits(fired.payload), now, 0);
                 }
             }
-            if !is_ready || looks == 0 {
+            if prepared == Prepared::OutOfMoves || looks == 0 {
                 break;
             }
         }
@@ -101,9 +108,9 @@ impl Machine {
         Some(())
     }
 
-    /// Fires a timer that was taken out of its wheel. Returns how much of the budget that took:
-    /// nothing for what was purged, since when that is freed must not change what else fires, and all of
-    /// it for what may need many steps, so that the budget need not tell how many.
+    /// Fires a timer that was taken out of its wheel. Returns how much of the budget that used: nothing for
+    /// purged messages, because the time when they are freed must not change what else fires; and all of it
+    /// for a sweep, which may need many steps, so that the budget need not count them.
     fn fire(&mut self, timer: Timer, now: Now, budget: u32) -> u32 {
         match timer {
             Timer::Message(index) => self.fire_message(index),
@@ -157,7 +164,7 @@ impl Machine {
         1
     }
 
-    /// A message that nobody holds any more returns to its place, unless it has outlived its time.
+    /// Returns a message that is not leased any more to its place, or drops it if its time to live is over.
     fn return_or_expire(&mut self, queue: u32, index: u32) {
         if self.is_overdue(index, self.clock.now.wall) {
             self.drop_message(queue, index, DropReason::Expired);
@@ -183,8 +190,8 @@ impl Machine {
         1
     }
 
-    /// Drops what has outlived the queue's retention, oldest first. Leased messages are passed: they
-    /// are looked at again when their lease ends.
+    /// Drops messages beyond the queue's retention, oldest first. Skips leased messages: they are
+    /// checked again when their lease ends.
     fn sweep(&mut self, queue: u32, budget: u32) {
         let content = self.queues[queue].content;
         let mut used = 0;
@@ -211,8 +218,8 @@ impl Machine {
         self.messages[index].since().plus(retention) <= self.clock.now.wall
     }
 
-    /// Sees to it that there is a timer for the first message the sweep has not passed. An earlier
-    /// timer stays: it finds nothing and sets itself anew, once per retention at most.
+    /// Ensures that there is a timer for the first message that the sweep has not passed. An
+    /// earlier timer stays: it finds nothing and sets itself again, at most once per retention.
     pub(super) fn arm_sweep(&mut self, content: u32) {
         let state = &self.contents[content];
         let queue = &mut self.queues[state.queue];
@@ -228,7 +235,7 @@ impl Machine {
         );
     }
 
-    /// Looks at all messages again, by changed settings.
+    /// Sweeps all messages again, after the settings changed.
     pub(super) fn rearm_sweep(&mut self, queue: u32) {
         let state = &mut self.queues[queue];
         let timer = std::mem::replace(&mut state.sweep_timer, NONE);
@@ -240,7 +247,7 @@ impl Machine {
         self.arm_sweep(content);
     }
 
-    /// Sees to it that there is a timer for the unique id that is forgotten first.
+    /// Ensures that there is a timer for the unique id that expires first.
     pub(super) fn arm_dedup(&mut self, queue: u32) {
         let state = &mut self.queues[queue];
         let Some(expiry) = state.dedup.next_expiry() else {
@@ -250,13 +257,13 @@ impl Machine {
             if state.dedup_at <= expiry {
                 return;
             }
-            // The window was made shorter: a later id is forgotten earlier.
+            // The window was made shorter, so that a later id expires earlier.
             self.machine.remove(state.dedup_timer);
         }
         state.dedup_at = expiry;
         state.dedup_timer = self.machine.insert(
             expiry.0,
-            // Not that of the end of holding back, which may be in the same millisecond.
+            // Different from the timer that ends holding back, which may be in the same millisecond.
             u64::from(state.id.0) << 1 | 1,
             Timer::Dedup(queue).to_bits(),
         );
@@ -298,8 +305,27 @@ impl Machine {
         Ok(Reply::Done)
     }
 
-    /// The beginning of a term under another number, for a restore: nothing else changes with it, and
-    /// nothing is given out in it. `None` before the first term: a start gives the number then.
+    /// Forgets in which records things happened, for a restore: the state moves to another log, in
+    /// which these positions name other records or none, and all of it is durable there. Where the
+    /// messages are stays.
+    pub fn forget_positions(&mut self) {
+        for (_, key) in self.keys.iter_mut() {
+            key.set_settled_at(Position(0));
+        }
+        for (_, content) in self.contents.iter_mut() {
+            content.removed_at = Position(0);
+        }
+        for (_, queue) in self.queues.iter_mut() {
+            queue.changed_at = Position(0);
+            queue.lease_bound_at = Position(0);
+            queue.reserve.at = Position(0);
+            queue.reserve.at_before = Position(0);
+            queue.dedup.forget_positions();
+        }
+    }
+
+    /// Begins a term under another shard number, for a restore: it changes nothing else, and gives
+    /// nothing out. `None` before the first term, which sets the number.
     #[must_use]
     pub fn renumbered(&self, shard: ShardId, epoch: Epoch) -> Option<Effect> {
         Some(Effect::TermStarted {
@@ -334,8 +360,8 @@ impl Machine {
         };
         if self.secret.is_none() {
             self.secret = Some(*secret);
-            // Tables must be asked with the seed they were filled with. They are empty, unless the
-            // record of the first term was lost.
+            // Tables must be used with the seed they were filled with. They are empty here, unless
+            // the record of the first term was lost.
             if self.queues.is_empty() && self.keys.is_empty() && self.holders.is_empty() {
                 self.seed = HashSeed::from_secret(secret);
             }
@@ -350,7 +376,7 @@ impl Machine {
         Some(())
     }
 
-    /// Numbers that were reserved may have been told: they are never given out again.
+    /// Reserved numbers may have been given out, so they are never given out again.
     fn skip_reserved(&mut self, queue: u32) {
         let state = &mut self.queues[queue];
         if state.reserve.below > state.next_sequence {
@@ -362,8 +388,8 @@ impl Machine {
         state.reserve.below_before = Sequence(0);
     }
 
-    /// No leases before the lease bound has passed: they may still be held by whom a power cut made us
-    /// forget.
+    /// Gives no leases before the lease bound has passed: messages may still be held under leases
+    /// that a power cut took.
     fn hold(&mut self, queue: u32) {
         let state = &mut self.queues[queue];
         let until = state.lease_bound;
@@ -392,12 +418,12 @@ impl Machine {
         Some(())
     }
 
-    /// Time came to `now`; machine time never goes back.
+    /// Sets the time to `now`; machine time never goes back.
     pub(super) fn note_time(&mut self, now: Now) {
         self.clock.now = self.monotonic(now);
     }
 
-    /// How much longer, at most, until `instant`.
+    /// The time until `instant`; zero if it has passed.
     pub(super) fn remaining(instant: MachineTime, now: Now) -> u64 {
         instant.since(now.machine)
     }

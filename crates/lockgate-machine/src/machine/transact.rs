@@ -5,7 +5,7 @@ use lockgate_core::Now;
 use super::{Machine, draft::Draft, send::check_range};
 use crate::{Rejection, Reply, SendMessage, Settle};
 
-/// Settles and sends of one transaction together.
+/// The most settles and sends of a transaction together.
 const TRANSACTION_PARTS_MAX: u64 = 1000;
 
 impl Machine {
@@ -23,7 +23,7 @@ impl Machine {
             TRANSACTION_PARTS_MAX,
         )?;
         draft.in_transaction = true;
-        // Settles first: what they free counts for the quota of the sends.
+        // Settles first, so that the sends' quota counts what they free.
         for (index, settle) in settles.iter().enumerate() {
             self.decide_settle(draft, settle, now)?
                 .map_err(|reason| Rejection::TransactionStale { index, reason })?;
@@ -38,8 +38,8 @@ impl Machine {
             })?;
             sent.push(answer);
         }
-        // A settle of a strict batch takes one effect for each of its messages, and a message is
-        // found by its place among them.
+        // A settle of a strict batch has one effect for each of its messages, and the record finds
+        // a message by its index among the effects.
         check_range(
             "number of messages that the transaction touches",
             draft.effects.len() as u64,

@@ -1,4 +1,4 @@
-//! The index of a queue's messages in an image: its leaves. The table over them is built anew.
+//! The index of a queue's messages in an image: its leaves. Loading builds the table again.
 
 use super::{LEAF_SLOTS, Leaf, Sequences, hash_block, split};
 use crate::{
@@ -8,7 +8,8 @@ use crate::{
 };
 
 impl Sequences {
-    /// The same numbers, to be read while this one goes on. Without the table over them.
+    /// A copy of the same numbers that shares their pages, to be read while this index changes. It
+    /// has no table.
     pub(crate) fn share(&mut self) -> Self {
         Self {
             newest: self.newest.clone(),
@@ -17,7 +18,7 @@ impl Sequences {
         }
     }
 
-    /// Appends what stands beside the leaves' pages.
+    /// Appends everything besides the leaves' pages.
     pub(crate) fn encode_outline(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.newest.block.to_le_bytes());
         for link in self.newest.slots {
@@ -26,7 +27,7 @@ impl Sequences {
         self.leaves.encode_outline(out);
     }
 
-    /// The index without its older leaves, which are to come.
+    /// The index without its older leaves, which are added later.
     pub(crate) fn decode_outline(input: &mut Input<'_>) -> Result<Self, ImageError> {
         let mut newest = Leaf::new(input.u64()?);
         if newest.block > u64::MAX / LEAF_SLOTS as u64 {
@@ -58,7 +59,7 @@ impl Sequences {
         Ok(())
     }
 
-    /// Builds the table over the leaves, without which nothing but the newest is found.
+    /// Builds the table of the leaves, without which only the newest leaf is found.
     pub(crate) fn build_table(&mut self) {
         let leaves = self.leaves.iter();
         let blocks = leaves.map(|(index, leaf)| (hash_block(leaf.block), index));
@@ -70,7 +71,7 @@ impl Sequences {
         split(number).0 >= self.newest.block
     }
 
-    /// All numbers with what they were added with, in no order.
+    /// All numbers with their values, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u32)> {
         let older = self.leaves.iter().map(|(_, leaf)| leaf);
         older.chain([&self.newest]).flat_map(|leaf| {

@@ -1,34 +1,34 @@
-//! The table of settings: one row for each, which codec, HTTP API, tags, queue files, command line and
-//! documents go by.
+//! The table of settings, with one row for each. Codec, HTTP API, tags, queue files, command line
+//! and documents use it.
 
 use std::fmt;
 
 use lockgate_core::{Millis, QueueName, units};
 
-use super::{QueueSettings, SettingsError, TIME_MAX};
+use super::{QueueSettings, SettingsError};
 
 /// A setting of a queue: a row of [`SETTINGS`](super::SETTINGS).
 pub struct Setting {
-    /// Its name everywhere: fields and queue files have it as it stands, tags and flags with `-` for `_`.
+    /// Its name everywhere: fields and queue files use it unchanged, tags and flags with `-` for `_`.
     pub name: &'static str,
     pub(super) name_ms: &'static str,
-    /// One sentence about it, as in a document.
+    /// One sentence about it, for documents.
     pub(super) about: &'static str,
     /// Its number in records.
     pub(crate) number: u8,
-    /// What values it takes.
+    /// The values that it may have.
     pub kind: Kind,
-    /// What no value means, for a setting that may have none.
+    /// The meaning of no value, for a setting that may have none.
     pub none: Option<&'static str>,
-    /// The attribute of SQS that sets it too.
+    /// The SQS attribute that also sets it.
     pub sqs: Option<&'static str>,
-    /// Whether it says something about keys, so that only keyed queues need it.
+    /// Whether it concerns keys, so that only keyed queues have it.
     pub keyed: bool,
     pub(super) get: fn(&QueueSettings) -> Value,
     pub(super) set: fn(&mut QueueSettings, Value) -> bool,
 }
 
-/// What values a setting takes.
+/// The values that a setting may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `true` or `false`.
@@ -55,13 +55,10 @@ pub enum Kind {
 /// The value of a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// None; what that means the row says.
+    /// No value; the row says what that means.
     None,
-    /// Of a flag.
     Flag(bool),
-    /// One of the row's words.
     Word(&'static str),
-    /// A number, milliseconds or bytes.
     Number(u64),
     /// The name of a queue.
     Queue(QueueName),
@@ -69,12 +66,12 @@ pub enum Value {
 
 /// The type of a setting.
 pub(super) trait SettingType: Sized {
-    /// What values it takes, where the row does not bound them.
+    /// The values that it may have, if the row does not bound them.
     const KIND: Kind;
 
     fn value(&self) -> Value;
 
-    /// `None`: the value is of another type.
+    /// `None`: the value has another type.
     fn of(value: Value) -> Option<Self>;
 }
 
@@ -104,13 +101,12 @@ impl Setting {
         }
     }
 
-    /// The setting of that name.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         super::SETTINGS.iter().find(|setting| setting.name == name)
     }
 
-    /// Its name in JSON, where a time is a number of milliseconds and says so.
+    /// Its name in JSON, where the name of a duration ends in the unit, milliseconds.
     #[must_use]
     pub const fn json_name(&self) -> &'static str {
         match self.kind {
@@ -134,7 +130,7 @@ impl Setting {
     /// Sets it.
     ///
     /// # Errors
-    /// [`SettingsError`] if the value is not of the setting's kind, or out of its bounds. Nothing is set then.
+    /// [`SettingsError`] if the value has another type or is out of bounds. Then nothing is set.
     pub fn set(&self, settings: &mut QueueSettings, value: Value) -> Result<(), SettingsError> {
         self.check(&value)?;
         match (self.set)(settings, value) {
@@ -143,12 +139,15 @@ impl Setting {
         }
     }
 
-    /// Reads a value as people write it: times and sizes with units, `none` where there may be no value.
+    /// Parses a value as people write it: durations and sizes with units, `none` if no value is allowed.
     ///
     /// # Errors
-    /// [`SettingsError`] if it cannot be read, or is out of bounds.
+    /// [`SettingsError`] if the text cannot be parsed, or the value is out of bounds.
     pub fn parse(&self, text: &str) -> Result<Value, SettingsError> {
-        let refused = |_| self.refused(text);
+        let unread = |_| match self.with_unit(text) {
+            Some(better) => self.refused(format!("{text}: write {better}")),
+            None => self.refused(text),
+        };
         let value = match self.kind {
             _ if text == "none" && self.none.is_some() => Value::None,
             Kind::Flag => Value::Flag(text.parse().map_err(|_| self.refused(text))?),
@@ -161,20 +160,27 @@ impl Setting {
                 )
             }
             Kind::Count { .. } => Value::Number(text.parse().map_err(|_| self.refused(text))?),
-            Kind::Time { .. } => {
-                Value::Number(units::millis(text).map_err(|_| match text.parse::<u64>() {
-                    Ok(_) => self.refused(format!("{text}: write {text}s")),
-                    Err(_) => self.refused(text),
-                })?)
-            }
-            Kind::Bytes { .. } => Value::Number(units::bytes(text).map_err(refused)?),
+            Kind::Time { .. } => Value::Number(units::millis(text).map_err(unread)?),
+            Kind::Bytes { .. } => Value::Number(units::bytes(text).map_err(unread)?),
             Kind::Queue => Value::Queue(QueueName::new(text).map_err(|_| self.refused(text))?),
         };
         self.check(&value)?;
         Ok(value)
     }
 
-    /// Writes a value so that [`parse`](Self::parse) reads it back; none in the row's words.
+    /// What to write in place of a bare number, of which nobody knows the unit: `5s`, `5B`.
+    #[must_use]
+    pub fn with_unit(&self, text: &str) -> Option<String> {
+        let unit = match self.kind {
+            Kind::Time { .. } => "s",
+            Kind::Bytes { .. } => "B",
+            _ => return None,
+        };
+        let number: u64 = text.parse().ok()?;
+        (number > 0).then(|| format!("{number}{unit}"))
+    }
+
+    /// Writes a value so that [`parse`](Self::parse) reads it back; for no value, the row's word.
     #[must_use]
     pub fn show(&self, value: &Value) -> String {
         match (value, self.kind) {
@@ -188,7 +194,7 @@ impl Setting {
         }
     }
 
-    /// What values it takes, in words that follow "must be".
+    /// The values that it may have, in words that follow "must be".
     #[must_use]
     pub fn values(&self) -> String {
         match self.kind {
@@ -197,14 +203,23 @@ impl Setting {
                 [first @ .., last] => format!("{} or {last}", first.join(", ")),
                 [] => String::new(),
             },
-            Kind::Count { min, max } => range("a number", min, max, |number| number.to_string()),
-            Kind::Time { min, max } => range("a time", min, max, units::show_millis),
-            Kind::Bytes { min, max } => range("a size", min, max, units::show_bytes),
-            Kind::Queue => "the name of a queue".to_owned(),
+            Kind::Count { min, max } => format!("a number from {min} to {max}"),
+            Kind::Time { min, max } => {
+                let [min, max] = [min, max].map(units::show_millis);
+                format!("a time from {min} to {max}")
+            }
+            Kind::Bytes { min, max } => {
+                let [min, max] = [min, max].map(units::show_bytes);
+                format!("a size from {min} to {max}")
+            }
+            Kind::Queue => {
+                let max = QueueName::MAX_LEN;
+                format!("the name of a queue: 1 to {max} letters, digits, '-', '_' and '.'")
+            }
         }
     }
 
-    /// Refuses a value of another kind, or out of bounds.
+    /// Refuses a value of another type, or out of bounds.
     pub(crate) fn check(&self, value: &Value) -> Result<(), SettingsError> {
         let fits = match (value, self.kind) {
             (Value::None, _) => self.none.is_some(),
@@ -229,15 +244,6 @@ impl Setting {
             value: value.into(),
             allowed: self.values(),
         }
-    }
-}
-
-/// A range in words; a bound that no value reaches is left out.
-fn range(what: &str, min: u64, max: u64, show: impl Fn(u64) -> String) -> String {
-    match (min, max) {
-        (0, TIME_MAX..) => what.to_owned(),
-        (min, TIME_MAX..) => format!("{what}, {} or more", show(min)),
-        (min, max) => format!("{what} from {} to {}", show(min), show(max)),
     }
 }
 

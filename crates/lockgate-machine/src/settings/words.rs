@@ -1,12 +1,12 @@
-//! The words that settings take.
+//! The words that are values of settings.
 
 use lockgate_core::Level;
 
 use super::{Kind, SettingType, Value};
 
-/// A setting whose values are words.
+/// A type whose values are words in settings.
 trait Word: Copy + PartialEq + 'static {
-    /// All of them, each with its word. A word's place, counted from 1, is its number in records.
+    /// All values with their words. The index of a word, counted from 1, is its number in records.
     const WORDS: &'static [(Self, &'static str)];
 }
 
@@ -61,7 +61,7 @@ words! {
 }
 
 words! {
-    /// Within what a unique id is unique.
+    /// The scope within which a unique id is unique.
     DedupScope Default {
         #[default]
         Queue = "queue",
@@ -71,27 +71,27 @@ words! {
 }
 
 words! {
-    /// What a failing message does to its key.
+    /// The effect of a failing message on its key.
     KeyPolicy {
-        /// It is tried again in its place; the key waits.
+        /// The message is tried again in its place, and its key waits.
         Block = "block",
-        /// After [`attempts_max`](super::QueueSettings::attempts_max) attempts it goes to the dead-letter
-        /// queue and the key goes on.
+        /// After [`attempts_max`](super::QueueSettings::attempts_max) attempts the message goes to
+        /// the dead-letter queue, and its key continues.
         Skip = "skip",
-        /// After [`attempts_max`](super::QueueSettings::attempts_max) attempts the key is frozen until an
-        /// operator resumes or drops it.
+        /// After [`attempts_max`](super::QueueSettings::attempts_max) attempts the key is parked
+        /// until an operator resumes or drops it.
         Park = "park",
     }
 }
 
 words! {
-    /// Which rules a batch of consecutive messages of one key follows.
+    /// The rules for a batch of consecutive messages of one key.
     KeyProfile Default {
-        /// Amazon's: each message of the batch has its own lease; what became visible in front of the
-        /// first message still in flight may be handed out again. For queues made by the SQS API.
+        /// Amazon's rules: each message of the batch has its own lease. Messages that become visible in front
+        /// of the first message still in flight may be leased again. For queues made by the SQS API.
         Sqs = "sqs",
-        /// One batch, settled as a prefix: nothing more of the key to anybody until all of the batch is
-        /// settled or its leases have ended. The default for embedded queues.
+        /// One batch, settled in order: no other message of the key is leased until the whole batch
+        /// is settled or its leases have ended. The default for embedded queues.
         #[default]
         Strict = "strict",
     }

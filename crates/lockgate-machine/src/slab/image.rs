@@ -1,11 +1,11 @@
-//! A slab in an image: page by page, with the same indexes and the same free slots, so that a slab
-//! that was loaded gives the next value the same index.
+//! A slab in an image: page by page, with the same indexes and the same free slots, so that a
+//! loaded slab gives the next value the same index.
 
 use super::{NONE, Page, Slab, Slot, Slots};
 use crate::columns::{Decoder, Encoder, ImageError, Input, Row, damaged};
 
 impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
-    /// Appends what stands beside the pages: how many values and which pages have room.
+    /// Appends everything besides the pages: the number of values, and which pages have room.
     pub(crate) fn encode_outline(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.len.to_le_bytes());
         let open = u32::try_from(self.open.len()).expect("fewer than there are pages");
@@ -15,7 +15,7 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
         }
     }
 
-    /// A slab of which the pages are still to come.
+    /// A slab whose pages are still to be added.
     pub(crate) fn decode_outline(input: &mut Input<'_>) -> Result<Self, ImageError> {
         let len = input.u32()?;
         let mut open = Vec::new();
@@ -29,17 +29,7 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
         })
     }
 
-    /// Adds the next page, which was read as the one that starts at `first`.
-    pub(crate) fn add_read_page(&mut self, first: u32, page: Page<T>) -> Result<(), ImageError> {
-        if self.pages() * Self::PAGE_SLOTS != first {
-            return Err(damaged("a page is missing, or comes twice"));
-        }
-        self.pages.push(page);
-        Ok(())
-    }
-
-    /// Lets go of a page's memory, which nobody asks for any more: whoever shares the page need not
-    /// copy it.
+    /// Frees a page that is not needed any more, so that a slab that shares it need not copy it.
     pub(crate) fn forget_page(&mut self, number: u32) {
         self.pages[number as usize].slots = Slots::Owned(Vec::new());
     }
@@ -48,12 +38,12 @@ impl<T: Clone, const PAGE: u32> Slab<T, PAGE> {
         u32::try_from(self.pages.len()).expect("pages have u32 numbers")
     }
 
-    /// One more than the highest index a value can have.
+    /// One more than the highest possible index.
     pub(crate) fn slots(&self) -> usize {
         self.pages.len() * Self::PAGE_SLOTS as usize
     }
 
-    /// Whether all pages came, as the outline said.
+    /// Checks that all pages of the outline were added.
     pub(crate) fn check_complete(&self) -> Result<(), ImageError> {
         let used: u64 = self.pages.iter().map(|page| u64::from(page.used)).sum();
         if used != u64::from(self.len) {
@@ -115,8 +105,12 @@ impl<T: Row, const PAGE: u32> Slab<T, PAGE> {
         Some(first)
     }
 
-    /// Reads the page of which the first index is `first`.
-    pub(crate) fn decode_page(first: u32, input: &mut Input<'_>) -> Result<Page<T>, ImageError> {
+    /// Reads the next page, which should be the one of which the first index is `first`.
+    pub(crate) fn read_page(
+        &mut self,
+        first: u32,
+        input: &mut Input<'_>,
+    ) -> Result<(), ImageError> {
         if !first.is_multiple_of(Self::PAGE_SLOTS) || first > u32::MAX - 2 * Self::PAGE_SLOTS {
             return Err(damaged("a page starts where none can"));
         }
@@ -126,7 +120,7 @@ impl<T: Row, const PAGE: u32> Slab<T, PAGE> {
         }
         let mut slots: Vec<Slot<T>> = Vec::new();
         if count > 0 {
-            // The first page grows by itself; all others have their room from the start.
+            // The first page grows by itself; all others are allocated whole.
             let room = if first == 0 {
                 usize::from(count)
             } else {
@@ -148,12 +142,15 @@ impl<T: Row, const PAGE: u32> Slab<T, PAGE> {
             }
         }
         Decoder::decode(&mut slots, first, usize::from(count - freed), input)?;
-        input.expect_end()?;
-        Ok(Page {
+        if self.pages() * Self::PAGE_SLOTS != first {
+            return Err(damaged("a page is missing, or comes twice"));
+        }
+        self.pages.push(Page {
             slots: Slots::Owned(slots),
             free,
             used: u32::from(count - freed),
-        })
+        });
+        Ok(())
     }
 }
 

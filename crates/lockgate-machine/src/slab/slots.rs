@@ -1,16 +1,15 @@
-//! A page's memory: owned, or shared with a snapshot and copied on write, a block at a time.
+//! A page's memory: owned, or shared with a snapshot and copied on write in blocks.
 //!
-//! Whoever changes a shared page copies the block he changes, not the page. Right after a state was
-//! frozen every message of a batch changes pages of its own: a batch of 1,600 in no order would copy
-//! 150 MB of whole pages while its callers wait, and a sixteenth of that in blocks. Pages of a
-//! block's size would copy as little, but cost a counter each, and the freeze itself would take
-//! longer by as much.
+//! A change of a shared page copies the changed block, not the page. Right after a freeze, every message of a
+//! batch may change a different page: a batch of 1,600 in random order would copy 150 MB of whole pages while
+//! its callers wait, and a sixteenth of that in blocks. Pages of a block's size would copy as little, but
+//! each would need a counter, and the freeze would take longer in proportion.
 
 use std::{array, borrow::Cow, mem, sync::Arc};
 
 use super::Slot;
 
-/// Slots that are copied at once. Small under test, as pages are.
+/// Slots that are copied together. Small under test, as pages are.
 const BLOCK_SLOTS: usize = if cfg!(test) { 2 } else { 32 };
 
 /// Blocks of the largest page.
@@ -20,18 +19,18 @@ const BLOCKS: usize = 16;
 #[derive(Clone, Debug)]
 pub(super) enum Slots<T> {
     Owned(Vec<Slot<T>>),
-    /// Another slab may have the same: never changed.
+    /// Possibly shared with another slab, so never changed.
     Shared(Arc<Vec<Slot<T>>>),
-    /// Another slab may have the same, but for some blocks.
+    /// Possibly shared with another slab, except for some blocks.
     Patched(Box<Patched<T>>),
 }
 
 /// A shared page with copies of the blocks that were changed since.
 #[derive(Clone, Debug)]
 pub(super) struct Patched<T> {
-    /// Never changed, as long as another slab has it.
+    /// Not changed while another slab shares it.
     base: Arc<Vec<Slot<T>>>,
-    /// What stands instead of the base's blocks.
+    /// Blocks that replace the base's.
     blocks: [Option<Box<[Slot<T>]>>; BLOCKS],
 }
 
@@ -53,8 +52,8 @@ impl<T: Clone> Slots<T> {
         }
     }
 
-    /// All slots in their order, in as few stretches of memory as they stand in: a walk over a slice
-    /// costs half of one over the slots one by one.
+    /// All slots in order, in as few slices as possible: walking over a slice costs half of walking
+    /// over single slots.
     pub(super) fn stretches(&self) -> impl Iterator<Item = &[Slot<T>]> {
         (0..).map_while(|number| match self {
             Self::Owned(slots) => (number == 0).then_some(slots.as_slice()),
@@ -77,8 +76,8 @@ impl<T: Clone> Slots<T> {
         matches!(self, Self::Shared(_))
     }
 
-    /// Gets ready to change single slots of a shared page, and says whether it must be
-    /// [mended](Self::mend) later: not if nobody else has it any more.
+    /// Prepares a shared page for changes of single slots, and returns whether it must be
+    /// [mended](Self::mend) later: false if it is not shared any more.
     #[cold]
     #[inline(never)]
     pub(super) fn patch(&mut self) -> bool {
@@ -98,7 +97,7 @@ impl<T: Clone> Slots<T> {
         }
     }
 
-    /// The slot, to change it. Copies its block first if the page is patched.
+    /// A slot, to change it. If the page is patched, copies the slot's block first.
     #[inline]
     pub(super) fn get_mut(&mut self, slot: usize) -> Option<&mut Slot<T>> {
         match self {
@@ -108,7 +107,7 @@ impl<T: Clone> Slots<T> {
         }
     }
 
-    /// All slots in one piece, to change them. Copies the page if somebody else may have it too.
+    /// All slots in one piece, to change them. Copies the page if it may be shared.
     pub(super) fn own(&mut self) -> &mut Vec<Slot<T>> {
         if !matches!(self, Self::Owned(_)) {
             self.take_back();
@@ -128,7 +127,7 @@ impl<T: Clone> Slots<T> {
             Self::Patched(patched) => (patched.base, Some(patched.blocks)),
         };
         let mut slots = Arc::try_unwrap(base).unwrap_or_else(|base| {
-            // With its room, so that a page that is being filled need not grow again.
+            // With the same capacity, so that a page that is being filled need not grow again.
             let mut copy = Vec::with_capacity(base.capacity());
             copy.extend_from_slice(&base);
             copy
@@ -144,8 +143,8 @@ impl<T: Clone> Slots<T> {
         *self = Self::Owned(slots);
     }
 
-    /// Puts a patched page together if nobody else has its base any more. Returns whether there is
-    /// nothing left to do for it.
+    /// Puts a patched page together if its base is not shared any more. Returns whether no work is
+    /// left for it.
     pub(super) fn mend(&mut self) -> bool {
         if let Self::Patched(patched) = self {
             if Arc::strong_count(&patched.base) > 1 {
@@ -156,7 +155,7 @@ impl<T: Clone> Slots<T> {
         true
     }
 
-    /// Makes the page one that another slab can have too.
+    /// Makes the page shareable.
     pub(super) fn share(&mut self) {
         if self.len() > 0 && !self.is_shared() {
             *self = Self::Shared(Arc::new(mem::take(self.own())));
@@ -166,7 +165,7 @@ impl<T: Clone> Slots<T> {
     /// Bytes on the heap.
     pub(super) fn bytes(&self) -> usize {
         let shared = |slots: &Vec<Slot<T>>| {
-            // And two counters.
+            // Plus two counters.
             slots.capacity() * size_of::<Slot<T>>() + size_of::<Vec<T>>() + 16
         };
         match self {

@@ -1,17 +1,17 @@
-//! A timer wheel in an image: its timers where they stand.
+//! A timer wheel in an image: its timers in their places.
 
 use std::collections::HashSet;
 
 use super::{Level, Node, Place, SLOT_BITS, SLOTS, Wheel, pack, unpack};
 use crate::{
-    columns::{Columns, ImageError, Input, Row, damaged, narrow},
+    columns::{Columns, ImageError, Input, Row, column, damaged, narrow},
     slab::{NONE, Slab},
     table::hash_pair,
 };
 
 impl Wheel {
-    /// The same timers, to be read while this wheel goes on. Without the map of those behind, which
-    /// follows from them.
+    /// A copy of the same timers that shares their pages, to be read while this wheel changes.
+    /// Without the map of timers behind the cursor, which follows from them.
     pub(crate) fn share(&mut self) -> Self {
         Self {
             nodes: self.nodes.share(),
@@ -26,7 +26,7 @@ impl Wheel {
         }
     }
 
-    /// Appends what stands beside the timers' pages.
+    /// Appends everything besides the timers' pages.
     pub(crate) fn encode_outline(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.cursor.to_le_bytes());
         out.extend_from_slice(&self.open.to_le_bytes());
@@ -40,7 +40,7 @@ impl Wheel {
         self.nodes.encode_outline(out);
     }
 
-    /// A wheel of which the timers are still to come.
+    /// A wheel whose timers are still to be added.
     pub(crate) fn decode_outline(input: &mut Input<'_>) -> Result<Self, ImageError> {
         let (cursor, open, entering) = (input.u64()?, input.u32()?, input.u32()?);
         let levels = input.u8()?;
@@ -72,8 +72,8 @@ impl Wheel {
         &mut self.nodes
     }
 
-    /// Builds what follows from the timers, and checks that they can be walked: that the timers
-    /// after others are those before others (each list's hashes, summed up from both ends), and that
+    /// Builds what follows from the timers, and checks that they can be walked: that the `next` and
+    /// `previous` links match (the sums of each list's hashes from both ends are equal), and that
     /// each slot with timers names one of them.
     pub(crate) fn rebuild(&mut self) -> Result<(), ImageError> {
         self.nodes.check_complete()?;
@@ -126,7 +126,7 @@ impl Wheel {
         }
     }
 
-    /// The timers that are entering. Few images have any, so they may be looked up.
+    /// The entering timers. Few images have any, so looking them up is cheap enough.
     fn walk_entering(&self) -> Result<HashSet<u32>, ImageError> {
         let mut entering = HashSet::new();
         let mut handle = self.entering;
@@ -147,12 +147,12 @@ impl Wheel {
         }
     }
 
-    /// What the timer was inserted with, if there is one.
+    /// The payload of the timer, if there is one.
     pub(crate) fn payload(&self, handle: u32) -> Option<u64> {
         self.nodes.get(handle).map(|node| unpack(node.payload))
     }
 
-    /// The number of the list that a timer is in.
+    /// The number of the timer's list.
     fn list_of(&self, node: &Node) -> u32 {
         match node.place {
             Place::Slot if node.deadline > self.cursor => {
@@ -192,18 +192,10 @@ impl Row for Node {
     }
 
     fn columns(columns: &mut impl Columns<Self>) -> Result<(), ImageError> {
-        columns.number(
-            u64::MAX,
-            |node| node.deadline,
-            |node, deadline| node.deadline = deadline,
-        )?;
-        columns.number(
-            u64::MAX,
-            |node| node.order,
-            |node, order| node.order = order,
-        )?;
-        columns.neighbour(|node| node.previous, |node, other| node.previous = other)?;
-        columns.neighbour(|node| node.next, |node, other| node.next = other)?;
+        column!(columns, u64 deadline)?;
+        column!(columns, u64 order)?;
+        column!(columns, neighbour previous)?;
+        column!(columns, neighbour next)?;
         columns.number(
             (1 << 48) - 1,
             |node| unpack(node.payload),

@@ -31,7 +31,7 @@
 //! | the codec drops a field | what is decoded differs |
 //! | folding looks at what is volatile | serving and recovering differ |
 
-use lockgate_core::{Level, Millis};
+use lockgate_core::{Level, Millis, Sequence};
 use lockgate_machine::*;
 use proptest::prelude::*;
 
@@ -139,10 +139,13 @@ fn move_to() -> impl Strategy<Value = MoveTo> {
         1 => Just(MoveTo::Origins),
         1 => among.prop_map(MoveTo::OriginsAmong),
         2 => queue().prop_map(|queue| MoveTo::Queue(queue_name(queue))),
-        2 => (queue(), prop::option::of(queue())).prop_map(|(source, to)| MoveTo::Of {
-            source: queue_name(source),
-            to: to.map(queue_name),
-        }),
+        2 => (queue(), prop::option::of(queue()), prop::option::of(0..12_u64)).prop_map(
+            |(source, to, after)| MoveTo::Of {
+                source: queue_name(source),
+                to: to.map(queue_name),
+                after: after.map(Sequence),
+            }
+        ),
     ]
 }
 

@@ -9,4 +9,6 @@
 mod histories;
 mod model;
 mod scale;
+#[path = "../../examples/support/mod.rs"]
+mod support;
 mod world;

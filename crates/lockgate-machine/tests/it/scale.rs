@@ -2,10 +2,11 @@
 //! every step costs the same, and would take many minutes if a step looked at what it cannot have.
 
 use lockgate_core::{
-    BootId, Epoch, HolderName, Incarnation, Key, LeaseToken, MachineTime, Message, Now, Position,
-    QueueName, ShardId, Term, UniqueId, WallTime,
+    HolderName, Key, LeaseToken, MachineTime, Message, Now, Position, UniqueId, WallTime,
 };
 use lockgate_machine::*;
+
+use crate::support::{queue, start_term};
 
 /// As many as in the report that made another server famous (3 messages a second).
 const MANY: usize = 216_000;
@@ -26,18 +27,9 @@ impl Shard {
             },
             position: 0,
         };
-        shard.run(&EngineCommand::StartTerm {
-            term: Term {
-                shard: ShardId::default(),
-                epoch: Epoch(1),
-                incarnation: Incarnation(1),
-            },
-            boot_id: BootId([1; 16]),
-            clock_offset: 0,
-            secret: [1; 32],
-        });
+        shard.run(&start_term());
         shard.run(&Command::CreateQueue(Box::new(CreateQueue {
-            name: name(),
+            name: queue(),
             settings,
             annotations: Default::default(),
             tags: Default::default(),
@@ -79,13 +71,13 @@ impl Shard {
     }
 
     fn send_message(&mut self, message: Message) {
-        let queue = name();
+        let queue = queue();
         self.run(&Command::Send(Box::new(SendMessage { queue, message })));
     }
 
     fn receive(&mut self, max: u16) -> Vec<LeaseToken> {
         let reply = self.run(&Command::Receive(Receive {
-            queue: name(),
+            queue: queue(),
             max,
             lease: Some(3_600_000),
             holder: HolderName::new("ann").unwrap(),
@@ -102,16 +94,12 @@ impl Shard {
     }
 
     fn counts(&self) -> QueueCounts {
-        let queue = Query::DescribeQueue(DescribeQueue { queue: name() });
+        let queue = Query::DescribeQueue(DescribeQueue { queue: queue() });
         match self.machine.query(&queue, self.now) {
             Ok(QueryReply::Queue(description)) => description.counts,
             other => panic!("a query was answered {other:?}"),
         }
     }
-}
-
-fn name() -> QueueName {
-    QueueName::new("orders.fifo").unwrap()
 }
 
 fn numbered(key: usize) -> Key {
@@ -245,7 +233,7 @@ fn a_purge_is_one_cut_and_its_memory_comes_back_in_steps() {
         shard.receive(1_000);
     }
     let full = shard.machine.heap_bytes();
-    shard.run(&Command::Purge(Purge { queue: name() }));
+    shard.run(&Command::Purge(Purge { queue: queue() }));
     assert_eq!(shard.counts(), QueueCounts::default());
     shard.send(0);
     assert_eq!(shard.receive(10).len(), 1);
@@ -270,7 +258,7 @@ fn a_key_is_dropped_in_bounded_steps() {
     let mut dropped = 0;
     while dropped < MANY as u64 {
         let drop = Command::ChangeKey(ChangeKey {
-            queue: name(),
+            queue: queue(),
             key: numbered(7),
             action: KeyAction::Drop,
         });

@@ -720,9 +720,9 @@ fn order(token: LeaseToken) -> LeaseToken_ {
 /// The machine of an image.
 pub(crate) fn load(mut frozen: Frozen) -> Machine {
     let mut loader = ImageLoader::new(MachineLimits::default());
-    let mut piece = Vec::new();
-    while frozen.next_piece(&mut piece) {
-        loader.piece(&piece).expect("what was written can be read");
+    let mut buffer = Vec::new();
+    while let Some(piece) = frozen.next_piece(&mut buffer) {
+        loader.piece(piece).expect("what was written can be read");
     }
     loader.finish().expect("what was written is whole")
 }

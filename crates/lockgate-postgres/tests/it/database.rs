@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use lockgate_core::{Epoch, Level, Log as _, LogError, LogSource, Position};
+use lockgate_core::{Epoch, Level, Log as _, LogError, LogSource, Position, StepOutcome};
 use lockgate_postgres::{OpenError, PostgresLog, PostgresLogOptions, PostgresView};
 
 use crate::{
@@ -276,7 +276,7 @@ fn a_view_is_of_one_instant_and_disturbs_nobody() {
          WHERE locktype = 'advisory' AND objsubid = 2 AND datname = current_database())",
     );
     let log_maintenance = owner.log.log_maintenance().unwrap();
-    while log_maintenance.step().unwrap() {}
+    log_maintenance.catch_up().unwrap();
     assert_eq!(execute(&url, given_back, &[]), 0);
     owner.append("and on").unwrap();
 }
@@ -335,7 +335,7 @@ fn what_is_looked_at_stays_until_nobody_does() {
     let third = write(&mut owner, b"third");
     owner.log.snapshots().remove(first).unwrap();
     let log_maintenance = owner.log.log_maintenance().unwrap();
-    assert!(!log_maintenance.step().unwrap());
+    assert_eq!(log_maintenance.step().unwrap(), StepOutcome::Done);
     assert_eq!(owner.log.snapshots().list().unwrap(), [third, second]);
     assert_eq!(&reading.next_piece().unwrap().unwrap()[..], b"first");
     assert_eq!(view.snapshots().list().unwrap(), [first]);
@@ -346,7 +346,7 @@ fn what_is_looked_at_stays_until_nobody_does() {
         "NOT EXISTS (SELECT FROM pg_locks JOIN pg_database ON pg_database.oid = database
          WHERE locktype = 'advisory' AND objsubid = 2 AND datname = current_database())",
     );
-    while log_maintenance.step().unwrap() {}
+    log_maintenance.catch_up().unwrap();
     assert_eq!(owner.log.snapshots().list().unwrap(), [third, second]);
     assert_eq!(execute(&url, "SELECT FROM lockgate.piece", &[]), 2);
 }

@@ -289,7 +289,7 @@ impl Scene {
         let log = PostgresLog::open(url, "shard", PostgresLogOptions::default()).unwrap();
         let mut options = EngineOptions::default();
         // So that nothing is synced but what is asked for.
-        options.sync_window.after = Duration::from_secs(3_600);
+        options.sync_window.after = Some(3_600_000);
         let (engine, report) = Engine::start(log, self.clock.clone(), options).unwrap();
         assert!(report.damaged.is_empty(), "{report:?}");
         engine

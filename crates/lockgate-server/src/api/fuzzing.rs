@@ -1,4 +1,4 @@
-//! Requests of a fuzzer to the admin API: found and read as far as no queue is needed.
+//! The fuzz target for requests to the admin API: routes and parses as much as needs no queue.
 
 use hyper::Method;
 
@@ -13,7 +13,7 @@ use super::{
     },
 };
 
-/// A method, a space, a path with its parameters, a line feed, a body.
+/// Input: a method, a space, a path with its parameters, a line feed, a body.
 pub fn request(bytes: &[u8]) -> Result<(), String> {
     let at = bytes.iter().position(|&byte| byte == b'\n');
     let at = at.ok_or("there is no line feed")?;
@@ -25,7 +25,7 @@ pub fn request(bytes: &[u8]) -> Result<(), String> {
         None => (target, None),
     };
     read(&method, path, query, &bytes[at + 1..]).map_err(|problem| {
-        // What is written of it is made of the request too.
+        // The error's text contains parts of the request.
         let detail = problem.detail.clone();
         assert!(
             !problem.response().body.is_empty(),
@@ -55,6 +55,7 @@ fn read(method: &Method, path: &str, given: Option<&str>, bytes: &[u8]) -> Resul
         Operation::Transact => drop(body::<Transaction<'_>>(bytes)?),
         Operation::GetServer
         | Operation::GetQueue
+        | Operation::GetSending
         | Operation::DeleteQueue
         | Operation::PurgeQueue
         | Operation::PauseQueue

@@ -1,5 +1,5 @@
-//! Reading what a request brings, so strictly that a misspelt name is an error and every error says
-//! where.
+//! Parses requests. The parser is strict: a misspelt name is an error, and every error names its
+//! place.
 
 use std::cell::Cell;
 
@@ -19,14 +19,14 @@ use crate::{
     few::Raw,
 };
 
-/// Parameters of an address; no operation takes as many.
+/// Parameters of a URL; no operation takes as many.
 const PARAMETERS_MAX: usize = 16;
 
-/// Reads a JSON body: the decoder of this API, from bytes to an input.
+/// Parses a JSON body into an input: this API's decoder.
 pub(super) fn body<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem> {
-    // An operation that needs nothing needs no body either.
+    // An operation without required fields needs no body.
     let body = if body.is_empty() { b"{}" } else { body };
-    // Serde would also read a list as an object's values in their order.
+    // By default serde would also read a list as an object's values in order.
     if body.trim_ascii_start().first() == Some(&b'[') {
         return Err(Problem::new(
             Code::MalformedRequest,
@@ -44,7 +44,7 @@ pub(super) fn body<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem>
     Ok(value)
 }
 
-/// Reads an entry of a list that waited as text.
+/// Parses an entry of a list that waited as text.
 pub(super) fn entry<'a, T: Deserialize<'a>>(raw: Raw<'a>) -> Result<T, Problem> {
     match raw {
         Raw::Json(text) => body(text.as_bytes()),
@@ -59,8 +59,8 @@ fn no_json(error: &serde_json::Error) -> Problem {
     )
 }
 
-/// What is wrong with a value, and where. The path of an unknown or missing field is that of what it
-/// stands in.
+/// What is wrong with a value, and its path. An unknown or missing field has the path of its
+/// object.
 fn problem(error: &serde_path_to_error::Error<Fault>) -> Problem {
     let path = error.path().to_string();
     let named = match error.inner() {
@@ -77,7 +77,7 @@ fn problem(error: &serde_path_to_error::Error<Fault>) -> Problem {
     Problem::invalid(&field, error.inner())
 }
 
-/// Reads the parameters of an address.
+/// Parses the parameters of a URL.
 pub(super) fn query<T: DeserializeOwned>(query: Option<&str>) -> Result<T, Problem> {
     let mut pairs: Vec<(String, Parameter)> = Vec::new();
     for pair in query
@@ -87,7 +87,7 @@ pub(super) fn query<T: DeserializeOwned>(query: Option<&str>) -> Result<T, Probl
     {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let name = decode(name)?;
-        // A signature in the address was checked already.
+        // The signature in the URL was checked before.
         if name.starts_with("X-Amz-") {
             continue;
         }
@@ -106,8 +106,8 @@ pub(super) fn query<T: DeserializeOwned>(query: Option<&str>) -> Result<T, Probl
     serde_path_to_error::deserialize(pairs).map_err(|error| problem(&error))
 }
 
-/// State changes need a JSON content type: pages of other sites cannot make a browser send one
-/// without asking first, and the question is not answered.
+/// Changes need a JSON content type. A page of another site cannot make a browser send one without
+/// a preflight request, and the server does not answer those.
 pub(super) fn check_content_type(
     method: &Method,
     content_type: Option<&str>,
@@ -139,7 +139,7 @@ fn decode(text: &str) -> Result<String, Problem> {
     }
 }
 
-/// A parameter's text, read as what its place wants.
+/// The text of a parameter, to be parsed into the type of its field.
 struct Parameter(String);
 
 impl<'de> IntoDeserializer<'de, Fault> for Parameter {
@@ -157,7 +157,7 @@ macro_rules! numbers {
                 Ok(number) => visitor.$visit(number),
                 Err(_) => Err(de::Error::invalid_value(
                     de::Unexpected::Str(&self.0),
-                    &concat!("a number (", stringify!($type), ")"),
+                    &visitor,
                 )),
             }
         }
@@ -168,8 +168,6 @@ impl<'de> de::Deserializer<'de> for Parameter {
     type Error = Fault;
 
     numbers! {
-        deserialize_u16 visit_u16 u16,
-        deserialize_u32 visit_u32 u32,
         deserialize_u64 visit_u64 u64,
     }
 
@@ -203,7 +201,7 @@ impl<'de> de::Deserializer<'de> for Parameter {
     }
 
     serde::forward_to_deserialize_any! {
-        i8 i16 i32 i64 i128 u8 u128 f32 f64 char str string bytes byte_buf unit unit_struct
+        i8 i16 i32 i64 i128 u8 u16 u32 u128 f32 f64 char str string bytes byte_buf unit unit_struct
         newtype_struct seq tuple tuple_struct map struct identifier ignored_any
     }
 }
@@ -211,6 +209,7 @@ impl<'de> de::Deserializer<'de> for Parameter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::shapes::Within;
 
     #[derive(Debug, PartialEq, Eq, Deserialize)]
     #[serde(rename_all = "snake_case")]
@@ -222,7 +221,7 @@ mod tests {
     #[serde(deny_unknown_fields)]
     struct Input {
         #[serde(default)]
-        limit: Option<u16>,
+        limit: Option<Within<1, 1000>>,
         #[serde(default)]
         state: Option<Word>,
         #[serde(default)]
@@ -234,12 +233,19 @@ mod tests {
     #[test]
     fn parameters_are_read_as_what_they_are_for() {
         let input: Input = query(Some("limit=7&state=in_flight&bodies=true&X-Amz-Date=x")).unwrap();
-        assert_eq!(input.limit, Some(7));
+        assert_eq!(input.limit.map(Within::get), Some(7));
         assert_eq!(input.state, Some(Word::InFlight));
         assert!(input.bodies);
         for (text, about) in [
-            ("limit=seven", "limit: invalid value: string \"seven\""),
-            ("limit=70000", "limit: invalid value"),
+            (
+                "limit=seven",
+                "limit: invalid value: string \"seven\", expected a whole number from 1 to 1000",
+            ),
+            ("limit=70000", "limit: 70000 is not from 1 to 1000"),
+            (
+                "limit=-1",
+                "limit: invalid value: string \"-1\", expected a whole",
+            ),
             ("state=x", "state: unknown variant `x`"),
             ("bodies=yes", "bodies: "),
             ("limit=1&limit=2", "limit: the parameter comes twice"),
@@ -253,12 +259,15 @@ mod tests {
     #[test]
     fn what_is_wrong_in_a_body_is_named() {
         for (text, about) in [
-            (r#"{"inner":{"limit":"x"}}"#, "inner.limit: invalid type"),
+            (
+                r#"{"inner":{"limit":"x"}}"#,
+                "inner.limit: invalid type: string \"x\", expected a whole number from 1 to 1000",
+            ),
             (r#"{"inner":{"limt":1}}"#, "inner.limt: unknown field"),
             (r#"{"limt":1}"#, "limt: unknown field"),
             (
                 r#"{"inner":{"inner":{"limit":-1}}}"#,
-                "inner.inner.limit: invalid value: integer `-1`, expected u16",
+                "inner.inner.limit: -1 is not from 1 to 1000",
             ),
             (r#" []"#, "the body must be a JSON object"),
             (r#"{"inner":[7]}"#, "inner: invalid type: sequence"),

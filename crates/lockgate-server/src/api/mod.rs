@@ -1,10 +1,12 @@
-//! The JSON admin API under `/api/v1`: what SQS cannot say, in Lockgate's own words.
+//! The JSON admin API under `/api/v1`: everything that SQS cannot express, in Lockgate's own words.
 //!
 //! The seam to the `http` module is [`Service::handle`], as it is for the SQS API. Inside, `route`
-//! says which operation a request names, `input` reads what it brings, an operation (in `actions`) is
-//! a function from a typed input to a typed answer (in `shapes`), and `problem` is how errors look.
+//! finds the operation of a request, `input` parses the request, an operation (in `actions`) is a
+//! function from a typed input to a typed answer (in `shapes`), and `problem` is the form of
+//! errors.
 //!
-//! The API is described by `openapi.json`, which is made from the same types; a test keeps it true.
+//! `openapi.json` describes the API. It is generated from the same types, and a test compares the
+//! two.
 
 mod actions;
 pub(crate) mod fuzzing;
@@ -49,19 +51,21 @@ use crate::{
 /// The description of the API, for programs.
 pub(crate) const OPENAPI: &str = include_str!("openapi.json");
 
-/// All operations, over one engine.
+/// All operations over one engine.
 #[derive(Debug)]
 pub(crate) struct Service {
     engine: Engine,
     drain: Drain,
     started: WallTime,
     receipts: Receipts,
-    /// Held while a queue's settings or tags are read, changed and written back; the same as of the
+    /// Held while a queue's settings or tags are read, changed and written back; shared with the
     /// SQS API.
     changes: Arc<Mutex<()>>,
+    /// The largest body of a request that is let in.
+    body_bytes_max: usize,
 }
 
-/// A request to the API. Its body is whole and within the server's limit.
+/// A request to the API. Its body is complete and within the server's limit.
 #[derive(Debug)]
 pub(crate) struct Request<'a> {
     pub(crate) method: &'a Method,
@@ -72,15 +76,15 @@ pub(crate) struct Request<'a> {
     /// The header `Content-Type`, as sent.
     pub(crate) content_type: Option<&'a str>,
     pub(crate) body: Bytes,
-    /// Who will hold the leases it takes, unless it says so itself.
+    /// The holder of the leases that the request takes, unless the request names one.
     pub(crate) holder: HolderName,
-    /// Who asks; `None` where nobody has to say.
+    /// The caller; `None` without authentication.
     pub(crate) identity: Option<Arc<AccessKey>>,
-    /// Tells when its client has ended its side: then it does not wait any more for what is not there.
+    /// Signals that the client has ended its side: then the request stops waiting for messages.
     pub(crate) hangup: Hangup,
 }
 
-/// An answer: a status, a body, and what keeps the leases it hands out.
+/// An answer: a status, a body, and the guard that keeps the leases in it.
 struct Answer {
     status: StatusCode,
     body: Vec<u8>,
@@ -88,18 +92,25 @@ struct Answer {
 }
 
 impl Service {
-    /// `drain`: when it has begun, waiting receives end empty at once and new ones do not wait.
-    pub(crate) fn new(engine: Engine, drain: Drain, changes: Arc<Mutex<()>>) -> Self {
+    /// `drain`: once it has begun, waiting receives return empty at once and new ones do not wait.
+    pub(crate) fn new(
+        engine: Engine,
+        drain: Drain,
+        changes: Arc<Mutex<()>>,
+        body_bytes_max: usize,
+    ) -> Self {
         Self {
             receipts: Receipts::new(engine.term().shard, &engine.secret()),
             started: engine.now().wall,
             engine,
             drain,
             changes,
+            body_bytes_max,
         }
     }
 
-    /// Answers one request. Dropping the future gives up on it: leases it may have taken go back.
+    /// Answers one request. Dropping the future abandons it and gives back the leases it may have
+    /// taken.
     pub(crate) async fn handle(&self, request: Request<'_>) -> Response {
         match self.answer(&request).await {
             Ok(answer) => answer.response(),
@@ -143,6 +154,7 @@ impl Service {
                 answer(status, &queue)
             }
             Operation::GetQueue => ok(&self.get_queue(request, part(0)).await?),
+            Operation::GetSending => ok(&self.get_sending(request, part(0))?),
             Operation::ChangeQueue => {
                 ok(&self.change_queue(request, part(0), body(given)?).await?)
             }
@@ -212,8 +224,8 @@ impl Service {
         }
     }
 
-    /// The queue of that name, for a caller who may do that with it. Whoever may not even read of a
-    /// queue is told what is told of one that is not there.
+    /// The queue with that name, if the caller may do `verb` with it. A caller that may not even
+    /// read a queue gets the error for a missing queue.
     fn queue(
         &self,
         request: &Request<'_>,
@@ -234,7 +246,7 @@ impl Service {
 }
 
 impl Request<'_> {
-    /// Whether the caller may do that with that queue.
+    /// Whether the caller may do `verb` with the queue.
     fn may(&self, verb: Verb, queue: &QueueName) -> bool {
         self.identity
             .as_ref()

@@ -1,4 +1,4 @@
-//! Every error code of the API as one table, and how an error looks (RFC 9457).
+//! The table of all error codes of the API, and the form of errors (RFC 9457).
 
 use hyper::{
     HeaderMap, StatusCode,
@@ -47,7 +47,7 @@ macro_rules! codes {
 }
 
 codes! {
-    // The request.
+    // About the request.
     MalformedRequest = "malformed_request", 400, "The request cannot be read";
     InvalidValue = "invalid_value", 400, "A value is not allowed";
     KeyRequired = "key_required", 400, "The queue is keyed and the message has no key";
@@ -56,42 +56,42 @@ codes! {
     UniqueIdRequired = "unique_id_required", 400, "The queue wants a unique id on every message";
     InvalidReceipt = "invalid_receipt", 400, "The receipt was not given out by this server";
     InvalidPage = "invalid_page", 400, "The page token was not given out by this server";
-    // Who asks.
+    // About the caller.
     Unauthenticated = "unauthenticated", 401, "The request is not signed, or not well";
     AccessDenied = "access_denied", 403, "The access key may not do that";
     NotServed = "not_served", 403, "Such requests are not served";
-    // What it is about.
+    // About the target.
     NotFound = "not_found", 404, "There is nothing at this address";
     QueueNotFound = "queue_not_found", 404, "There is no such queue";
     MessageNotFound = "message_not_found", 404, "There is no such message in the queue";
     KeyNotFound = "key_not_found", 404, "The queue has nothing under that key";
     MethodNotAllowed = "method_not_allowed", 405, "The address does not take this method";
-    // How things stand.
+    // About the state.
     QueueExists = "queue_exists", 409, "There is a queue of that name with other settings";
     QueueNotKeyed = "queue_not_keyed", 409, "The queue is not keyed, so nothing holds its messages up";
     MessageInFlight = "message_in_flight", 409, "The message is in flight";
     LeaseStale = "lease_stale", 409, "A lease is not current any more";
-    // How much.
+    // About limits.
     BodyTooLarge = "body_too_large", 413, "The request body is too large";
     MessageTooLarge = "message_too_large", 413, "The message is too large for the queue";
     UnsupportedMediaType = "unsupported_media_type", 415, "The body is not of the type that is taken here";
     QueueFull = "queue_full", 429, "The queue holds as much as its quota allows";
     UniqueIdsFull = "unique_ids_full", 429, "The memory for remembered unique ids is used up";
     InFlightFull = "in_flight_full", 429, "As many messages are in flight as the queue allows";
-    // The server.
+    // About the server.
     UnknownOutcome = "unknown_outcome", 500, "Storage failed, and whether it was done is unknown";
     Unavailable = "unavailable", 503, "The server cannot do it now; nothing was done";
     DiskFull = "disk_full", 503, "The disk is full; nothing was done";
 }
 
-/// An error: RFC 9457's members, and what programs need beside them.
+/// An error: RFC 9457's members, and further ones for programs.
 #[derive(Clone, Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Problem {
     /// `urn:lockgate:problem:` and the code.
     #[serde(rename = "type")]
     kind: String,
-    /// What the code says, for people; always the same for a code.
+    /// The meaning of the code, for people; the same for every error with this code.
     title: &'static str,
     /// The HTTP status.
     status: u16,
@@ -99,13 +99,13 @@ pub(crate) struct Problem {
     pub(super) code: Code,
     /// What was wrong with this request, and where, for people.
     pub(super) detail: String,
-    /// The field or parameter that is at fault, such as `settings.lease_ms` or `sends[2].key`.
+    /// The field or parameter that caused the error, such as `settings.lease_ms` or `sends[2].key`.
     #[serde(skip_serializing_if = "Option::is_none")]
     field: Option<String>,
-    /// With `lease_stale`: what became of the lease.
+    /// With `lease_stale`: why the lease is stale.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<StaleWord>,
-    /// With `queue_not_found`: its name, as it was given.
+    /// With `queue_not_found`: the name, as it was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     queue: Option<String>,
 }
@@ -124,14 +124,14 @@ impl Problem {
         }
     }
 
-    /// A value that is not allowed, and where it stands.
+    /// The error for a value, and its field.
     pub(super) fn invalid(field: &str, detail: impl std::fmt::Display) -> Self {
         let field = &*shorten(field);
         let detail = shortened(format_args!("{field}: {detail}"));
         Self::new(Code::InvalidValue, detail).at(field)
     }
 
-    /// A queue that is not there, or not for this caller.
+    /// A queue that does not exist, or that the caller may not see.
     pub(super) fn queue_not_found(name: &str) -> Self {
         Self {
             queue: Some(name.to_owned()),
@@ -149,13 +149,13 @@ impl Problem {
         }
     }
 
-    /// The same, with the place that is at fault.
+    /// The same error for a field.
     pub(super) fn at(mut self, field: impl Into<String>) -> Self {
         self.field = Some(field.into());
         self
     }
 
-    /// The same, where the field is called otherwise in this request.
+    /// The same error, if the request has another name for the field.
     pub(super) fn renamed(mut self, field: &str, name: &str) -> Self {
         if self.field.as_deref() == Some(field) {
             self.detail = self.detail.replacen(field, name, 1);
@@ -164,11 +164,11 @@ impl Problem {
         self
     }
 
-    /// The same, of an entry of a list: `within` stands before the field it names.
+    /// The same error for an entry of a list: `within` is put before the field.
     pub(super) fn within(mut self, within: &str) -> Self {
         let inner = self.field.take();
         if let Some(inner) = &inner {
-            // The field's name stands before the detail too.
+            // The detail begins with the field's name too.
             if let Some(rest) = self.detail.strip_prefix(&**inner) {
                 self.detail = format!("{within}.{inner}{rest}");
             }
@@ -205,7 +205,7 @@ impl From<EngineError> for Problem {
             EngineError::Overloaded | EngineError::Stopped { .. } => {
                 Self::new(Code::Unavailable, error.to_string())
             }
-            // Nothing happened: a read failed, and leases went back.
+            // Nothing happened: reading failed, and the leases were given back.
             EngineError::Unreadable { .. } => {
                 tracing::error!(error = ?error, "a message could not be read");
                 Self::new(Code::Unavailable, error.to_string())

@@ -1,4 +1,4 @@
-//! Which operation a method and a path name.
+//! Finds the operation that a method and a path name.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use percent_encoding::percent_decode_str;
 
 use super::problem::{Code, Problem};
 
-/// What all paths of the API begin with.
+/// The prefix of all paths of the API.
 pub(crate) const PREFIX: &str = "/api/v1";
 
 /// Declares the operations once: the enum, and the method and path template of each.
@@ -31,7 +31,7 @@ macro_rules! operations {
                 match self { $(Self::$operation => $path,)* }
             }
 
-            /// Its name and what it does, for the description of the API.
+            /// Its name and its doc comment, for the description of the API.
             #[cfg(test)]
             pub(super) const fn words(self) -> (&'static str, &'static [&'static str]) {
                 match self { $(Self::$operation => (stringify!($operation), &[$($doc),*]),)* }
@@ -41,7 +41,7 @@ macro_rules! operations {
 }
 
 operations! {
-    /// Say which server this is.
+    /// Show the server's state.
     GetServer = GET "/server";
     /// List queues.
     ///
@@ -49,104 +49,112 @@ operations! {
     ListQueues = GET "/queues";
     /// Create a queue.
     ///
-    /// Again with the same settings: 200, and nothing changes. With other settings: `queue_exists`.
+    /// With the same settings as an existing queue: 200, and nothing changes. With other settings:
+    /// `queue_exists`.
     CreateQueue = POST "/queues";
     /// Show a queue.
     GetQueue = GET "/queues/{queue}";
     /// Change a queue's settings and tags.
     ///
-    /// As a JSON merge patch (RFC 7396): what is not named stays, `null` removes.
+    /// The body is a JSON merge patch (RFC 7396): fields that are not named stay, `null` removes.
     ChangeQueue = PATCH "/queues/{queue}";
-    /// Delete a queue and all it holds.
+    /// Delete a queue and all its messages.
     DeleteQueue = DELETE "/queues/{queue}";
     /// Remove all messages of a queue.
     ///
-    /// In flight and delayed ones too, at one instant.
+    /// Includes messages in flight and delayed ones, all at one instant.
     PurgeQueue = POST "/queues/{queue}/purge";
-    /// Stop giving leases.
+    /// Pause a queue: give no leases.
     ///
-    /// Durable. Sends and settles go on. Again: nothing changes.
+    /// Durable. Sends and settles continue. Pausing a paused queue changes nothing.
     PauseQueue = POST "/queues/{queue}/pause";
-    /// Give leases again.
+    /// Resume a paused queue.
     ResumeQueue = POST "/queues/{queue}/resume";
     /// List keys.
     ///
-    /// In no order, each with why it does or does not move. Pages look at a bounded number of keys, so
-    /// one may be short, or empty, and have a next page all the same.
+    /// In no order, each with what it waits for. The server examines a bounded number of keys for a
+    /// page, so a page may be short or empty and still have a next page.
     ListKeys = GET "/queues/{queue}/keys";
-    /// Explain why a key does, or does not, move.
+    /// Explain what a key waits for.
     ExplainKey = GET "/queues/{queue}/keys/{key}";
-    /// Freeze a key.
+    /// Park a key.
     ///
-    /// Durable. It goes on taking messages, and what is in flight may settle. A key that has no
-    /// message yet can be parked too.
+    /// Durable. The key still accepts messages, and a message in flight can be settled. A key
+    /// without messages can be parked too.
     ParkKey = POST "/queues/{queue}/keys/{key}/park";
-    /// Let a parked key move again.
+    /// Resume a parked key.
     ///
-    /// The attempts of its first message count from zero.
+    /// The attempts of its first message count from zero again.
     ResumeKey = POST "/queues/{queue}/keys/{key}/resume";
     /// Drop the messages of a key.
     ///
-    /// Also those not yet due; what is in flight may settle. An emptied key is not parked any more.
+    /// Includes messages that are not due yet; a message in flight can still be settled. A key
+    /// without messages is not parked any more.
     DropKey = POST "/queues/{queue}/keys/{key}/drop";
+    /// Say what a sender to a queue must know.
+    GetSending = GET "/queues/{queue}/sending";
     /// Send messages.
     ///
-    /// Each is accepted or refused by itself; the answer has one result for each, in order. A message
-    /// with a unique id can be sent again safely within the queue's window.
+    /// Each message is accepted or refused independently; the answer has one result for each, in
+    /// order. A message with a unique id can safely be sent again within the queue's window.
     SendMessages = POST "/queues/{queue}/messages";
     /// Peek at messages.
     ///
-    /// Leases nothing and changes nothing. In the order in which they arrived; those not yet due come
-    /// last. Pages look at a bounded number of messages, so one may be short, or empty, and have a next
-    /// page all the same; what comes or goes between pages may be missed.
+    /// Leases nothing and changes nothing. Messages come in the order of their arrival; those that
+    /// are not due yet come last. The server examines a bounded number of messages for a page, so a
+    /// page may be short or empty and still have a next page. Messages that arrive or leave between
+    /// two pages may be missing.
     PeekMessages = GET "/queues/{queue}/messages";
     /// Peek at a message.
     PeekMessage = GET "/queues/{queue}/messages/{id}";
     /// Cancel a message.
     ///
-    /// It must not be in flight.
+    /// The message must not be in flight.
     CancelMessage = DELETE "/queues/{queue}/messages/{id}";
-    /// Give a message another due time.
+    /// Change the due time of a message.
     ///
-    /// It must not be in flight, and counts as accepted when it is due.
+    /// The message must not be in flight. It counts as accepted when it is due.
     RescheduleMessage = POST "/queues/{queue}/messages/{id}/reschedule";
     /// Receive messages.
     ///
-    /// Each is leased to the holder until it is settled or the lease has ended. If the client is gone
-    /// before the first byte of the answer, the messages go back and the attempt does not count.
+    /// Each message is leased to the holder until it is settled or the lease ends. If the client is
+    /// gone before the first byte of the answer, the messages return and the attempt does not
+    /// count.
     ReceiveMessages = POST "/queues/{queue}/receive";
     /// Settle received messages.
     ///
-    /// Each by itself; the answer has one result for each, in order.
+    /// Each is settled independently; the answer has one result for each, in order.
     SettleMessages = POST "/queues/{queue}/settle";
-    /// List the queues whose dead letters come here.
+    /// List the queues that have this queue as dead-letter queue.
     ListDeadLetterSources = GET "/queues/{queue}/dead-letter-sources";
     /// List dead letters.
     ///
-    /// Messages that were moved here, with where from and why. Pages are as those of all messages.
+    /// Lists the messages that were moved here, with their origin and the reason. Pages work as
+    /// those of all messages.
     ListDeadLetters = GET "/queues/{queue}/dead-letters";
     /// Move dead letters back.
     ///
     /// To the queues they came from, or to one that is named, in the order in which a receive would
     /// get them; with no attempts counted. One request moves up to `max`: repeat it while the answer
-    /// says that there are some left. What is in flight or parked stays.
+    /// says that there are some left; with `source`, while it has a `next_page`, which the next request
+    /// takes. What is in flight or parked stays.
     RedriveDeadLetters = POST "/queues/{queue}/dead-letters/redrive";
-    /// Settle and send, all or nothing.
+    /// Settle and send in one transaction.
     ///
-    /// Settles come first. One stale lease or refused message refuses all, and nothing happens. If the
-    /// answer is lost, repeat it: leases that were settled are then stale (`gone`), which says that it
-    /// happened.
+    /// All or nothing; the settles come first. One stale lease or refused message refuses the whole
+    /// transaction. If the answer is lost, repeat the request: if it happened, the settled leases
+    /// are now stale (`gone`).
     Transact = POST "/transactions";
 }
 
-/// A request's operation, with the parts of its path, decoded.
+/// The operation of a request, with the decoded parts of its path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Found<'p> {
     pub(super) operation: Operation,
     pub(super) parts: Vec<Cow<'p, str>>,
 }
 
-/// The operation that a method and a path name. `path` is not decoded.
+/// Finds the operation for a method and a path. `path` is not decoded.
 pub(super) fn find<'p>(method: &Method, path: &'p str) -> Result<Found<'p>, Problem> {
     let mut fitting = fitting(path);
     if let Some((operation, parts)) = fitting.find(|(operation, _)| operation.method() == *method) {
@@ -166,7 +174,7 @@ pub(super) fn find<'p>(method: &Method, path: &'p str) -> Result<Found<'p>, Prob
     ))
 }
 
-/// The methods a path takes, as the header `Allow` lists them.
+/// The methods that a path takes, in the form of the header `Allow`.
 pub(super) fn allowed(path: &str) -> String {
     let methods: Vec<String> = fitting(path)
         .map(|(operation, _)| operation.method().to_string())
@@ -174,7 +182,7 @@ pub(super) fn allowed(path: &str) -> String {
     methods.join(", ")
 }
 
-/// The operations of a path, whatever their method, with the parts of the path.
+/// The operations of a path with any method, and the parts of the path.
 fn fitting(path: &str) -> impl Iterator<Item = (Operation, Vec<&str>)> {
     let rest = path.strip_prefix(PREFIX).unwrap_or(path);
     Operation::ALL
@@ -182,7 +190,7 @@ fn fitting(path: &str) -> impl Iterator<Item = (Operation, Vec<&str>)> {
         .filter_map(move |&operation| Some((operation, parts(operation.path(), rest)?)))
 }
 
-/// What stands in the places of a template, if the path fits it.
+/// The values at the places of a template, if the path fits it.
 fn parts<'p>(template: &str, path: &'p str) -> Option<Vec<&'p str>> {
     let mut parts = Vec::new();
     let mut given = path.split('/');

@@ -4,6 +4,7 @@ use hyper::{
     HeaderMap,
     header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue},
 };
+use lockgate_sigv4::Signer;
 use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::*;
@@ -158,10 +159,18 @@ impl Raw {
 fn verify(who: &Authenticator, raw: &Raw, signed: &Raw) -> Option<Option<String>> {
     let (path, query) = (raw.path(), raw.query());
     let mut headers = signed.headers();
-    let key = (ID, &Secret::new(SECRET));
+    let secret = Secret::new(SECRET);
+    let signer = Signer {
+        key_id: ID,
+        secret: &secret,
+        region: "us-east-1",
+        service: "sqs",
+    };
     let address = format!("{}?{}", signed.path(), signed.query());
     let body = signed.body.as_bytes();
-    sign_request("POST", &address, &mut headers, body, key, "us-east-1", THEN).unwrap();
+    signer
+        .sign("POST", &address, &mut headers, body, THEN)
+        .unwrap();
     let mut asked = raw.headers();
     for name in ["authorization", "x-amz-date"] {
         asked.insert(name, headers[name].clone());

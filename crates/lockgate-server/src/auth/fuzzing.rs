@@ -5,10 +5,9 @@ use hyper::{
     header::{AUTHORIZATION, HeaderName, HeaderValue},
 };
 
-use super::{
-    Secret,
-    sigv4::{BodyDigest, Claim, Head, sign_request},
-};
+use lockgate_sigv4::{BodyDigest, Claim, Head, Secret, Signer};
+
+use super::deciding;
 
 /// 2015-08-30T12:36:00Z, when AWS signed its vectors.
 const NOW: i64 = 1_440_938_160;
@@ -49,6 +48,7 @@ pub fn signature(bytes: &[u8]) -> Result<(), String> {
         Ok(None) => Err("there is no signature".to_owned()),
         Ok(Some(claim)) => {
             let verifies = claim.verify(head, &BodyDigest::of(body), &secret);
+            deciding::check(&claim, &headers).map_err(|error| error.to_string())?;
             let time = claim.check_time(NOW).map_err(|error| error.to_string());
             time.and(if verifies {
                 Ok(())
@@ -65,8 +65,16 @@ fn sign_again(method: &str, target: &str, mut headers: HeaderMap, body: &[u8], s
     headers.remove(AUTHORIZATION);
     headers.remove("x-amz-content-sha256");
     headers.insert("host", HeaderValue::from_static("localhost"));
-    let key = ("AKIDEXAMPLE", secret);
-    if sign_request(method, target, &mut headers, body, key, "us-east-1", NOW).is_err() {
+    let signer = Signer {
+        key_id: "AKIDEXAMPLE",
+        secret,
+        region: "us-east-1",
+        service: "sqs",
+    };
+    if signer
+        .sign(method, target, &mut headers, body, NOW)
+        .is_err()
+    {
         return;
     }
     let (path, query) = match target.split_once('?') {

@@ -6,49 +6,20 @@
 
 #[cfg(test)]
 mod ambiguity;
+mod deciding;
 pub(crate) mod fuzzing;
-mod sigv4;
 
 use std::{
     collections::BTreeMap,
-    fmt,
     sync::{Arc, PoisonError, RwLock},
 };
 
 use lockgate_core::QueueName;
 use lockgate_engine::Directory;
 use lockgate_machine::MoveTo;
-use zeroize::Zeroizing;
-
-use sigv4::is_plain;
-pub(crate) use sigv4::{BodyDigest, Claim, Head};
-pub use sigv4::{SignError, sign_request};
-
-/// A text that never shows: not in logs, not in errors, not in memory that was given back.
-#[derive(Clone)]
-pub struct Secret(Zeroizing<String>);
-
-impl Secret {
-    /// Keeps the text.
-    #[must_use]
-    pub fn new(text: impl Into<String>) -> Self {
-        Self(Zeroizing::new(text.into()))
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn expose(&self) -> &[u8] {
-        self.0.as_bytes()
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
-}
+pub use lockgate_sigv4::Secret;
+pub(crate) use lockgate_sigv4::{BodyDigest, Claim, Head};
+use lockgate_sigv4::{SignatureError, is_plain};
 
 /// What may be done with a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -293,27 +264,28 @@ impl Authenticator {
     /// who asks that it is not. Bodies would else be read for anybody. `now` is in seconds since 1970.
     pub(crate) fn claim(&self, head: Head<'_>, now: i64) -> Result<Claim, AuthError> {
         let claim = Claim::of(head)?.ok_or(AuthError::Missing)?;
+        deciding::check(&claim, head.headers)?;
         claim.check_time(now)?;
         if !is_plain(head.path) {
             return Err(AuthError::Incomplete(
                 "the path of a signed request has no empty parts, '.' or '..'",
             ));
         }
-        if claim.region != self.region {
+        if claim.region() != self.region {
             return Err(AuthError::Scope {
                 what: "region",
                 expected: self.region.clone(),
-                found: claim.region,
+                found: claim.region().to_owned(),
             });
         }
-        if claim.service != "sqs" {
+        if claim.service() != "sqs" {
             return Err(AuthError::Scope {
                 what: "service",
                 expected: "sqs".to_owned(),
-                found: claim.service,
+                found: claim.service().to_owned(),
             });
         }
-        match self.keys.get(&claim.key_id) {
+        match self.keys.get(claim.key_id()) {
             Some(_) => Ok(claim),
             None => Err(AuthError::UnknownKey),
         }
@@ -327,7 +299,7 @@ impl Authenticator {
         body: &BodyDigest,
     ) -> Result<Arc<AccessKey>, AuthError> {
         // It may have been taken away since.
-        let key = self.keys.get(&claim.key_id).ok_or(AuthError::UnknownKey)?;
+        let key = self.keys.get(claim.key_id()).ok_or(AuthError::UnknownKey)?;
         if claim.verify(head, body, &key.secret) {
             Ok(key)
         } else {
@@ -358,6 +330,16 @@ pub(crate) enum AuthError {
     },
     #[error("The signature of {signed} has expired, or the clocks differ by more than 15 minutes.")]
     Expired { signed: String },
+}
+
+impl From<SignatureError> for AuthError {
+    fn from(error: SignatureError) -> Self {
+        match error {
+            SignatureError::Expired { signed } => Self::Expired { signed },
+            SignatureError::Incomplete(what) => Self::Incomplete(what),
+            _ => Self::Incomplete("the signature cannot be read"),
+        }
+    }
 }
 
 #[cfg(test)]

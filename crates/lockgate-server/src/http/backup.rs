@@ -1,11 +1,12 @@
-//! `GET /api/v1/backup`: a backup of everything, streamed while it is taken.
+//! `GET /api/v1/backup`: streams a backup of all data while it is taken.
 //!
-//! The backup is written on a thread of its own into a short line of chunks, which the connection
-//! takes from. A client that does not read holds it up, a client that is gone ends it, and a few
-//! hundred KiB are all that is ever in memory.
+//! A thread of its own writes the backup into a channel of a few chunks, which the connection
+//! reads. A client that does not read holds the backup up, and a client that is gone ends it. At
+//! most a few hundred KiB are in memory.
 
 use std::{
     io::{self, Write},
+    panic::{self, AssertUnwindSafe},
     pin::Pin,
     sync::{
         Arc,
@@ -27,35 +28,35 @@ use super::{connection::Client, refusal::Refusal};
 /// Bytes of a chunk.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// Chunks that wait for the client.
+/// Chunks that wait for the client, at most.
 const CHUNKS: usize = 4;
 
-/// Only one backup is taken at a time: each keeps space from coming back and pages from being changed
-/// in place.
+/// Allows one backup at a time: a backup delays the return of space, and pages cannot be changed in
+/// place while it runs.
 #[derive(Debug, Default)]
 pub(crate) struct Slot(Arc<AtomicBool>);
 
-/// The slot is taken; given back when dropped.
+/// The taken slot. Dropping it frees the slot.
 struct Taken(Arc<AtomicBool>);
 
 /// The body of an answer.
 #[derive(Debug)]
 pub(crate) enum Answer {
-    /// All of it: one buffer, which is what `Progress::flushed` counts on.
+    /// The whole answer in one buffer; `Progress::flushed` relies on that.
     Whole(Full<Bytes>),
     Backup(Stream),
 }
 
 /// A backup on its way to a client.
 pub(crate) struct Stream {
-    /// It came before the answer was begun.
+    /// The first chunk, which arrived before the answer was begun.
     first: Option<Bytes>,
     chunks: mpsc::Receiver<Result<Bytes, BackupError>>,
     client: Arc<Client>,
     ended: bool,
 }
 
-/// Begins a backup. Answers when there is something to send.
+/// Begins a backup. Returns when the first chunk is there.
 pub(crate) async fn begin(client: &Arc<Client>, engine: &Engine) -> Result<Stream, Refusal> {
     let taken = client.core.backup.take().ok_or(Refusal::BackupRunning)?;
     let (sender, mut chunks) = mpsc::channel(CHUNKS);
@@ -69,7 +70,9 @@ pub(crate) async fn begin(client: &Arc<Client>, engine: &Engine) -> Result<Strea
             buffer: Vec::with_capacity(CHUNK_BYTES),
             sender,
         };
-        match engine.backup(&mut out) {
+        // Without an error, a panic would end the answer as if it were whole.
+        let backup = panic::catch_unwind(AssertUnwindSafe(|| engine.backup(&mut out)));
+        match backup.unwrap_or_else(|_| Err(panicked())) {
             Ok(report) => tracing::info!(
                 %peer,
                 messages = report.messages,
@@ -80,7 +83,7 @@ pub(crate) async fn begin(client: &Arc<Client>, engine: &Engine) -> Result<Strea
             ),
             Err(error) => {
                 tracing::warn!(%peer, error = with_sources(&error), "the backup was not finished");
-                // The client may be what is gone.
+                // Fails if the client is gone.
                 let _ = out.sender.blocking_send(Err(error));
             }
         }
@@ -93,9 +96,13 @@ pub(crate) async fn begin(client: &Arc<Client>, engine: &Engine) -> Result<Strea
             ended: false,
         }),
         Some(Err(error)) => Err(Refusal::Backup(error)),
-        // It has panicked, which was told on standard error.
-        None => Err(Refusal::BackupRunning),
+        None => Err(Refusal::Backup(panicked())),
     }
+}
+
+fn panicked() -> BackupError {
+    let what = "its thread panicked; the panic's message is on standard error";
+    BackupError::Write(io::Error::other(what))
 }
 
 impl Slot {
@@ -111,7 +118,7 @@ impl Drop for Taken {
     }
 }
 
-/// Where the backup is written.
+/// Writes the backup into the channel of chunks.
 struct Chunks {
     buffer: Vec<u8>,
     sender: mpsc::Sender<Result<Bytes, BackupError>>,

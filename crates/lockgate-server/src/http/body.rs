@@ -1,4 +1,4 @@
-//! Reading a request's body, and what bodies and answers may take of the memory.
+//! Reads request bodies, and bounds the memory of bodies and answers.
 
 use std::{
     collections::HashMap,
@@ -14,16 +14,16 @@ use hyper::body::{Body, Incoming};
 
 use super::{connection::Client, refusal::Refusal};
 
-/// Bytes of each body that the budget does not count: enough for any settling request. Also what is
-/// set aside at most before a client has sent anything: to get more it must send, so that clients
-/// who declare much and send little cannot use the budget up.
+/// Bytes of each body that the budget does not count: enough for any request to settle. Also the
+/// most memory that is set aside before a client has sent anything: a client that declares a long
+/// body and sends little cannot use the budget up.
 const FREE_BYTES: usize = 16 << 10;
 
-/// Memory for all bodies of a server, or for all its answers.
+/// The memory of all request bodies of a server, or of all its answers.
 ///
-/// Nobody gets all of it: one address has three quarters, and bodies whose sender is not known yet have
-/// half, of which one address has three quarters. The only body of an address, or of an unknown sender,
-/// may take what is left, so that a small budget still has room for one.
+/// One address gets at most three quarters. Bodies whose sender is not known yet get at most half,
+/// and one address three quarters of that half. The only body of an address, or of the unknown
+/// senders, may take all that is left, so that a small budget still has room for one.
 #[derive(Debug)]
 pub(crate) struct BodyBudget {
     max: usize,
@@ -36,15 +36,15 @@ struct Used {
     by_address: HashMap<IpAddr, Held>,
 }
 
-/// Bytes that are held.
+/// Bytes in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Held {
     all: usize,
-    /// Of these, for senders that are not known yet.
+    /// Bytes of senders that are not known yet; part of `all`.
     unknown: usize,
 }
 
-/// What is full.
+/// Which part of the budget is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Full {
     All,
@@ -54,7 +54,7 @@ pub(crate) enum Full {
     Unknown,
 }
 
-/// One body's part of the [`BodyBudget`]; given back when dropped.
+/// The part of the [`BodyBudget`] that one body has. Dropping it gives the part back.
 #[derive(Debug)]
 pub(crate) struct BodyShare<B: Deref<Target = BodyBudget>> {
     budget: B,
@@ -64,8 +64,8 @@ pub(crate) struct BodyShare<B: Deref<Target = BodyBudget>> {
     unknown: bool,
 }
 
-/// An answer's part of the budget of answers, held until the client has taken it: one that does not
-/// read must not make the server keep ten megabytes for each of its connections.
+/// The part of the answers' budget that one answer has until the client has taken it: clients that
+/// do not read must not make the server keep ten megabytes for each of their connections.
 pub(crate) type AnswerShare = BodyShare<Arc<BodyBudget>>;
 
 impl BodyBudget {
@@ -76,7 +76,7 @@ impl BodyBudget {
         }
     }
 
-    /// Bytes in memory now, without what is free for each body.
+    /// Bytes in memory now, without the free bytes of each body.
     pub(crate) fn used(&self) -> usize {
         self.lock().total.all
     }
@@ -90,8 +90,8 @@ impl BodyBudget {
         }
     }
 
-    /// The share of an answer of `len` bytes; none if it is free. One that tells what was done may not be
-    /// refused, and is sent whether there is room or not.
+    /// The share of an answer of `len` bytes; `None` if all its bytes are free. An answer that
+    /// reports changes may not be refused: it is sent even if the budget is full.
     pub(crate) fn hold(
         self: &Arc<Self>,
         address: IpAddr,
@@ -109,8 +109,8 @@ impl BodyBudget {
         };
         let mut used = self.lock();
         let more = share.missing(len);
-        // Alone it is sent whatever its length: a message that is larger than the budget could
-        // otherwise never be had.
+        // The only answer is sent whatever its length: otherwise a message that is larger than the
+        // budget could never be received.
         if may_be_refused && used.total.all > 0 {
             share.room(&used, more)?;
         }
@@ -125,7 +125,8 @@ impl BodyBudget {
     }
 }
 
-/// What counts as one address: of IPv6 a network of 64 bits, which a single client has for itself.
+/// What counts as one address: for IPv6 a network of 64 bits, because a single client may have all
+/// of it.
 pub(super) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
@@ -134,7 +135,7 @@ pub(super) fn network(address: IpAddr) -> IpAddr {
 }
 
 impl<B: Deref<Target = BodyBudget>> BodyShare<B> {
-    /// Whether a body of `len` bytes would have room now. Refusing it later costs more.
+    /// Whether a body of `len` bytes would have room now. Refusing the body later costs more.
     fn admit(&self, len: usize) -> Result<(), Full> {
         let more = self.missing(len);
         if more == 0 {
@@ -157,7 +158,7 @@ impl<B: Deref<Target = BodyBudget>> BodyShare<B> {
         Ok(())
     }
 
-    /// Its sender is known now.
+    /// Moves the share from the unknown senders to the known ones.
     fn sender_is_known(&mut self) {
         if mem::take(&mut self.unknown) && self.bytes > 0 {
             let bytes = self.bytes;
@@ -166,7 +167,7 @@ impl<B: Deref<Target = BodyBudget>> BodyShare<B> {
         }
     }
 
-    /// What is not covered of so many bytes.
+    /// How many of `len` bytes the share does not cover.
     fn missing(&self, len: usize) -> usize {
         len.saturating_sub(FREE_BYTES).saturating_sub(self.bytes)
     }
@@ -175,7 +176,7 @@ impl<B: Deref<Target = BodyBudget>> BodyShare<B> {
         let max = self.budget.max;
         let of_address = used.by_address.get(&self.address);
         let of_address = of_address.copied().unwrap_or_default();
-        // Of several; the only one may have what is left.
+        // One of several bodies is bounded by `max`; the only one may take what is left.
         let fits = |held: usize, max: usize| held == self.bytes || held + more <= max;
         let (unknown_max, part) = (max / 2, |of: usize| of - of / 4);
         if used.total.all + more > max {
@@ -221,8 +222,8 @@ impl<B: Deref<Target = BodyBudget>> Drop for BodyShare<B> {
     }
 }
 
-/// A body that has come, and its part of the budget. Of a sender that was not known before, it still
-/// counts as such until [`sender_is_known`](Whole::sender_is_known).
+/// A body that has arrived, with its part of the budget. If its sender was not known before, the
+/// body counts as an unknown sender's until [`sender_is_known`](Whole::sender_is_known).
 #[derive(Debug)]
 pub(crate) struct Whole<'b> {
     pub(crate) bytes: Bytes,
@@ -235,10 +236,10 @@ impl Whole<'_> {
     }
 }
 
-/// Reads the body of request `index` of `client`; `unknown`: whether who sends it shows only when it is
-/// there.
+/// Reads the body of request `index` of `client`. `unknown`: the sender can be verified only once
+/// the body is there.
 ///
-/// A body that came in one piece with its head, as small ones do, is not copied.
+/// A small body that arrives in one piece with its head is not copied.
 pub(crate) async fn read(
     client: &Client,
     index: u64,
@@ -285,7 +286,7 @@ pub(crate) async fn read(
     })
 }
 
-/// hyper takes some malformed chunks for good ones.
+/// Needed because hyper accepts some malformed chunks.
 fn check_framing(client: &Client, index: u64) -> Result<(), Refusal> {
     match client.progress.violation(index) {
         Some(violation) => Err(Refusal::Framing(violation)),
@@ -354,7 +355,7 @@ mod tests {
         drop(shares);
         drop(unknown);
         assert_eq!(budget.lock().total, Held::default());
-        // One address does not take all of that half either.
+        // One address does not get all of the unknown senders' half either.
         let mut first = budget.share(address(1), true);
         first.cover(FREE_BYTES + 30_000).unwrap();
         let second = budget.share(address(1), true);

@@ -1,4 +1,4 @@
-//! One connection from accept to close: hyper does the protocol, this drives it within its
+//! One connection from accept to close: hyper does the protocol, and this module enforces the
 //! deadlines.
 
 use std::{
@@ -38,26 +38,26 @@ use crate::Limits;
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) core: Arc<Core>,
-    /// Where it is.
+    /// The client's address.
     pub(crate) peer: SocketAddr,
-    /// The address of ours that it is connected to.
+    /// The server's address that the client is connected to.
     pub(crate) local: IpAddr,
     pub(crate) progress: Progress,
 }
 
 /// How a connection ended.
 enum End {
-    /// In its own way, or by the client.
+    /// hyper or the client ended it.
     Protocol(hyper::Result<()>),
     Overdue(Overdue),
 }
 
-/// hyper, set up for all connections of a server.
+/// Configures hyper for all connections of a server.
 ///
-/// Deadlines are ours ([`Progress`]): hyper's only one covers idling and heads alike, and nothing
-/// covers bodies and answers. hyper looks for the end of a client's sending side while that waits for
-/// its answer, unless the client has sent something ahead, and would cut the connection for it: the
-/// [`Wire`] keeps it from hyper until the answer is out.
+/// The deadlines are ours ([`Progress`]): hyper has only one, for idling and heads together, and
+/// none for bodies and answers. While a client waits for its answer, hyper looks for the end of the
+/// client's side, unless the client has sent something ahead, and would then cut the connection. So
+/// the [`Wire`] hides that end from hyper until the answer is out.
 pub(crate) fn protocol(limits: &Limits) -> http1::Builder {
     let mut builder = http1::Builder::new();
     builder
@@ -121,7 +121,8 @@ async fn serve_http(
     let sleep = pin!(sleep_until(rings));
     let mut alarm = Alarm::new(rings, far, sleep);
     let end = poll_fn(|cx| {
-        // The signal is cheap to look at and dear to wait for, so it is waited for only once.
+        // Checking the signal is cheap and waiting for it is expensive, so the task begins to wait
+        // for it only once.
         if !drained && (!drain_is_watched || client.core.drain.has_begun()) {
             drain_is_watched = true;
             if draining.as_mut().poll(cx).is_ready() {
@@ -132,7 +133,7 @@ async fn serve_http(
         if let Poll::Ready(result) = connection.as_mut().poll(cx) {
             return Poll::Ready(End::Protocol(result));
         }
-        // Whatever moved the deadline happened within the poll above.
+        // The deadline can only have moved within the poll above.
         alarm.poll(cx, client.progress.deadline()).map(End::Overdue)
     })
     .await;
@@ -171,12 +172,12 @@ impl Client {
     }
 }
 
-/// A timer for a deadline that moves all the time: it is set again only when the deadline comes
-/// nearer, or when it rings too early. A busy connection so costs one timer operation in
-/// [`Deadlines::idle`](crate::Deadlines::idle), not several a request.
+/// A timer for a deadline that moves often. The timer is set again only when the deadline comes
+/// nearer, or when the timer fires too early. So a busy connection costs one timer operation in
+/// [`Deadlines::idle`](crate::Deadlines::idle) instead of several for each request.
 struct Alarm<'a> {
     rings: Instant,
-    /// How far ahead it is set while there is no deadline.
+    /// How far ahead the timer is set while there is no deadline.
     far: Duration,
     sleep: Pin<&'a mut Sleep>,
 }

@@ -1,4 +1,4 @@
-//! What the HTTP side counts.
+//! The counters of the HTTP side.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,18 +28,18 @@ macro_rules! labels {
 labels! {
     /// Why a request or a connection was refused or cut.
     Refused {
-        /// `accept` failed, most likely for want of file descriptors.
+        /// `accept` failed, most likely for lack of file descriptors.
         Accept = "accept",
         Connections = "connections",
         ConnectionsOfAddress = "connections_of_address",
-        /// The system's clock stands where HTTP has no dates.
+        /// The system's clock shows a time that HTTP cannot express.
         Clock = "clock",
-        /// Also one that did not end in time.
+        /// Includes handshakes that did not end in time.
         TlsHandshake = "tls_handshake",
         HeaderDeadline = "header_deadline",
         BodyDeadline = "body_deadline",
         AnswerDeadline = "answer_deadline",
-        /// What hyper calls a parse error.
+        /// hyper could not parse it.
         Malformed = "malformed",
         HeadTooLarge = "head_too_large",
         Framing = "framing",
@@ -47,7 +47,7 @@ labels! {
         Origin = "origin",
         Path = "path",
         Method = "method",
-        /// Not signed, or not well.
+        /// Not signed, or signed wrongly.
         Authentication = "authentication",
         ContentEncoding = "content_encoding",
         ContentType = "content_type",
@@ -64,13 +64,12 @@ labels! {
 labels! {
     /// What a request asked for.
     Action {
-        /// Refused before that was known, or nothing we know.
+        /// Refused before the action was known, or an unknown action.
         Other = "other",
         Healthz = "healthz",
         Readyz = "readyz",
         Metrics = "metrics",
         Backup = "backup",
-        /// The admin API.
         Api = "api",
         AddPermission = "AddPermission",
         CancelMessageMoveTask = "CancelMessageMoveTask",
@@ -99,7 +98,7 @@ labels! {
 }
 
 impl Action {
-    /// The action of that name.
+    /// The action with that name.
     pub(crate) fn of_sqs(name: Option<&str>) -> Self {
         name.and_then(|name| {
             let mut known = Self::ALL.iter().copied().filter(|action| action.is_sqs());
@@ -113,7 +112,7 @@ impl Action {
     }
 }
 
-/// Statuses that are counted each for itself; any other counts as 0.
+/// Statuses with a counter of their own; any other status counts as 0.
 const STATUSES: [u16; 15] = [
     0, 200, 201, 400, 401, 403, 404, 405, 409, 413, 415, 429, 431, 500, 503,
 ];
@@ -137,7 +136,7 @@ impl Counters {
         self.closed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A client was gone before its answer was there.
+    /// A client was gone before its answer was ready.
     pub(crate) fn abandoned(&self) {
         self.abandoned.fetch_add(1, Ordering::Relaxed);
     }
@@ -161,7 +160,7 @@ impl Counters {
 
     /// Connections open now.
     pub(crate) fn connections_open(&self) -> u64 {
-        // In this order: what is closed was opened before.
+        // In this order, so that every closed connection counts as opened too.
         let closed = self.closed.load(Ordering::Acquire);
         self.opened.load(Ordering::Relaxed).saturating_sub(closed)
     }
@@ -175,7 +174,7 @@ impl Counters {
         self.each_request().map(|(_, _, count)| count).sum()
     }
 
-    /// Requests answered by action and status, without those that never happened.
+    /// Answered requests by action and status. Combinations that never occurred are left out.
     pub(crate) fn each_request(&self) -> impl Iterator<Item = (Action, u16, u64)> {
         Action::ALL.iter().flat_map(move |&action| {
             let counts = self.requests[action as usize].iter();
@@ -187,7 +186,6 @@ impl Counters {
         })
     }
 
-    /// Refusals by reason.
     pub(crate) fn each_refused(&self) -> impl Iterator<Item = (Refused, u64)> {
         let counts = self.refused.iter();
         Refused::ALL

@@ -1,7 +1,7 @@
-//! The `Date` header, and when there can be none.
+//! The `Date` header, and the times for which there is none.
 //!
-//! hyper's own stays as it is for as long as a clock was set back by, and clients correct their clocks
-//! by it; and hyper ends the task of every connection whose thread meets a clock before 1970.
+//! hyper's own header would stand still after a clock was set back, and clients correct their
+//! clocks by it. hyper also ends the task of a connection whose thread sees a clock before 1970.
 
 use std::{
     cell::RefCell,
@@ -13,11 +13,11 @@ use jiff::{Timestamp, fmt::rfc2822::DateTimePrinter};
 use lockgate_core::WallTime;
 
 thread_local! {
-    /// The last one: a text for a second is made once on each thread.
+    /// The last value: each thread formats the text of a second once.
     static LAST: RefCell<(u64, Option<HeaderValue>)> = const { RefCell::new((u64::MAX, None)) };
 }
 
-/// The header's value; `None` beyond the year 9999, for which it has no form.
+/// The header's value; `None` after the year 9999, which the format cannot express.
 pub(crate) fn header(now: WallTime) -> Option<HeaderValue> {
     let second = now.0 / 1_000;
     LAST.with_borrow_mut(|(last, value)| {
@@ -34,8 +34,8 @@ fn text(second: u64) -> Option<HeaderValue> {
     HeaderValue::try_from(text.ok()?).ok()
 }
 
-/// Whether hyper can serve a connection that begins now: the system's clock stands where HTTP has
-/// dates.
+/// Whether hyper can serve a connection that begins now: the system's clock must show a time that
+/// HTTP can express.
 pub(crate) fn is_representable(now: SystemTime) -> bool {
     now.duration_since(UNIX_EPOCH)
         .is_ok_and(|since| i64::try_from(since.as_secs()).is_ok_and(|it| it <= LAST_SECOND))
@@ -57,7 +57,7 @@ mod tests {
             (784_111_777_999, Some("Sun, 06 Nov 1994 08:49:37 GMT")),
             (784_111_777_000 - day, Some("Sat, 05 Nov 1994 08:49:37 GMT")),
             (0, Some("Thu, 01 Jan 1970 00:00:00 GMT")),
-            // The last instant that jiff has.
+            // The last instant that jiff can represent.
             (253_402_207_200_999, Some("Thu, 30 Dec 9999 22:00:00 GMT")),
             (253_402_207_201_000, None),
             (u64::MAX, None),

@@ -2,35 +2,35 @@
 
 use tokio::sync::watch;
 
-/// Tells every part of the server, once, that it should come to an end.
+/// Tells every part of the server, once, to stop. Shared by all of them.
 #[derive(Clone, Debug)]
 pub(crate) struct Drain(watch::Receiver<bool>);
 
-/// The other end: starts the drain.
+/// The sending side of [`Drain`].
 #[derive(Debug)]
 pub(crate) struct DrainTrigger(watch::Sender<bool>);
 
-/// A new signal, not given yet.
+/// A new signal that has not been given yet.
 pub(crate) fn drain() -> (DrainTrigger, Drain) {
     let (sender, receiver) = watch::channel(false);
     (DrainTrigger(sender), Drain(receiver))
 }
 
 impl Drain {
-    /// Whether the server is coming to an end.
+    /// Whether the server has been told to stop.
     pub(crate) fn has_begun(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Waits until the server is coming to an end; returns at once if it is already. A trigger that
-    /// is gone counts as pulled. Cancel safe.
+    /// Waits until the server is told to stop; returns at once if it already was. A dropped trigger
+    /// counts as pulled. Cancel safe.
     pub(crate) async fn begun(&self) {
         let _ = self.0.clone().wait_for(|&begun| begun).await;
     }
 }
 
 impl DrainTrigger {
-    /// Starts the drain. Again: nothing.
+    /// Tells the server to stop. A second call does nothing.
     pub(crate) fn pull(&self) {
         self.0.send_replace(true);
     }

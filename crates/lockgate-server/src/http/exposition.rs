@@ -5,13 +5,13 @@ use std::fmt::{Display, Write};
 /// The media type of the format.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A page of metrics in the making.
+/// A page of metrics under construction.
 #[derive(Debug, Default)]
 pub(crate) struct Exposition {
     text: String,
 }
 
-/// One metric in the making.
+/// A metric under construction.
 #[derive(Debug)]
 pub(crate) struct Family<'a> {
     text: &'a mut String,
@@ -37,19 +37,17 @@ impl Exposition {
 
     fn family<'a>(&'a mut self, name: &'a str, kind: &str, help: &str) -> Family<'a> {
         let text = &mut self.text;
-        // Our own words: nothing in them needs escaping. Writing to a string cannot fail.
+        // These are constants that need no escaping. Writing to a string cannot fail.
         let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
         Family { text, name }
     }
 }
 
 impl Family<'_> {
-    /// One value without labels.
     pub(crate) fn value(mut self, value: impl Display) {
         self.sample(&[], value);
     }
 
-    /// One value with labels.
     pub(crate) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) -> &mut Self {
         self.text.push_str(self.name);
         for (at, (name, value)) in labels.iter().enumerate() {

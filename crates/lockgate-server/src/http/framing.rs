@@ -1,11 +1,11 @@
-//! A strict second reading of how requests are framed on the wire.
+//! A second, strict parser for the framing of requests.
 //!
-//! hyper forgives what two parsers in a row may read differently: it drops `Content-Length` beside
-//! `Transfer-Encoding` and folds repeated lengths before anybody can see them, and takes a bare line
-//! feed for the end of a line. Such a request may hide another one from whatever stands in front of
-//! the server, so it must be refused, and only the raw bytes still show it. [`Framing`] watches them
-//! go by, finds where each head and body ends, and remembers the first thing that is wrong. It
-//! judges; it changes nothing.
+//! hyper accepts framing that two parsers in a row may read differently: it drops `Content-Length`
+//! beside `Transfer-Encoding`, merges repeated lengths before any other code can see them, and
+//! takes a bare line feed for the end of a line. Such a request may hide another one from a proxy
+//! in front of the server, so the server must refuse it, and only the raw bytes still show it.
+//! [`Framing`] reads the bytes as they pass, finds where each head and body ends, and remembers the
+//! first violation. It changes nothing.
 
 use std::mem;
 
@@ -44,7 +44,7 @@ pub(crate) struct Framing {
     /// The beginning of a line that did not arrive in one piece.
     partial: Vec<u8>,
     head: Head,
-    /// Requests whose last byte has gone by.
+    /// Requests whose last byte has passed.
     finished: u64,
     violation: Option<(u64, Violation)>,
 }
@@ -54,10 +54,10 @@ enum State {
     #[default]
     Between,
     Header,
-    /// So many bytes of a body of known length are missing.
+    /// The number of missing bytes of a body of known length.
     Sized(u64),
     ChunkSize,
-    /// So many bytes of a chunk are missing.
+    /// The number of missing bytes of a chunk.
     ChunkData(u64),
     /// The empty line after a chunk's data.
     ChunkEnd,
@@ -72,8 +72,8 @@ struct Head {
     chunked: bool,
 }
 
-/// A longer line is cut: the server's limit on the whole head is lower, so the request is refused
-/// anyway and nothing of what follows can be served.
+/// A longer line is cut. The server's limit on the whole head is lower, so the request is refused
+/// anyway, and no later request is served.
 const LINE_LEN_MAX: usize = 64 * 1024;
 
 impl Framing {
@@ -113,20 +113,20 @@ impl Framing {
         }
     }
 
-    /// How many requests have gone by whole.
+    /// How many whole requests have passed.
     pub(crate) fn finished(&self) -> u64 {
         self.finished
     }
 
     /// What is wrong with request `index` (counted from 0 on this connection), as far as it is
-    /// known. Nothing is known of the requests after a violation: the connection must end with it.
+    /// known. A violation must end the connection, so nothing is known of later requests.
     pub(crate) fn violation(&self, index: u64) -> Option<Violation> {
         self.violation
             .filter(|&(at, _)| at <= index)
             .map(|(_, violation)| violation)
     }
 
-    /// Takes one line, or what there is of it; returns the rest.
+    /// Takes one line, or the part of it that there is; returns the rest.
     fn lines<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let Some(end) = bytes.iter().position(|&byte| byte == b'\n') else {
             self.partial.extend_from_slice(bytes);
@@ -137,7 +137,7 @@ impl Framing {
             return &[];
         };
         let (line, rest) = (&bytes[..end], &bytes[end + 1..]);
-        // A head nearly always comes in one piece: then nothing is copied.
+        // A head nearly always arrives in one piece and then is not copied.
         let outcome = if self.partial.is_empty() {
             self.line(line)
         } else {
@@ -239,7 +239,7 @@ fn chunk_size(line: &[u8]) -> Result<u64, Violation> {
     number(size.trim_ascii_end(), 16).ok_or(Violation::Chunk)
 }
 
-/// Digits only: no sign, no blank, no `0x`, nothing that two readers may take differently.
+/// Digits only: no sign, blank or `0x`, which two parsers may read differently.
 fn number(text: &[u8], radix: u32) -> Option<u64> {
     if text.is_empty() {
         return None;
@@ -256,7 +256,7 @@ fn number(text: &[u8], radix: u32) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Feeds `bytes` whole, and once byte by byte, and expects the same both times.
+    /// Feeds `bytes` at once, then byte by byte, and expects the same result.
     fn follow(bytes: &[u8]) -> (u64, Part, Option<Violation>) {
         let mut whole = Framing::default();
         whole.observe(bytes);

@@ -1,4 +1,4 @@
-//! Bytes of a fuzzer on a connection.
+//! The fuzz target for bytes of a connection.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -7,8 +7,8 @@ use super::{
     hosts::Hosts,
 };
 
-/// Requests on a connection: how they are framed does not depend on the pieces in which they arrive.
-/// Every line is also taken for the name of a host.
+/// Checks that the framing of requests does not depend on the pieces in which they arrive. Also
+/// parses each line as a host name.
 pub fn heads(bytes: &[u8]) -> Result<(), String> {
     let mut whole = Framing::default();
     whole.observe(bytes);

@@ -1,4 +1,4 @@
-//! Whether the process lives, and whether it can work.
+//! Health checks: whether the process lives, and whether it can work.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use super::{Core, response::Response};
 /// Why queues are not served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NotReady {
-    /// The server comes to an end.
+    /// The server is shutting down.
     Draining,
-    /// The engine does.
+    /// The engine is shutting down.
     Stopping,
-    /// The engine is gone.
+    /// The engine has stopped.
     Stopped { reason: String },
-    /// The engine takes work and does not finish it.
+    /// The engine accepts commands and does not finish them.
     Stalled { waiting: Duration },
 }
 
@@ -31,8 +31,8 @@ pub(crate) fn healthz() -> Response {
     page(StatusCode::OK, "text/plain; charset=utf-8", "ok\n")
 }
 
-/// 200 as long as queues are served, else 503 with the reason. A full disk is no reason to send
-/// clients away: those who receive and delete make room.
+/// 200 as long as queues are served, else 503 with the reason. A full disk is no reason for 503:
+/// clients that receive and delete make room.
 pub(crate) fn readyz(core: &Core) -> Response {
     let (status, mut body) = match ready(core) {
         Ok(()) => (StatusCode::OK, json!({ "ready": true })),
@@ -51,7 +51,7 @@ pub(crate) fn readyz(core: &Core) -> Response {
     page(status, "application/json", format!("{body}\n"))
 }
 
-/// What there is to say of the room on the disk.
+/// The page's line about space on the disk, if it is scarce.
 fn space_detail(space: LogSpace) -> Option<String> {
     let free = space.free_bytes;
     match space.state {
@@ -107,7 +107,7 @@ impl NotReady {
     }
 }
 
-/// A page that must not be kept by anything in between.
+/// A page that no proxy may cache.
 pub(crate) fn page(
     status: StatusCode,
     content_type: &'static str,

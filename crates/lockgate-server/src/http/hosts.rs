@@ -1,15 +1,15 @@
-//! Which names a client may address the server by.
+//! The host names by which a client may address the server.
 //!
-//! A web page anywhere may send requests to this machine, and by making its own host name resolve
-//! to 127.0.0.1 (DNS rebinding) it may even read the answers. What gives it away are `Host` and
-//! `Origin`: they name the page's host, not ours.
+//! A web page anywhere may send requests to this machine. If it makes its own host name resolve to
+//! 127.0.0.1 (DNS rebinding), it may even read the answers. `Host` and `Origin` reveal such a
+//! request: they name the page's host.
 
 use std::net::IpAddr;
 
 /// The names that are served.
 #[derive(Debug)]
 pub(crate) struct Hosts {
-    /// Beside the built-in ones.
+    /// Names besides the built-in ones.
     names: Vec<String>,
 }
 
@@ -21,9 +21,9 @@ impl Hosts {
         }
     }
 
-    /// Whether `authority` (host, or host and port) is one of ours. `local` is the address the
-    /// client is connected to: in a literal form it cannot be rebound, and probes of orchestrators
-    /// use it.
+    /// Whether `authority` (host, or host and port) names this server. `local` is the address that
+    /// the client is connected to: a literal address cannot be rebound, and health probes of
+    /// orchestrators use one.
     pub(crate) fn serves(&self, authority: &str, local: IpAddr) -> bool {
         let Some((host, _port)) = split(authority) else {
             return false;
@@ -35,7 +35,8 @@ impl Hosts {
             || address(host).is_some_and(|address| address == local.to_canonical())
     }
 
-    /// Whether a request with this `Origin` may come from a page of ours: `http://localhost:8080`.
+    /// Whether a request with this `Origin`, such as `http://localhost:8080`, comes from a host
+    /// that this server allows.
     pub(crate) fn serves_origin(&self, origin: &str, local: IpAddr) -> bool {
         origin
             .split_once("://")
@@ -44,7 +45,8 @@ impl Hosts {
     }
 }
 
-/// Host and port of an authority; `None` if it is not one. User names are not part of one here.
+/// Host and port of an authority; `None` if it is none. An authority with a user name counts as
+/// none.
 pub(crate) fn split(authority: &str) -> Option<(&str, Option<u16>)> {
     let host_len = match authority.strip_prefix('[') {
         Some(rest) => rest.find(']')? + 2,
@@ -56,7 +58,7 @@ pub(crate) fn split(authority: &str) -> Option<(&str, Option<u16>)> {
     }
     match port.strip_prefix(':') {
         None if port.is_empty() => Some((host, None)),
-        // `parse` would take a sign.
+        // `parse` would accept a sign.
         Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
             Some((host, Some(digits.parse().ok()?)))
         }

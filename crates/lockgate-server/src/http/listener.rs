@@ -1,4 +1,4 @@
-//! Accepting connections, no more than there may be, and the orderly end of a run.
+//! Accepts connections up to the limits, and ends a run in order.
 
 use std::{
     collections::HashMap,
@@ -44,7 +44,8 @@ pub(crate) async fn run(
     };
     let in_time = timeout_at(began + grace, drained).await.is_ok();
     let cut = if in_time { 0 } else { tasks.len() };
-    // Connections own what gives leases back, so they must be gone before the engine is.
+    // Connections own the guards that give leases back, so they must be dropped before the engine
+    // stops.
     tasks.shutdown().await;
     let engine_stopped = timeout(grace, core.engine.shutdown()).await.is_ok();
     RunReport {
@@ -115,7 +116,7 @@ async fn accept(
                     Err(refused) => {
                         core.counters.refused(refused);
                         tracing::debug!(%peer, reason = refused.label(), "connection refused");
-                        // A handshake is what a flood must not get.
+                        // No TLS handshake here: a flood of clients must not get one.
                         if core.tls.is_none() {
                             turn_away(&socket, "Too many connections open.");
                         }
@@ -124,8 +125,8 @@ async fn accept(
             }
             Err(error) if concerns_one_connection(&error) => {}
             Err(error) => {
-                // Most likely there are no file descriptors left, which passes. The connection stays
-                // in the kernel's queue, so without a pause this would spin.
+                // Most likely there are no file descriptors left, which passes. The connection
+                // stays in the kernel's queue, so without a pause this loop would spin.
                 core.counters.refused(Refused::Accept);
                 if backoff.failures == 0 {
                     tracing::warn!(%error, "cannot accept connections for now; tried again all the time");
@@ -140,9 +141,9 @@ async fn accept(
     }
 }
 
-/// One answer without reading anything; as cheap as can be, because this is what a flood gets.
+/// Answers without reading anything. Cheap, because a flood of clients gets this answer.
 fn turn_away(socket: &TcpStream, reason: &str) {
-    // A fresh socket takes this much at once. If not, the client only misses the reason.
+    // The buffer of a fresh socket has room for this. If not, the client only misses the reason.
     let _ = socket.try_write(unavailable(reason).as_bytes());
 }
 
@@ -224,7 +225,7 @@ struct Open {
     by_address: HashMap<IpAddr, usize>,
 }
 
-/// The right to one connection; dropped with it.
+/// The right to one connection. Dropping it gives the right back.
 #[derive(Debug)]
 struct Permit {
     admission: Arc<Admission>,

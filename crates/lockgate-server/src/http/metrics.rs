@@ -15,7 +15,7 @@ use super::{
     response::Response,
 };
 
-/// The whole page. While the engine does not answer, it lacks what only the engine knows.
+/// The whole page. If the engine does not answer in time, the page lacks the engine's figures.
 pub(crate) async fn page(core: &Core) -> Response {
     let mut page = Exposition::default();
     page.gauge(
@@ -264,7 +264,7 @@ fn engine(page: &mut Exposition, engine: &EngineMetrics) {
     .value(engine.sync_time_max.as_secs_f64());
 }
 
-/// A metric of a queue that comes from one field: its name, what it tells, the field.
+/// A metric of a queue that is one field: its name, its help text, and the field.
 type OfField<T> = (&'static str, &'static str, fn(&T) -> u64);
 
 const QUEUE_GAUGES: &[OfField<QueueCounts>] = &[
@@ -305,8 +305,8 @@ const QUEUE_GAUGES: &[OfField<QueueCounts>] = &[
     ),
 ];
 
-/// How long the page waits for the figures of queues. They wait for no sync, so an engine that takes longer hangs, and
-/// the rest of the page tells more about that.
+/// How long the page waits for the queues' figures. They need no sync, so an engine that takes
+/// longer hangs, and the rest of the page helps to find out why.
 const QUEUES_WAIT: Duration = Duration::from_secs(1);
 
 async fn queues(page: &mut Exposition, engine: &Engine, limit: usize) {
@@ -375,12 +375,12 @@ fn counters(kind: CounterKind) -> impl Iterator<Item = &'static Counter> {
     COUNTERS.iter().filter(move |counter| counter.kind == kind)
 }
 
-/// What a queue's counter is called as a metric.
+/// The metric's name of a queue's counter.
 fn metric_of(counter: &Counter) -> String {
     format!("lockgate_queue_{}_total", counter.name)
 }
 
-/// Milliseconds as Prometheus wants its times.
+/// Prometheus wants times in seconds.
 fn seconds(milliseconds: u64) -> f64 {
     // Exact up to 2^53 ms, which is 285,000 years.
     #[expect(clippy::cast_precision_loss)]

@@ -1,9 +1,9 @@
-//! Everything between the socket and an action. Knows HTTP and nothing of queues.
+//! Everything between the socket and an action. It knows HTTP and no queues.
 //!
-//! A byte's way in, and the file that is about it: accepted by `listener`, followed by `wire` (with
-//! `framing` and `progress`), parsed by hyper under `connection`, checked and routed by `router`
-//! (with `hosts`, `body` and `refusal`), answered by the SQS
-//! protocol, by the admin API, by `health` or by `metrics`.
+//! The way of a byte through the files: `listener` accepts the connection, `wire` follows its bytes
+//! (with `framing` and `progress`), hyper parses them under `connection`, `router` checks and
+//! routes the request (with `hosts`, `body` and `refusal`), and the SQS protocol, the admin API,
+//! `health` or `metrics` answers it.
 
 mod backup;
 mod body;
@@ -48,19 +48,17 @@ use crate::{
     sqs,
 };
 
-/// All that the connections of one server share.
+/// What all connections of one server share.
 #[derive(Debug)]
 pub(crate) struct Core {
-    /// `None`: nobody has to say who they are.
+    /// `None` without authentication.
     authenticator: Option<Authenticator>,
     limits: Limits,
     deadlines: Deadlines,
     hosts: Hosts,
-    /// What queue URLs name, if not what the client says.
+    /// The host in queue URLs, instead of the one that the client sent.
     advertised_host: Option<String>,
-    /// The SQS API.
     service: sqs::Service,
-    /// The admin API.
     api: api::Service,
     engine: Engine,
     started: WallTime,
@@ -68,7 +66,7 @@ pub(crate) struct Core {
     bodies: BodyBudget,
     answers: Arc<BodyBudget>,
     backup: backup::Slot,
-    /// Log lines that nobody will read, if somebody counts them.
+    /// Log lines that were dropped, if the program counts them.
     pub(crate) lines_dropped: Arc<AtomicU64>,
     protocol: http1::Builder,
     drain: Drain,
@@ -90,7 +88,8 @@ impl Core {
         let keys = authenticator.as_ref().map(|who| who.keys().clone());
         let service = sqs::Service::new(engine.clone(), config, drain.clone(), keys);
         let changes = service.changes.clone();
-        let api = api::Service::new(engine.clone(), drain.clone(), changes);
+        let body_bytes_max = options.limits.body_bytes_max;
+        let api = api::Service::new(engine.clone(), drain.clone(), changes, body_bytes_max);
         let advertised = options.advertised_host.as_deref().and_then(hosts::split);
         let advertised_name = advertised.map(|(host, _port)| host.to_owned());
         Self {
@@ -115,7 +114,7 @@ impl Core {
         }
     }
 
-    /// A name for the next request, for answers that are not the SQS service's.
+    /// An id for the next request, for answers that do not come from the SQS service.
     pub(crate) fn request_id(&self) -> Option<HeaderValue> {
         HeaderValue::try_from(self.service.request_id()).ok()
     }

@@ -1,13 +1,13 @@
-//! Text from outside, fit for a log line or an error message.
+//! Makes text from outside fit for a log line or an error message.
 
 use std::fmt::{self, Write};
 
-/// Shows text from outside on one line: control characters and line separators escaped, the end
-/// cut off when it is long. All such text in events and messages goes through this.
+/// Shows text from outside on one line: escapes control characters and line separators, and cuts a
+/// long text off. All such text in events and messages goes through this.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Printable<'a>(pub(crate) &'a str);
 
-/// Characters shown; of the rest only that there is one.
+/// How many characters are shown before the text is cut off.
 const SHOWN_MAX: usize = 200;
 
 impl fmt::Display for Printable<'_> {

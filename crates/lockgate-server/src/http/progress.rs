@@ -1,8 +1,8 @@
-//! How far a connection has come: what its client still owes, until when, and which leases go out
-//! with the answer on its way.
+//! Tracks the progress of one connection: what the client still owes and until when, and which
+//! leases go out with the present answer.
 //!
-//! Three parties of one task share it: the wire, which sees bytes; the service, which sees requests;
-//! the connection, which watches the deadline. hyper stands between them and knows none of it.
+//! Three parts of one task share it: the wire, which sees bytes; the service, which sees requests;
+//! and the connection, which watches the deadline. hyper is between them and knows nothing of it.
 
 use std::{
     future::poll_fn,
@@ -24,15 +24,15 @@ use super::{
 };
 use crate::Deadlines;
 
-/// See the module.
 #[derive(Debug)]
 pub(crate) struct Progress {
     inner: Mutex<Inner>,
     hangup: Hangup,
 }
 
-/// Tells that the client has ended its side of the connection, once. It may be gone, or it may have
-/// nothing more to ask and wait for its answer: TCP tells these apart only when the answer is written.
+/// Tells, once, that the client has ended its side of the connection. The client may be gone, or it
+/// may only have no more requests and wait for its answer: TCP shows the difference only when the
+/// answer is written.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hangup(Arc<Told>);
 
@@ -45,15 +45,15 @@ struct Told {
 /// What a client took too long for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Overdue {
-    /// Beginning a request.
+    /// Begin a request.
     Idle,
-    /// Finishing a head.
+    /// Finish a head.
     Header,
-    /// Sending a body.
+    /// Send a body.
     Body,
-    /// Taking its answer.
+    /// Take its answer.
     Answer,
-    /// Going away after the answer to a request that was not read to its end.
+    /// Go away after the answer to a request that was not read to its end.
     Linger,
 }
 
@@ -61,26 +61,26 @@ pub(crate) enum Overdue {
 struct Inner {
     pace: Pace,
     framing: Framing,
-    /// Requests the service has begun to answer, the current one included.
+    /// Requests that the service has begun to answer, including the current one.
     begun: u64,
     service: Service,
-    /// Until when the client must have sent what it sends now.
+    /// The time in which the client must send what it sends now.
     reading: Span,
-    /// Since when it has not taken what was written, if it has not.
+    /// The time in which the client must take what was written; `None` if it has taken all of it.
     writing: Option<Span>,
-    /// Kept by the first byte of the answer on its way; gives its leases back if it is dropped
-    /// here, with the connection.
+    /// Called at the first byte of the present answer. Dropping it, with the connection, gives the
+    /// answer's leases back.
     keep: Option<KeepGuard>,
-    /// What the answer on its way takes of the memory for answers.
+    /// The present answer's part of the budget of answers.
     share: Option<AnswerShare>,
-    /// A request that waits for the answer before it to be out.
+    /// The task of a request that waits until the answer before it is out.
     next: Option<Waker>,
-    /// Whoever reads, while the client's end is kept from it.
+    /// The reading task, while the client's end is hidden from it.
     reader: Option<Waker>,
     ended: bool,
 }
 
-/// How long everything may take.
+/// The time limits.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     header: Duration,
@@ -92,15 +92,15 @@ struct Pace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Service {
     Free,
-    /// It works on one.
+    /// The service works on a request.
     Busy,
-    /// hyper has its answer, and the socket not yet all of it.
+    /// hyper has the whole answer, and the socket not all of it yet.
     Answered,
-    /// hyper gets its answer piece by piece.
+    /// hyper gets the answer piece by piece.
     Streaming,
 }
 
-/// Something that takes time.
+/// A running time limit.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     what: Option<Overdue>,
@@ -133,7 +133,7 @@ impl Progress {
         }
     }
 
-    /// The wire has read `bytes`; none: the client has ended its side.
+    /// The wire has read `bytes`; an empty slice means that the client has ended its side.
     pub(crate) fn read(&self, bytes: &[u8], now: Instant) {
         let mut inner = self.lock();
         if bytes.is_empty() {
@@ -146,7 +146,7 @@ impl Progress {
         inner.update(now);
     }
 
-    /// What tells that the client has ended its side.
+    /// The signal that the client has ended its side.
     pub(crate) fn hangup(&self) -> &Hangup {
         &self.hangup
     }
@@ -156,12 +156,12 @@ impl Progress {
         self.lock().ended
     }
 
-    /// Whether the client has ended its side and is to have an answer before hyper learns of it: hyper
-    /// would end the connection. `cx` is woken when the answer is out.
+    /// Whether the client has ended its side and an answer must go out before hyper learns of it,
+    /// because hyper would then end the connection. `cx` is woken when the answer is out.
     pub(crate) fn owes_answer(&self, cx: &Context<'_>) -> bool {
         let mut inner = self.lock();
         let asks = match inner.service {
-            // A request has come as a whole, and the service has not been called yet.
+            // A whole request has arrived, and the service has not been called yet.
             Service::Free => inner.framing.finished() > inner.begun,
             _ => inner.owed().is_none(),
         };
@@ -177,28 +177,28 @@ impl Progress {
         self.lock().keep.is_some()
     }
 
-    /// The wire has written `len` bytes of what hyper gave it. Returns what keeps the leases, if
-    /// these are the first bytes of their answer; to be called outside.
+    /// The wire has written `len` of hyper's bytes. If they include the first bytes of an answer
+    /// with leases, returns the guard that keeps the leases; call it outside the lock.
     #[must_use]
     pub(crate) fn wrote(&self, len: usize, now: Instant) -> Option<KeepGuard> {
         let mut inner = self.lock();
         if let Some(writing) = inner.writing {
-            // Without a bound: the kernel takes megabytes at once and says that it takes more only when
-            // a third of them is out, which a slow client may need minutes for.
+            // Without a bound: the kernel takes megabytes at once and reports room again only when
+            // a third of them is out, which may take a slow client minutes.
             inner.writing = Some(inner.pace.moved(writing, len, None, now));
         }
         inner.keep.take()
     }
 
-    /// The wire could not write: the client does not take what it gets.
+    /// The wire could not write, because the client does not take its data.
     pub(crate) fn write_blocked(&self, now: Instant) {
         let mut inner = self.lock();
         let span = inner.pace.span(Some(Overdue::Answer), now);
         inner.writing.get_or_insert(span);
     }
 
-    /// All that hyper had to write is written. An answer is one buffer for hyper, so if there is
-    /// one, it is out as a whole.
+    /// hyper's buffer is empty. hyper gets an answer as one buffer, so the present answer is out as
+    /// a whole.
     pub(crate) fn flushed(&self, now: Instant) {
         let mut inner = self.lock();
         inner.writing = None;
@@ -212,8 +212,8 @@ impl Progress {
         }
     }
 
-    /// The service takes the next request. Waits until the answer before it is out: only so do the
-    /// next bytes written belong to this one, also when a client sends requests ahead.
+    /// The service takes the next request. Waits until the previous answer is out, so that the next
+    /// bytes written belong to this request, also when a client sends requests ahead.
     pub(crate) async fn begin(&self, now: Instant) -> u64 {
         poll_fn(|cx| self.poll_begin(cx, now)).await
     }
@@ -231,8 +231,8 @@ impl Progress {
         Poll::Ready(index)
     }
 
-    /// The service gives its answer to hyper, and with it what keeps the leases in it and what it
-    /// takes of the memory for answers.
+    /// The service gives its answer to hyper, with the guard that keeps the answer's leases and
+    /// with its share of the budget of answers.
     pub(crate) fn answered(&self, keep: Option<KeepGuard>, share: Option<AnswerShare>) {
         let mut inner = self.lock();
         inner.service = Service::Answered;
@@ -240,17 +240,18 @@ impl Progress {
         inner.share = share;
     }
 
-    /// The service gives the beginning of its answer to hyper; `answered` tells when that has its end.
+    /// The service gives the beginning of its answer to hyper. It calls `answered` at the answer's
+    /// end.
     pub(crate) fn streaming(&self) {
         self.lock().service = Service::Streaming;
     }
 
-    /// What is wrong with the framing of request `index`, as far as it has arrived.
+    /// What is wrong with the framing of request `index`, as far as the request has arrived.
     pub(crate) fn violation(&self, index: u64) -> Option<Violation> {
         self.lock().framing.violation(index)
     }
 
-    /// When the connection is to be cut, and why, unless it comes along.
+    /// When to cut the connection, and why, unless the client makes progress.
     pub(crate) fn deadline(&self) -> Option<(Instant, Overdue)> {
         let inner = self.lock();
         let spans = [Some(inner.reading), inner.writing];
@@ -261,8 +262,8 @@ impl Progress {
             .min_by_key(|&(at, _)| at)
     }
 
-    /// hyper is done with the connection. Whether the client may still be sending: closing now would
-    /// make its kernel throw the answer away.
+    /// hyper is done with the connection. Returns whether the client may still be sending: closing
+    /// now would make the client's kernel throw the answer away.
     pub(crate) fn linger(&self, now: Instant) -> bool {
         let mut inner = self.lock();
         let unread = !inner.ended && inner.framing.part() != Part::Between;
@@ -272,14 +273,14 @@ impl Progress {
         unread
     }
 
-    /// Nothing that holds the lock can panic between two changes that belong together.
+    /// No code that holds the lock can panic between two changes that belong together.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Inner {
-    /// Starts the clock anew if the client now owes something else.
+    /// Restarts the time limit if the client now owes something else.
     fn update(&mut self, now: Instant) {
         let what = self.owed();
         if self.reading.what != what && self.reading.what != Some(Overdue::Linger) {
@@ -288,7 +289,7 @@ impl Inner {
     }
 
     fn owed(&self) -> Option<Overdue> {
-        // What a client sends ahead may take its time: it is not waited for.
+        // No time limit for what a client sends ahead: the server does not wait for it.
         if self.service != Service::Free {
             let whole = self.framing.finished() >= self.begun;
             return if whole { None } else { Some(Overdue::Body) };
@@ -315,15 +316,16 @@ impl Pace {
         }
     }
 
-    /// The span after `len` bytes more. Those of a body or an answer earn time, of a body up to `ahead`
-    /// of now: a client that has sent much and then falls silent would else be waited for for minutes.
+    /// The span after `len` more bytes. Bytes of a body or an answer earn time; a body earns up to
+    /// `ahead` from now: otherwise the server would wait minutes for a client that has sent much
+    /// and then stalls.
     fn moved(&self, span: Span, len: usize, ahead: Option<Duration>, now: Instant) -> Span {
         if !matches!(span.what, Some(Overdue::Body | Overdue::Answer)) {
             return span;
         }
         let nanos = len as u128 * 1_000_000_000 / u128::from(self.transfer_rate_min);
         let earned = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-        // It is past only where the process stood still, which is not the client's doing.
+        // `until` has passed only if the process stood still, which is not the client's fault.
         let until = span.until.max(now) + earned;
         let until = ahead.map_or(until, |ahead| until.min(now + ahead));
         Span { until, ..span }
@@ -460,7 +462,7 @@ mod tests {
         assert_eq!(silent_for(&steady), None);
         let bursts: Vec<_> = (1..=8).map(|at| (at * 8, 128 << 10)).collect();
         assert_eq!(silent_for(&bursts), None);
-        // 3 MiB at once earn no minutes for what comes then.
+        // 3 MiB at once earn no minutes for later bytes.
         assert_eq!(silent_for(&[(0, 3 << 20), (9, 1)]), None);
         assert_eq!(silent_for(&[(0, 3 << 20), (10, 1)]), Some(10));
         let trickle: Vec<_> = [(0, 3 << 20)]
@@ -495,7 +497,8 @@ mod tests {
 
     #[test]
     fn an_end_that_comes_with_its_request_waits_for_the_service() {
-        // Once hyper learnt of the end before the service was called, and nobody got an answer.
+        // hyper once learned of the end before the service was called, and the client got no
+        // answer.
         let now = Instant::now();
         let cx = &Context::from_waker(Waker::noop());
         let progress = Progress::new(&Deadlines::default(), now);
@@ -516,7 +519,7 @@ mod tests {
         progress.read(b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n", now);
         begin(&progress, now);
         progress.answered(None, None);
-        // The second request was sent ahead, and the first answer is still in hyper's hands.
+        // The second request was sent ahead, and hyper still has the first answer.
         let woken = Arc::new(Woken(AtomicU32::new(0)));
         let waker = Waker::from(woken.clone());
         assert!(

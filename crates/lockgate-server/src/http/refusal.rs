@@ -1,4 +1,4 @@
-//! Requests that get an error before they reach an action.
+//! Refusals: errors that the server answers before an action runs.
 
 use hyper::{
     StatusCode,
@@ -19,7 +19,7 @@ use crate::{
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Refusal {
-    /// Its end cannot be told for sure.
+    /// The end of the request is ambiguous.
     #[error("The request is framed wrongly: {}.", explain(*.0))]
     Framing(Violation),
     #[error("The request has no Host header.")]
@@ -112,7 +112,7 @@ impl Refusal {
         }
     }
 
-    /// What SQS clients see as the error's name.
+    /// The error code that SQS clients see.
     fn code(&self) -> &'static str {
         match self {
             Self::Host { .. }
@@ -156,9 +156,9 @@ impl Refusal {
         }
     }
 
-    /// The answer. The connection ends with it if the rest of the request is not worth reading, or
-    /// cannot be trusted. `id` is the request's, which SDKs show with the error; `query` is how it wants
-    /// answers of the Query protocol, if it speaks that.
+    /// The answer. Ends the connection if the rest of the request is not worth reading or cannot be
+    /// trusted. `id` is the request's id, which SDKs show with the error. `query` is the format of
+    /// the answer for clients of the Query protocol.
     pub(crate) fn response(
         &self,
         id: Option<HeaderValue>,
@@ -176,7 +176,7 @@ impl Refusal {
         response
     }
 
-    /// The answer as the admin API gives it.
+    /// The answer in the form of the admin API.
     pub(crate) fn problem(&self) -> Response {
         let code = match self {
             Self::Authentication { .. } => Code::Unauthenticated,

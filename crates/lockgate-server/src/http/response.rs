@@ -1,4 +1,4 @@
-//! What answers a request, on its way to the socket.
+//! The answer to a request, on its way to the socket.
 
 use std::fmt;
 
@@ -9,26 +9,28 @@ use hyper::{HeaderMap, StatusCode};
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) status: StatusCode,
-    /// Headers; `Content-Length` and `Date` are added when it is sent.
+    /// `Content-Length` and `Date` are added when the answer is sent.
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
-    /// The action of SQS that was asked for, if it is one.
+    /// The SQS action of the request, if it has one.
     pub(crate) action: Option<&'static str>,
-    /// Keeps the leases the answer hands out, once its first byte is on its way.
+    /// Keeps the answer's leases once its first byte is written.
     pub(crate) on_sent: Option<KeepGuard>,
 }
 
-/// Decides what becomes of the leases in an answer: [`KeepGuard::keep`] when its first byte has been
-/// written to the socket; dropped before that, the leases go back and the attempt does not count.
+/// Decides what happens to the leases in an answer. [`KeepGuard::keep`] is called when the answer's
+/// first byte has been written to the socket. If the guard is dropped before that, the leases go
+/// back and the attempts do not count.
 pub(crate) struct KeepGuard(Box<dyn FnOnce() + Send>);
 
 impl KeepGuard {
-    /// `keep` must own what gives the leases back when it is dropped without being called.
+    /// `keep` must own the guard that gives the leases back when it is dropped without being
+    /// called.
     pub(crate) fn new(keep: impl FnOnce() + Send + 'static) -> Self {
         Self(Box::new(keep))
     }
 
-    /// The client has the answer, or part of it.
+    /// The client has at least part of the answer.
     pub(crate) fn keep(self) {
         (self.0)();
     }

@@ -1,4 +1,4 @@
-//! From a parsed head to an answer: checks first, then what the path names.
+//! From a parsed head to an answer: first the checks, then what the path names.
 
 use std::{sync::Arc, time::SystemTime};
 
@@ -52,10 +52,10 @@ const TARGET: HeaderName = HeaderName::from_static("x-amz-target");
 const QUERY_MODE: HeaderName = HeaderName::from_static("x-amzn-query-mode");
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const TRACE_ID: HeaderName = HeaderName::from_static("x-amzn-trace-id");
-/// Who a client says it is, for those who want to know who holds a lease.
+/// The header in which a client names itself as the holder of leases.
 const CONSUMER: HeaderName = HeaderName::from_static("x-lockgate-consumer");
 
-/// Answers one request, whatever it is.
+/// Answers any request.
 pub(crate) async fn answer(client: &Arc<Client>, request: Request<Incoming>) -> Response<Answer> {
     let began = Instant::now();
     let index = client.progress.begin(began).await;
@@ -114,8 +114,9 @@ pub(crate) async fn answer(client: &Arc<Client>, request: Request<Incoming>) -> 
     answer
 }
 
-/// Whether an answer may be dropped and the request answered "nothing was done". Dropping it gives back
-/// the leases in it; what changed otherwise, it has changed. The server's own pages are short.
+/// Whether the answer may be replaced by a refusal that says that nothing was done. Dropping an
+/// answer gives back its leases, but other changes stay. The server's own pages are short and never
+/// refused.
 fn may_be_refused(route: Route, method: &Method, response: &response::Response) -> bool {
     response.on_sent.is_some()
         || match route {
@@ -177,8 +178,8 @@ fn is_sqs_path(path: &str) -> bool {
     }
 }
 
-/// How a request that is refused wants its answer, if it speaks the Query protocol. The server's own
-/// pages are of no protocol, and their errors are JSON.
+/// The Query protocol's format for a refusal of this request, if the client speaks that protocol.
+/// The server's own pages answer errors in JSON.
 fn query_format(route: Route, parts: &Parts) -> Option<sqs::QueryFormat> {
     let text = |name| parts.headers.get(name)?.to_str().ok();
     let speaks = sqs::speaks_query(text(CONTENT_TYPE), parts.headers.contains_key(TARGET));
@@ -186,7 +187,7 @@ fn query_format(route: Route, parts: &Parts) -> Option<sqs::QueryFormat> {
         .then(|| sqs::QueryFormat::accepted(text(ACCEPT)))
 }
 
-/// What a request of a page is counted as; `None`: that is for its action to say.
+/// The action to count a request as, by its page; `None` if the action is known only later.
 fn page(route: Route) -> Option<Action> {
     match route {
         Route::Healthz => Some(Action::Healthz),
@@ -199,7 +200,7 @@ fn page(route: Route) -> Option<Action> {
     }
 }
 
-/// What holds for every request, before a byte of its body is read.
+/// The checks of every request before its body is read.
 fn check(client: &Client, index: u64, route: Route, parts: &Parts) -> Result<(), Refusal> {
     if let Some(violation) = client.progress.violation(index) {
         return Err(Refusal::Framing(violation));
@@ -207,7 +208,7 @@ fn check(client: &Client, index: u64, route: Route, parts: &Parts) -> Result<(),
     if client.core.authenticator.is_some()
         && matches!(route, Route::Sqs | Route::Backup | Route::Api)
     {
-        // No page can sign a request, whatever name it reaches the server by.
+        // A page cannot sign a request, whatever host name it uses for the server.
         return check_encoding(parts);
     }
     let hosts = &client.core.hosts;
@@ -228,7 +229,7 @@ fn check(client: &Client, index: u64, route: Route, parts: &Parts) -> Result<(),
             }
         }
     }
-    // A request line may name a host of its own, and it outranks the header (RFC 9112, 3.2.2).
+    // The request line may name a host too, which outranks the header (RFC 9112, 3.2.2).
     if let Some(authority) = parts.uri.authority()
         && !hosts.serves(authority.as_str(), client.local)
     {
@@ -243,8 +244,8 @@ fn check(client: &Client, index: u64, route: Route, parts: &Parts) -> Result<(),
             return Err(Refusal::Origin { origin });
         }
     }
-    // A page can make a browser GET any address without saying its origin: as an image, say. Browsers
-    // then tell at least that it is another site's doing.
+    // A page can make a browser GET any address without `Origin`, for example as an image. Browsers
+    // still say that the request comes from another site.
     let cross_site = |site: &HeaderValue| site.as_bytes() == b"cross-site";
     if !parts.headers.contains_key(ORIGIN)
         && parts.headers.get_all(FETCH_SITE).iter().any(cross_site)
@@ -295,7 +296,7 @@ async fn serve(
     })
 }
 
-/// Begins a backup, if the client may have it.
+/// Begins a backup if the client has the right to it.
 async fn back_up(
     client: &Arc<Client>,
     index: u64,
@@ -387,15 +388,15 @@ async fn serve_sqs(
     Ok(client.core.service.handle(request).await)
 }
 
-/// Whether the page of another site can make a browser send this without saying whose page it is: as
-/// a link, an image or a form. Only from such a page does every POST say so.
+/// Whether another site's page can make a browser send this request without `Origin`: as a link, an
+/// image or a form. Browsers send `Origin` with every POST of a page.
 fn is_link(parts: &Parts) -> bool {
     let signed = |value: &HeaderValue| value.as_bytes().starts_with(b"AWS");
-    // A browser may send other authorizations by itself, such as a password that it remembers.
+    // A browser may send other credentials by itself, such as a password that it remembers.
     parts.method == Method::GET && !parts.headers.get(AUTHORIZATION).is_some_and(signed)
 }
 
-/// Whether a body of that type is read at all. What it says would else be passed over in silence.
+/// Whether the server reads a body of that type. Other bodies are refused, not ignored.
 fn is_form_or_json(kind: &str) -> bool {
     let kind = kind.split(';').next().unwrap_or("").trim();
     kind.eq_ignore_ascii_case("application/x-www-form-urlencoded")
@@ -418,7 +419,7 @@ async fn serve_api(
         method: &parts.method,
         path: parts.uri.path(),
         query: query.as_deref(),
-        // What is no text is not what is wanted either.
+        // A value that is no text cannot be one of the allowed types.
         content_type: content_type.map(|value| value.to_str().unwrap_or("?")),
         body: body.bytes.clone(),
         holder: holder(client, &parts.headers)?,
@@ -426,21 +427,21 @@ async fn serve_api(
         hangup: client.progress.hangup().clone(),
     };
     let mut response = client.core.api.handle(request).await;
-    // A browser must not take an answer for anything else than it says.
+    // Browsers must not guess another type for an answer.
     let nosniff = HeaderValue::from_static("nosniff");
     response.headers.insert("x-content-type-options", nosniff);
     Ok(response)
 }
 
-/// A request whose body was read, and whose maker is known if that matters.
+/// A request with its body read, and its sender verified if authentication is on.
 struct Identified<'c> {
     body: body::Whole<'c>,
-    /// What follows the path's question mark, not decoded; of a signed request what was signed.
+    /// The part of the URL behind `?`, not decoded; for a signed request, the part that was signed.
     query: Option<String>,
     identity: Option<Arc<AccessKey>>,
 }
 
-/// Reads the body, after what can be refused without it.
+/// Refuses what can be refused without the body, then reads the body and verifies the sender.
 async fn identify<'c>(
     client: &'c Client,
     index: u64,
@@ -462,8 +463,8 @@ async fn identify<'c>(
     };
     let refused = |error: AuthError| Refusal::Authentication { error };
     let claim = authenticator.claim(head, now()).map_err(refused)?;
-    // Who announces the body's digest is known before the body is read.
-    let announced = BodyDigest::announced(&parts.headers).map_err(refused)?;
+    // With an announced digest of the body, the sender is verified before the body is read.
+    let announced = BodyDigest::announced(&parts.headers).map_err(|error| refused(error.into()))?;
     let sender = match &announced {
         Some(digest) => Some(
             authenticator
@@ -489,14 +490,14 @@ async fn identify<'c>(
     })
 }
 
-/// The wall clock, in seconds: signatures are compared with the clocks of clients, not with the
-/// engine's time.
+/// The wall clock in seconds. Signatures carry the time of clients' clocks, so they are not
+/// compared with the engine's time.
 fn now() -> i64 {
-    // One that cannot be told fits no signature.
+    // No signature fits a time that has no timestamp.
     jiff::Timestamp::try_from(SystemTime::now()).map_or(i64::MIN / 2, jiff::Timestamp::as_second)
 }
 
-/// The name the client gave itself, else its access key and address, else its address.
+/// The name that the client gave itself, else its access key and address, else its address.
 fn holder(client: &Client, headers: &HeaderMap) -> Result<HolderName, Refusal> {
     if let Some(name) = headers.get(CONSUMER) {
         let name = String::from_utf8_lossy(name.as_bytes());

@@ -1,4 +1,5 @@
-//! Says once when room on the disk becomes scarce, when it is out, and when there is enough again.
+//! Logs once when space on the disk becomes scarce, when there is none, and when there is enough
+//! again.
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use tokio::time::sleep;
 
 use super::Core;
 
-/// How often it is looked at. A look costs a lock.
+/// How often the state is checked. A check costs a lock.
 const EVERY: Duration = Duration::from_millis(500);
 
 /// Watches for as long as it is polled; never ends.

@@ -22,12 +22,12 @@ use tokio_rustls::{
 
 use crate::{FileBytes, FileKinds, WatchedFiles};
 
-/// Where a server's certificate is.
+/// The files of a server's certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate and those between it and the authority, in PEM, the server's own first.
+    /// The certificate chain in PEM, the server's own certificate first.
     pub certificates: PathBuf,
-    /// Its private key, in PEM. Nobody but its owner may be able to read the file.
+    /// Its private key, in PEM. Only its owner may be able to read the file.
     pub key: PathBuf,
 }
 
@@ -39,11 +39,11 @@ pub enum TlsError {
     #[error("reading {}", path.display())]
     Read {
         path: PathBuf,
-        /// In the operating system's words.
+        /// The operating system's error.
         #[source]
         source: io::Error,
     },
-    /// What a file holds cannot be used.
+    /// The contents of a file cannot be used.
     #[error("{}: {what}", path.display())]
     Unusable {
         path: PathBuf,
@@ -52,16 +52,17 @@ pub enum TlsError {
     },
 }
 
-/// A [server's](crate::Server) certificate, to be read again when somebody says so; it is anyway when its files change.
+/// A [server's](crate::Server) certificate. Its files are read again when they change, or on
+/// request.
 #[derive(Clone, Debug)]
 pub struct Certificate(pub(crate) Arc<Tls>);
 
 impl Certificate {
-    /// Reads the files again. New connections get what is in them. Blocks its thread for as long as the
-    /// disk takes.
+    /// Reads the files again; new connections get the new certificate. Blocks the thread while the
+    /// disk reads.
     ///
     /// # Errors
-    /// If they cannot be used, or are not regular files; the certificate stays what it was.
+    /// If the files cannot be used, or are not regular files; then the old certificate stays.
     pub fn reload(&self) -> Result<(), TlsError> {
         self.0.reload()
     }
@@ -70,10 +71,10 @@ impl Certificate {
 /// The certificate that new connections get.
 pub(crate) struct Tls {
     files: TlsFiles,
-    /// What the files were before they were first read.
+    /// The state of the files before they were first read.
     seen: WatchedFiles,
     current: RwLock<TlsAcceptor>,
-    /// Held while the files are read again, so that what was read last is what stays.
+    /// Held while the files are read again, so that the latest read wins.
     reload: Mutex<()>,
 }
 
@@ -96,13 +97,13 @@ impl Tls {
         })
     }
 
-    /// What a connection that begins now is encrypted with.
+    /// The acceptor for a connection that begins now.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         let current = self.current.read();
         current.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Reads the files again. If they cannot be used, the certificate stays what it was.
+    /// Reads the files again. If they cannot be used, the old certificate stays.
     fn reload(&self) -> Result<(), TlsError> {
         let _alone = self.reload.lock().unwrap_or_else(PoisonError::into_inner);
         let fresh = load(&self.files, FileKinds::Regular)?;
@@ -111,7 +112,7 @@ impl Tls {
     }
 }
 
-/// Reads the files again whenever they change, for as long as it is polled; never ends.
+/// Reads the files again whenever they change. Never returns.
 pub(crate) async fn watch(tls: Option<Arc<Tls>>) {
     let Some(tls) = tls else {
         return pending().await;
@@ -120,7 +121,7 @@ pub(crate) async fn watch(tls: Option<Arc<Tls>>) {
     loop {
         files.changed().await;
         let read = tls.clone();
-        // On another thread, because connections are accepted on this one.
+        // On another thread, because this one accepts connections.
         let Ok(reloaded) = spawn_blocking(move || read.reload()).await else {
             continue; // the runtime ends
         };
@@ -164,7 +165,7 @@ fn load(files: &TlsFiles, kinds: FileKinds) -> Result<TlsAcceptor, TlsError> {
             error => format!("this is not PEM: {error}"),
         })
     })?;
-    // Safe defaults of the library are TLS 1.2 and 1.3.
+    // The library's safe default versions are TLS 1.2 and 1.3.
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .and_then(|builder| {
@@ -214,7 +215,7 @@ mod tests {
         assert!(!tls.seen.clone().look());
         fs::write(&files.certificates, "a renewal goes wrong here").unwrap();
         assert!(tls.seen.clone().look());
-        // And the certificate that was good stays.
+        // The old certificate stays.
         tls.reload().unwrap_err();
         drop(tls.acceptor());
     }

@@ -1,4 +1,4 @@
-//! The socket as hyper sees it, with every byte accounted for on the way.
+//! The socket as hyper sees it. Accounts for every byte.
 
 use std::{
     future::Future,
@@ -20,41 +20,42 @@ use tokio_rustls::server::TlsStream;
 use super::connection::Client;
 use super::response::KeepGuard;
 
-/// A socket, or what decrypts one, whose traffic is followed by its client's [`Progress`](super::progress::Progress).
+/// A socket, or a TLS stream over one, that reports its traffic to the client's
+/// [`Progress`](super::progress::Progress).
 #[derive(Debug)]
 pub(crate) struct Wire<S> {
     socket: S,
     client: Arc<Client>,
-    /// How many more bytes are thrown away before the connection is closed on a client that goes on
-    /// sending.
+    /// How many more bytes are read and dropped before the connection is closed on a client that
+    /// goes on sending.
     linger_bytes: usize,
-    /// Set from when an answer is written to a client that has ended its side until it shows whether
-    /// the client was still there.
+    /// Set while it is not known whether a client that had ended its side has taken the answer
+    /// written after that.
     doubt: Option<Doubt>,
 }
 
-/// An answer that went out to a client that had ended its side. Whether that client is gone its system
-/// tells only now: it takes the answer, or it refuses it by a reset.
+/// An answer that was written to a client that had ended its side. The operating system shows only
+/// later whether the client is gone: it acknowledges the answer, or it resets the connection.
 #[derive(Debug, Default)]
 struct Doubt {
-    /// What keeps the leases in the answer, and in those before it.
+    /// The guards that keep the leases of this answer and of those before it.
     keeps: Vec<KeepGuard>,
     asked: u32,
     pause: Option<Pin<Box<Sleep>>>,
 }
 
-/// How often the system is asked whether a client has taken its answer: after 1 ms, 2 ms, 4 ms and so
-/// on, for 8 s in all. Nothing tells that by itself.
+/// How often the system is asked whether a client has taken its answer: after 1 ms, 2 ms, 4 ms and
+/// so on, for 8 s in all. No event reports it.
 const ASKED_MAX: u32 = 13;
 
-/// What the kernel says of a peer that has ended its side, or both.
+/// The poll events of a peer that has ended its side, or both sides.
 #[cfg(target_os = "linux")]
 const ENDED: PollFlags = PollFlags::HUP.union(PollFlags::RDHUP);
-/// Other systems say so of the one side already.
+/// On other systems this event also reports one ended side.
 #[cfg(not(target_os = "linux"))]
 const ENDED: PollFlags = PollFlags::HUP;
 
-/// As much as common kernels keep in flight on a local connection, and a few times more.
+/// A few times what common kernels keep in flight on a local connection.
 const LINGER_BYTES: usize = 16 << 20;
 
 impl<S: Peer> Wire<S> {
@@ -67,11 +68,10 @@ impl<S: Peer> Wire<S> {
         }
     }
 
-    /// Looks whether the client has ended its side, before an answer with leases is written. hyper
-    /// looks for that whenever the socket says that there is something to read, but this may be on its
-    /// way through a busy runtime while an answer overtakes it, and it does not look while it has a
-    /// request that was sent ahead. So the kernel is asked itself. What the client sent before its end
-    /// is still read and answered.
+    /// Asks the kernel whether the client has ended its side, before an answer with leases is
+    /// written. hyper finds that out only when it reads. In a busy runtime an answer may come
+    /// before that read, and hyper does not read while it has a request that was sent ahead.
+    /// Requests that the client sent before its end are still read and answered.
     fn look(&self) {
         let progress = &self.client.progress;
         let hangup = progress.hangup();
@@ -80,7 +80,7 @@ impl<S: Peer> Wire<S> {
         }
     }
 
-    /// Accounts for a write that hyper asked for.
+    /// Accounts for hyper's write.
     fn wrote(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         let now = Instant::now();
         let progress = &self.client.progress;
@@ -100,7 +100,7 @@ impl<S: Peer> Wire<S> {
         written
     }
 
-    /// The client has not taken its answer: leases in it go back.
+    /// The client has not taken its answer: the answer's leases go back.
     fn is_gone(&mut self) {
         let doubt = self.doubt.take();
         if doubt.is_some() || self.client.progress.holds_leases() {
@@ -111,7 +111,7 @@ impl<S: Peer> Wire<S> {
         }
     }
 
-    /// Waits until it shows whether a client that had ended its side was there for its answer.
+    /// Waits until it is known whether a client that had ended its side has taken its answer.
     fn poll_doubt(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while let Some(doubt) = &mut self.doubt {
             if let Some(pause) = &mut doubt.pause {
@@ -124,7 +124,8 @@ impl<S: Peer> Wire<S> {
                     doubt.asked += 1;
                     doubt.pause = Some(Box::pin(sleep(pause)));
                 }
-                // Who does not say is taken for told: the message comes again when its lease ends.
+                // If the system does not say, the answer counts as taken: the message comes again
+                // when its lease ends.
                 Some(true) | None => drop(self.doubt.take()),
             }
         }
@@ -140,27 +141,28 @@ impl Drop for Doubt {
     }
 }
 
-/// The other side of a socket.
+/// The peer of a socket.
 pub(crate) trait Peer {
-    /// Whether it has ended its side, also where something that it sent before is still to be read. Asks
-    /// the kernel.
+    /// Whether the peer has ended its side, also if bytes that it sent before are still unread.
+    /// Asks the kernel.
     fn has_ended(&self) -> bool;
 
-    /// Whether it took all that was written to it, once both sides have ended; `None`: that does not
-    /// show yet. Asks the kernel, which tells of a reset only once.
+    /// Whether the peer has acknowledged everything, once both sides have ended; `None` if that is
+    /// not known yet. Asks the kernel, which reports a reset only once.
     fn took_all(&self) -> Option<bool>;
 }
 
 impl Peer for TcpStream {
     fn has_ended(&self) -> bool {
         let mut socket = [PollFd::new(self, ENDED)];
-        // An error is told by the write.
+        // The next write reports an error.
         matches!(poll(&mut socket, Some(&Timespec::default())), Ok(1))
             && socket[0].revents().intersects(ENDED)
     }
 
     fn took_all(&self) -> Option<bool> {
-        // A socket has a peer until the last byte, our end among them, was acknowledged or refused.
+        // A socket has a peer until the peer has acknowledged or refused the last byte, including
+        // our end.
         match self.peer_addr() {
             Ok(_) => None,
             Err(_) => Some(matches!(self.take_error(), Ok(None))),
@@ -170,8 +172,8 @@ impl Peer for TcpStream {
 
 impl Peer for TlsStream<TcpStream> {
     fn has_ended(&self) -> bool {
-        // One that says goodbye, as TLS has it, and leaves its socket open, has bytes to be read; hyper
-        // finds those.
+        // A client that closes TLS and leaves its socket open has sent bytes for that; hyper reads
+        // those.
         self.get_ref().0.has_ended()
     }
 
@@ -192,7 +194,7 @@ impl<S: AsyncRead + Peer + Unpin> AsyncRead for Wire<S> {
             let bytes = &buffer.filled()[before..];
             self.client.progress.read(bytes, Instant::now());
         }
-        // Who has asked all it wants to ask may end its side and wait for the answer.
+        // A client without further requests may end its side and wait for the answer.
         if self.client.progress.owes_answer(cx) {
             return Poll::Pending;
         }
@@ -244,8 +246,9 @@ impl<S: AsyncRead + AsyncWrite + Peer + Unpin> AsyncWrite for Wire<S> {
     }
 
     /// Ends our side. If the client may still be sending (its request was refused before it was
-    /// read), goes on reading for a moment: a socket closed with unread bytes resets the connection,
-    /// and the client's kernel would throw our answer away before the client has read it.
+    /// read), goes on reading for a moment: a socket closed with unread bytes resets the
+    /// connection, and the client's kernel would throw our answer away before the client has read
+    /// it.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let shut = ready!(Pin::new(&mut self.socket).poll_shutdown(cx));
         ready!(self.poll_doubt(cx));
@@ -285,7 +288,7 @@ mod tests {
         client.write_all(b"GET").await.unwrap();
         assert!(!server.has_ended(), "it sent a request ahead");
         drop(client);
-        // Without a turn for the runtime, which would tell as well.
+        // Holds also before the runtime has a turn, which would report the end as well.
         assert!(server.has_ended());
 
         let (mut client, server) = connection().await;

@@ -1,4 +1,4 @@
-//! Which queues a dead-letter queue takes messages of.
+//! Which source queues a dead-letter queue accepts.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use lockgate_core::QueueName;
 
 use crate::raw_json::{self, Members};
 
-/// The annotation that a redrive allow policy is kept under: SQS's name of the attribute.
+/// The annotation that holds a redrive allow policy: SQS's name of the attribute.
 pub(crate) const REDRIVE_ALLOW_POLICY: &str = "RedriveAllowPolicy";
 
-/// Whether the redrive allow policy among a dead-letter queue's annotations lets a source queue in, which
-/// is named by its ARN here and not by its region and account.
+/// Whether the redrive allow policy in a dead-letter queue's annotations allows a source queue. The
+/// policy names queues by ARN; region and account are ignored here.
 pub(crate) fn lets_in(annotations: &BTreeMap<String, String>, source: &QueueName) -> bool {
     let is_source = |arn: &str| arn_parts(arn).is_some_and(|[.., name]| name == source.as_str());
     annotations
@@ -18,7 +18,7 @@ pub(crate) fn lets_in(annotations: &BTreeMap<String, String>, source: &QueueName
         .is_none_or(|policy| allows(policy, is_source))
 }
 
-/// Whether a redrive allow policy, checked when it was set, lets a source queue in.
+/// Whether a redrive allow policy, which was checked when it was set, allows a source queue.
 pub(crate) fn allows(allow_policy: &str, is_source: impl Fn(&str) -> bool) -> bool {
     let Some(Members {
         known: [permission, arns],
@@ -40,7 +40,7 @@ pub(crate) fn allows(allow_policy: &str, is_source: impl Fn(&str) -> bool) -> bo
     }
 }
 
-/// Service, region, account and resource of an ARN; `None` if it is none.
+/// Service, region, account and resource of an ARN; `None` if the text is no ARN.
 pub(crate) fn arn_parts(arn: &str) -> Option<[&str; 4]> {
     let parts: Vec<&str> = arn.splitn(6, ':').collect();
     match parts[..] {

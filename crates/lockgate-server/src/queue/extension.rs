@@ -1,9 +1,9 @@
-//! What goes beyond SQS, set per queue by tags named `lockgate:...`.
+//! Settings beyond SQS, set per queue by tags named `lockgate:...`.
 //!
-//! Tags are free text in every SDK and tool and mean nothing to AWS, so one deployment script works
-//! on both. Without a tag AWS's own limits and errors hold. Every setting that no attribute of SQS reaches has
-//! a tag, named as the setting; it is taken over when the tag is set or removed. The tags of [`SWITCHES`]
-//! widen what requests may ask for, and are read with each request.
+//! Tags are free text in every SDK and tool, and AWS ignores them, so one deployment script works
+//! on both. Without a tag, AWS's own limits and errors hold. Every setting that no SQS attribute
+//! sets has a tag with the setting's name, and takes its value when the tag is set or removed. The
+//! tags of [`SWITCHES`] allow more in requests, and are read with each request.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use super::{
 /// A queue's tags.
 type Tags = BTreeMap<String, String>;
 
-/// What the names of all these tags begin with.
+/// The prefix of all these tags.
 const PREFIX: &str = "lockgate:";
 
 const DELAY_MAX: &str = "lockgate:delay-max";
@@ -29,21 +29,21 @@ const KEY_POLICY: &str = "lockgate:key-policy";
 const DEDUP_WINDOW: &str = "lockgate:dedup-window";
 const DEDUP_SURVIVES_PURGE: &str = "lockgate:dedup-survives-purge";
 
-/// The longest delay where no tag says otherwise, in seconds.
+/// The longest delay without a tag, in seconds.
 pub(crate) const DELAY_SECONDS_MAX: u64 = 900;
-/// Entries of a batch, and messages of a receive, where no tag says otherwise.
+/// The most entries of a batch, and messages of a receive, without a tag.
 const ENTRIES_MAX: usize = 10;
-/// What `unlimited` stands for: a hundred years.
+/// The value of `unlimited`: a hundred years.
 const DELAY_SECONDS_UNLIMITED: u64 = 36_525 * 24 * 3600;
 
-/// A tag that widens what requests may ask for.
+/// A tag that allows more in requests.
 struct Switch {
     tag: &'static str,
-    /// Whether only FIFO queues take it.
+    /// Whether only FIFO queues may have it.
     fifo_only: bool,
-    /// What values it takes, in words that follow "must be".
+    /// The allowed values, in words that follow "must be".
     values: &'static str,
-    /// Whether it takes this value.
+    /// Whether the tag may have this value.
     takes: fn(&str) -> bool,
 }
 
@@ -80,13 +80,13 @@ fn tag_of(setting: &Setting) -> String {
     format!("{PREFIX}{}", setting.flag_name())
 }
 
-/// The settings that tags set: those that no attribute of SQS does.
+/// The settings that have a tag: those that no SQS attribute sets.
 fn tagged() -> impl Iterator<Item = &'static Setting> {
     SETTINGS.iter().filter(|setting| setting.sqs.is_none())
 }
 
-/// Takes over into the settings what differs between a queue's tags before and after. What did not
-/// change is not set again: a setting changed by other means stays as it was changed.
+/// Changes the settings whose tags differ between `before` and `after`. Other settings stay, so
+/// that a setting that was changed by other means keeps its value.
 pub(crate) fn apply(
     before: &Tags,
     after: &Tags,
@@ -106,7 +106,7 @@ pub(crate) fn apply(
         match (switch, value) {
             (Some(switch), Some(value)) => switch.check(value, settings)?,
             (None, Some(_)) => return Err(unknown(tag)),
-            // One that is not known is of a later version; it may go.
+            // An unknown tag is from a later version and may be removed.
             (_, None) => {}
         }
     }
@@ -114,7 +114,7 @@ pub(crate) fn apply(
     if (changed(DEDUP_WINDOW) || changed(DEDUP_SURVIVES_PURGE))
         && !after.contains_key(DEDUP_SURVIVES_PURGE)
     {
-        // A purge forgets AWS's five minutes, not a window that somebody asked for.
+        // A purge resets AWS's window of five minutes, but not a window that a tag set.
         settings.dedup_survives_purge = after.contains_key(DEDUP_WINDOW);
     }
     if before.get(DELAY_MAX) != after.get(DELAY_MAX) {
@@ -123,7 +123,7 @@ pub(crate) fn apply(
     Ok(())
 }
 
-/// Refuses settings that tags made and that do not fit together, once all else is set.
+/// Refuses settings from tags that do not fit together; called once all settings are in place.
 pub(crate) fn check(settings: &QueueSettings) -> Result<(), Invalid> {
     if settings.key_policy == Some(KeyPolicy::Skip) && settings.dead_letter.is_none() {
         return Err(Invalid::value(
@@ -141,7 +141,7 @@ pub(crate) fn delay_seconds_max(tags: &Tags) -> u64 {
     asked.unwrap_or(DELAY_SECONDS_MAX)
 }
 
-/// Whether messages of a FIFO queue may have delays of their own.
+/// Whether messages of a FIFO queue may have their own delays.
 pub(crate) fn fifo_delay(tags: &Tags) -> bool {
     tags.get(FIFO_DELAY).is_some_and(|value| value == "true")
 }
@@ -168,7 +168,7 @@ impl Switch {
     }
 }
 
-/// Sets a setting to the value of its tag, or to its default without one.
+/// Sets a setting to the value of its tag, or to its default if the tag is gone.
 fn change(
     setting: &Setting,
     tag: &str,
@@ -180,7 +180,13 @@ fn change(
         Some(text) => {
             check_kind(setting.keyed, tag, text, settings)?;
             let value = setting.parse(text);
-            value.map_err(|_| refused(tag, text, &setting.values()))?
+            value.map_err(|_| {
+                let values = setting.values();
+                match setting.with_unit(text) {
+                    Some(better) => refused(tag, text, &format!("{values}: write {better}")),
+                    None => refused(tag, text, &values),
+                }
+            })?
         }
     };
     let set = setting.set(settings, value);
@@ -204,7 +210,7 @@ fn refused(tag: &str, value: &str, values: &str) -> Invalid {
     Invalid::value(value, tag, format_args!("It must be {values}."))
 }
 
-/// A queue's own delay may not be longer than its messages' may be.
+/// A queue's own delay may not exceed the longest delay of its messages.
 fn check_delay(tags: &Tags, settings: &QueueSettings) -> Result<(), Invalid> {
     let (delay, max) = (settings.delay / 1000, delay_seconds_max(tags));
     if delay <= max {
@@ -230,7 +236,7 @@ fn unknown(tag: &str) -> Invalid {
     )
 }
 
-/// The value of [`DELAY_MAX`], in seconds.
+/// The value of the tag [`DELAY_MAX`], in seconds.
 fn delay(text: &str) -> Option<u64> {
     if text == "unlimited" {
         return Some(DELAY_SECONDS_UNLIMITED);
@@ -241,7 +247,7 @@ fn delay(text: &str) -> Option<u64> {
         .then_some(seconds)
 }
 
-/// The value of [`BATCH_MAX`]. What the machine gives and takes at once ends at 1,000.
+/// The value of the tag [`BATCH_MAX`]. The machine gives and takes at most 1,000 at once.
 fn entries(text: &str) -> Option<usize> {
     let entries = text.parse().ok()?;
     (ENTRIES_MAX..=1_000).contains(&entries).then_some(entries)
@@ -335,13 +341,18 @@ mod tests {
         for (tag, allowed, refused) in [
             ("batch-max", ["10", "1000"], ["9", "1001"]),
             ("dedup-window", ["1ms", "3653d"], ["3654d", "forever"]),
-            ("dedup-bytes-max", ["64", "1TiB"], ["63", "2TiB"]),
+            ("dedup-bytes-max", ["64B", "1TiB"], ["63B", "2TiB"]),
+            ("dedup-bytes-max", ["100B", "1kB"], ["100", "0"]),
             ("delay-max", ["15m", "36525d"], ["14m", "36526d"]),
             ("in-flight-max", ["1", "4294967295"], ["0", "4294967296"]),
             ("attempts-max", ["1", "1000"], ["0", "1001"]),
-            ("quota-bytes", ["1", "16777215TiB"], ["0", "16777216TiB"]),
-            ("quota-messages", ["1", "18446744073709551615"], ["0", "1m"]),
-            ("sync-records", ["1", "18446744073709551615"], ["0", "1s"]),
+            ("quota-bytes", ["1B", "1048576TiB"], ["0B", "1048577TiB"]),
+            ("quota-messages", ["1", "1000000000000000"], ["0", "1m"]),
+            (
+                "sync-records",
+                ["1", "1000000000000000"],
+                ["0", "1000000000000001"],
+            ),
             ("sync-window", ["1ms", "1h"], ["0ms", "61m"]),
             ("sync-window", ["20s", "60m"], ["100", "ms"]),
         ] {
@@ -376,7 +387,7 @@ mod tests {
             let error = applied(Kind::Standard, &[(&tag[PREFIX.len()..], "1")]).unwrap_err();
             assert!(error.message.contains("Only FIFO queues"), "{error}");
         }
-        // One that is there already, from another version, is in nobody's way.
+        // A tag from another version that exists already is no error.
         let mut settings = QueueSettings::over_http(true);
         let (old, new) = (
             tags(&[("nope", "1")]),

@@ -1,4 +1,4 @@
-//! Headers of messages: those that SQS's clients can take as attributes.
+//! Headers of messages, by the rules for SQS message attributes.
 
 use std::sync::{Arc, LazyLock};
 
@@ -6,20 +6,34 @@ use bytes::Bytes;
 use lockgate_core::Header;
 
 use super::Invalid;
+use crate::fault::shorten;
 
 /// The longest name and type of a header, in bytes.
 pub(crate) const NAME_LEN_MAX: usize = 256;
 
-/// A header that came by other means, if SQS's clients can take it as an attribute.
+/// Checks a header of another API: SQS clients must be able to receive it as an attribute.
 pub(crate) fn check(name: &str, kind: &str, value: Bytes) -> Result<Header, Invalid> {
-    check_name(name)?;
-    let base = check_type(name, kind)?;
+    check_name(name).map_err(|_| {
+        Invalid::other(format!(
+            "a header's name must have 1 to {NAME_LEN_MAX} bytes, not {}, of letters, digits, '_', '-' and '.'; it \
+             must not begin with 'AWS.' or 'Amazon.', nor begin or end with '.', nor contain '..'",
+            name.len()
+        ))
+    })?;
+    let base = check_type(name, kind).map_err(|_| {
+        let kind = shorten(kind);
+        Invalid::other(format!(
+            "a header's type must be String, Number or Binary, perhaps with more behind a dot as in Number.int, of \
+             letters, digits, '_', '-' and '.' and of at most {NAME_LEN_MAX} bytes, not {kind:?}"
+        ))
+    })?;
     let invalid = |what: &str| Invalid::other(format!("a value of type {base} must be {what}"));
     if value.is_empty() {
-        return Err(invalid("not empty"));
+        return Err(invalid("at least 1 byte, not empty: leave the header out"));
     }
     if base != "Binary" {
-        let text = std::str::from_utf8(&value).map_err(|_| invalid("text"))?;
+        let text = std::str::from_utf8(&value)
+            .map_err(|_| invalid("UTF-8: use the type Binary for other bytes"))?;
         if base == "Number" && !is_number(text) {
             return Err(invalid(
                 "a number of at most 38 digits, 0 or between 10^-128 and 10^126",
@@ -39,8 +53,8 @@ pub(crate) fn check(name: &str, kind: &str, value: Bytes) -> Result<Header, Inva
     })
 }
 
-/// Checks an attribute's name. The documentation allows ASCII only; the service also takes the
-/// Latin letters up to U+017F, and software has come to use them.
+/// Checks an attribute's name. AWS's documentation allows ASCII only; the service also takes Latin
+/// letters up to U+017F, and some software relies on it.
 pub(crate) fn check_name(name: &str) -> Result<(), Invalid> {
     if name.is_empty() || name.len() > NAME_LEN_MAX {
         return Err(Invalid::other(format!(
@@ -77,7 +91,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Checks a data type and returns what it is before its first dot.
+/// Checks a data type and returns the part before its first dot.
 pub(crate) fn check_type(name: &str, kind: &str) -> Result<&'static str, Invalid> {
     let base = match kind.split('.').next() {
         Some("String") => "String",
@@ -105,7 +119,7 @@ pub(crate) fn check_type(name: &str, kind: &str) -> Result<&'static str, Invalid
     Ok(base)
 }
 
-/// The data type as a shared string; the three plain ones, which nearly all attributes have, are
+/// The data type as a shared string. The three plain types, which nearly all attributes have, are
 /// allocated once for the process.
 pub(crate) fn shared_kind(kind: &str) -> Arc<str> {
     static PLAIN: LazyLock<[Arc<str>; 3]> =
@@ -116,15 +130,15 @@ pub(crate) fn shared_kind(kind: &str) -> Arc<str> {
         .map_or_else(|| kind.into(), Arc::clone)
 }
 
-/// The most significant digits that a number may have, and the powers of ten between which it lies:
-/// AWS documents them for attributes of the type `Number`.
+/// The limit on significant digits, and the powers of ten between which a number lies, as AWS
+/// documents them for attributes of type `Number`.
 const NUMBER_DIGITS_MAX: usize = 38;
 const NUMBER_EXPONENTS: std::ops::RangeInclusive<i64> = -128..=126;
 
-/// Whether a text is a decimal number that AWS takes: sign, digits with a point among them, exponent;
-/// of at most 38 significant digits, and 0 or between 10^-128 and 10^126.
+/// Whether a text is a decimal number that AWS takes: a sign, digits with a point among them, an
+/// exponent; at most 38 significant digits, and 0 or between 10^-128 and 10^126.
 ///
-/// It is decided by the digits and the exponent as they are written, and takes as long as reading them.
+/// Decided on the digits and the exponent as written, in time linear in the text.
 pub(crate) fn is_number(text: &str) -> bool {
     let text = text.strip_prefix(['-', '+']).unwrap_or(text);
     let (mantissa, exponent) = match text.split_once(['e', 'E']) {
@@ -150,7 +164,7 @@ pub(crate) fn is_number(text: &str) -> bool {
         return true;
     };
     let significant = last.0 + 1 - first;
-    // The power of ten of the first significant digit. No text is as long as 2^62.
+    // The power of ten of the first significant digit. No text has 2^62 bytes.
     let power = |len: usize| i64::try_from(len).unwrap_or(i64::MAX / 4);
     let magnitude = exponent + power(whole.len()) - power(first) - 1;
     let is_power_of_ten = significant == 1 && last.1 == b'1';
@@ -159,8 +173,8 @@ pub(crate) fn is_number(text: &str) -> bool {
     significant <= NUMBER_DIGITS_MAX && within
 }
 
-/// The value of an exponent: sign and digits. One with so many digits that it has no meaning is one far
-/// out of range.
+/// The value of an exponent: sign and digits. An exponent with too many digits for a number counts
+/// as far out of range.
 fn written_exponent(text: &str) -> Option<i64> {
     const FAR: i64 = i64::MAX / 4;
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
@@ -176,11 +190,12 @@ fn written_exponent(text: &str) -> Option<i64> {
     Some(if text.starts_with('-') { -value } else { value })
 }
 
-/// The first character of a text that SQS does not carry: everything outside XML 1.0's set.
+/// The first character of a text that SQS does not allow: those outside XML 1.0's set.
 pub(crate) fn forbidden_character(text: &str) -> Option<char> {
-    // One pass over bytes that compilers turn into vector code clears nearly all texts: a control
-    // character, or the first byte of U+FFFE and U+FFFF (and of 4,094 innocent characters). It looks
-    // at whole stretches, because code that may stop at any byte is not turned into vectors.
+    // One pass over bytes, which compilers turn into vector code, clears nearly all texts. It looks
+    // for a control character, or for the first byte of U+FFFE and U+FFFF (which is also that of
+    // 4,094 allowed characters). It reads whole chunks, because a loop that may stop at any byte is
+    // not turned into vector code.
     let suspect = |found: bool, &byte: &u8| found | (byte < 0x20) | (byte == 0xef);
     let mut stretches = text.as_bytes().chunks(256);
     if !stretches.any(|stretch| stretch.iter().fold(false, suspect)) {
@@ -191,7 +206,7 @@ pub(crate) fn forbidden_character(text: &str) -> Option<char> {
     })
 }
 
-/// AWS's text for a character outside the set.
+/// AWS's error text for a character outside the set.
 pub(crate) fn forbidden_character_text(found: char, place: &str) -> String {
     format!(
         "Invalid binary character '#x{:X}' was found in the {place}, the set of allowed characters \

@@ -1,11 +1,11 @@
-//! The two kinds of queue, and what they may be called.
+//! The two kinds of queue, and the names each may have.
 
 use lockgate_core::QueueName;
 use lockgate_machine::QueueSettings;
 
 use super::Invalid;
 
-/// What the name of every FIFO queue ends with.
+/// The suffix of every FIFO queue's name.
 pub(crate) const FIFO_SUFFIX: &str = ".fifo";
 
 /// The two kinds of queue.
@@ -13,7 +13,7 @@ pub(crate) const FIFO_SUFFIX: &str = ".fifo";
 pub(crate) enum Kind {
     /// Unkeyed: best-effort order, any number of messages in flight.
     Standard,
-    /// Keyed by message group, in order, one holder per group.
+    /// Keyed by message group, in order, one message of a group in flight.
     Fifo,
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn queue_name(name: &str, kind: Kind) -> Result<QueueName, Invalid> {
         })
 }
 
-/// Checks the name of a queue of either kind, and says whether it is that of a FIFO queue.
+/// Checks the name of a queue of either kind, and returns whether it is a FIFO queue's.
 pub(crate) fn check_name(name: &str) -> Result<(QueueName, bool), Invalid> {
     let fifo = name.ends_with(FIFO_SUFFIX);
     let kind = if fifo { Kind::Fifo } else { Kind::Standard };

@@ -1,5 +1,5 @@
-//! What a queue is to those who come over HTTP, by whichever API: names, tags and what they switch on,
-//! headers of messages, and who may send dead letters where.
+//! What the SQS API and the admin API share about a queue: names, tags and the settings they
+//! change, headers of messages, and which queues a dead-letter queue takes messages from.
 
 pub(crate) mod allow_policy;
 pub(crate) mod extension;
@@ -11,17 +11,18 @@ use std::borrow::Cow;
 
 use crate::fault::shortened;
 
-/// Why a name, a tag or a header is not taken, in AWS's words where it has some: its clients match them.
+/// Why a name, a tag or a header is refused. In AWS's words where it has some, because clients
+/// match them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct Invalid {
     pub(crate) message: Cow<'static, str>,
-    /// Where in the message the bare reason begins, behind value and parameter.
+    /// The byte at which the bare reason begins in the message, behind the value and the parameter.
     pub(crate) reason: Option<usize>,
 }
 
 impl Invalid {
-    /// A parameter's value is not allowed, in the words AWS uses for most of them.
+    /// The error for a parameter's value, in the form that AWS uses for most of them.
     pub(crate) fn value(
         value: impl std::fmt::Display,
         parameter: &str,
@@ -37,7 +38,7 @@ impl Invalid {
         }
     }
 
-    /// In words of its own.
+    /// An error with any text.
     pub(crate) fn other(message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             message: message.into(),

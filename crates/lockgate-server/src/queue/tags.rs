@@ -1,4 +1,4 @@
-//! Tags of queues: how many, and how long.
+//! The limits on a queue's tags.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use super::Invalid;
 pub(crate) const TAGS_MAX: usize = 50;
 const KEY_LEN_MAX: usize = 128;
 const VALUE_LEN_MAX: usize = 256;
-/// What tags begin with that only AWS sets, in any case.
+/// The prefix of tags that only AWS sets, in any case.
 const RESERVED: &str = "aws:";
 
-/// Whether a queue may have such tags.
+/// Checks a queue's tags.
 pub(crate) fn check(tags: &BTreeMap<String, String>) -> Result<(), Invalid> {
     if tags.len() > TAGS_MAX {
         return Err(Invalid::other(format!(

@@ -21,7 +21,7 @@ use crate::{
     http::response::Response,
 };
 
-/// What the target of every action starts with.
+/// The prefix of every action's target.
 const TARGET_PREFIX: &str = "AmazonSQS.";
 const CONTENT_TYPE_JSON: HeaderValue = HeaderValue::from_static("application/x-amz-json-1.0");
 
@@ -59,7 +59,7 @@ impl Protocol for AwsJson<'_> {
             })
     }
 
-    /// An empty body is an empty object.
+    /// An empty body counts as an empty object.
     fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, SqsError> {
         let body: &[u8] = if self.body.is_empty() {
             b"{}"
@@ -69,7 +69,7 @@ impl Protocol for AwsJson<'_> {
         read(body)
     }
 
-    /// Actions that answer with nothing have an empty object.
+    /// Actions with an empty answer have an empty object.
     fn write(&self, output: &impl Serialize, capacity: usize) -> Result<Vec<u8>, SqsError> {
         let mut body = Vec::with_capacity(capacity);
         serde_json::to_writer(&mut body, output)
@@ -90,7 +90,7 @@ impl Protocol for AwsJson<'_> {
     }
 }
 
-/// An error as this protocol writes it.
+/// An error in this protocol's format.
 pub(super) fn error_response(error: &SqsError) -> Response {
     let row = error.code.row();
     let kind = format!("{}#{}", row.namespace.as_str(), row.name);
@@ -100,18 +100,17 @@ pub(super) fn error_response(error: &SqsError) -> Response {
     response
 }
 
-/// Says when to try again, if that is worth it.
+/// Adds headers that say when to try again, if a retry can succeed.
 pub(super) fn say_when(error: &SqsError, response: &mut Response) {
     if error.code == ErrorCode::ServiceUnavailable {
-        // Seconds for whoever knows HTTP, milliseconds for AWS SDKs.
+        // Seconds for HTTP clients, milliseconds for AWS SDKs.
         let headers = &mut response.headers;
         headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
         headers.insert("x-amz-retry-after", HeaderValue::from_static("1000"));
     }
 }
 
-/// Reads what a body, or an entry of one that waited as text, says: the decoder of this protocol, from
-/// bytes to an input.
+/// Parses a body, or an entry of one that waited as text: this protocol's decoder.
 pub(super) fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, SqsError> {
     match serde_json::from_slice::<Object<T>>(body) {
         Ok(object) => Ok(object.0),
@@ -125,8 +124,8 @@ pub(super) fn read<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, SqsError
     }
 }
 
-/// AWS's words for a body that has a text or a number of the wrong type. Read once more, it tells by
-/// type what is wrong with it.
+/// AWS's words for a body with a text or a number of the wrong type. Parses the body a second time
+/// to find the types.
 fn words<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Option<String> {
     let (fault, inner) = (Cell::new(None), Cell::new(None));
     let mut json = serde_json::Deserializer::from_slice(body);
@@ -159,7 +158,7 @@ struct ErrorBody<'a> {
     message: &'a str,
 }
 
-/// An error of that status, code and fault.
+/// An error with this status, code and fault.
 pub(super) fn refusal((status, code, blame): (StatusCode, &str, Blame), message: &str) -> Response {
     let kind = format!("com.amazon.coral.service#{code}");
     let mut response = respond(status, &kind, code, blame, message);
@@ -169,7 +168,7 @@ pub(super) fn refusal((status, code, blame): (StatusCode, &str, Blame), message:
 
 fn respond(status: StatusCode, kind: &str, legacy: &str, blame: Blame, message: &str) -> Response {
     let mut headers = HeaderMap::with_capacity(5);
-    // SDKs show the legacy code as the error's code and take it from here; without it, error
+    // SDKs read the legacy code from this header and show it as the error's code; without it, error
     // handling written for SQS breaks.
     if let Ok(value) = HeaderValue::try_from(format!("{legacy};{}", blame.as_str())) {
         headers.insert("x-amzn-query-error", value);

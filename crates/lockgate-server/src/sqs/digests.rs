@@ -1,19 +1,19 @@
-//! The MD5 of several texts at once.
+//! Computes the MD5 of several texts at once.
 //!
-//! One MD5 is a chain of 64 steps a block, each of which waits for the one before, so a processor
-//! idles through most of it. Texts know nothing of each other: taken side by side, lane by lane, ten
-//! cost hardly more than one. Which vectors the processor has is found out when the program runs. The
-//! algorithm is RFC 1321's.
+//! One MD5 is a chain of 64 steps a block. Each step waits for the one before, so a processor idles
+//! through most of it. The texts are independent: side by side, one in each vector lane, ten cost
+//! hardly more than one. The program detects the processor's vectors when it runs. The algorithm is
+//! RFC 1321.
 
 use std::array;
 
 use fearless_simd::{Level, Simd, dispatch, prelude::*, u32x16};
 use md5::{Digest as _, Md5};
 
-/// Texts side by side: a batch fits.
+/// Texts side by side; enough for a batch.
 const LANES: usize = 16;
 
-/// So many texts are as fast one after the other.
+/// Up to this many texts are as fast one after the other.
 const FEW: usize = 2;
 
 const BLOCK_LEN: usize = 64;
@@ -52,7 +52,7 @@ pub(crate) fn md5_each(texts: &[&[u8]]) -> Vec<[u8; 16]> {
 
 fn md5_side_by_side(level: Level, texts: &[&[u8]]) -> Vec<[u8; 16]> {
     let mut digests = vec![[0; 16]; texts.len()];
-    // Lanes go on until the longest of them ends, so those of a length belong together.
+    // All lanes run until the longest of them ends, so texts of similar length go together.
     let mut order: Vec<usize> = (0..texts.len()).collect();
     order.sort_unstable_by_key(|&at| texts[at].len());
     for places in order.chunks(LANES) {
@@ -61,11 +61,11 @@ fn md5_side_by_side(level: Level, texts: &[&[u8]]) -> Vec<[u8; 16]> {
     digests
 }
 
-/// The MD5 of the texts at these places: at least one, at most as many as there are lanes, in the
-/// order of their lengths.
+/// The MD5 of the texts at these places: at least one, at most as many as there are lanes, in order
+/// of their lengths.
 #[inline(always)]
 fn md5_lanes<S: Simd>(simd: S, texts: &[&[u8]], places: &[usize], digests: &mut [[u8; 16]]) {
-    // A lane that is left over repeats the last text.
+    // A spare lane repeats the last text.
     let last = places.len() - 1;
     let padded: [Padded<'_>; LANES] =
         array::from_fn(|lane| Padded::new(texts[places[lane.min(last)]]));
@@ -85,8 +85,8 @@ fn md5_lanes<S: Simd>(simd: S, texts: &[&[u8]], places: &[usize], digests: &mut 
     }
 }
 
-/// A text as MD5 reads it: whole blocks, then one or two with what is left of it, a bit, zeros, and
-/// its length.
+/// A text as MD5 reads it: whole blocks, then one or two blocks with the rest, a set bit, zeros,
+/// and the length.
 struct Padded<'a> {
     whole: &'a [Block],
     end: [Block; 2],
@@ -113,12 +113,12 @@ impl<'a> Padded<'a> {
         }
     }
 
-    /// How many blocks.
+    /// The number of blocks.
     fn len(&self) -> usize {
         self.whole.len() + self.end_len
     }
 
-    /// A block of it; behind its end any.
+    /// A block; behind the end, any block.
     #[inline(always)]
     fn block(&self, at: usize) -> &Block {
         let in_end = at.saturating_sub(self.whole.len());
@@ -128,7 +128,8 @@ impl<'a> Padded<'a> {
     }
 }
 
-/// The words of a block of each text: the first vector has the first word of each, and so on.
+/// Transposes the words of a block of each text: the first vector has the first word of each, and
+/// so on.
 #[inline(always)]
 fn words<S: Simd>(simd: S, blocks: [&Block; LANES]) -> [Words<S>; BLOCK_WORDS] {
     let mut rows = blocks.map(|block| {
@@ -136,8 +137,8 @@ fn words<S: Simd>(simd: S, blocks: [&Block; LANES]) -> [Words<S>; BLOCK_WORDS] {
         let words: [u32; BLOCK_WORDS] = array::from_fn(|at| u32::from_le_bytes(bytes[at]));
         Words::from_slice(simd, &words)
     });
-    // Rows become columns, as a pack of cards is shuffled: each pass takes the first half of the rows
-    // and the second and puts them together word by word.
+    // Each pass interleaves the first half of the rows with the second, word by word, like a riffle
+    // shuffle. After log2(lanes) passes, rows are columns.
     for _ in 0..LANES.ilog2() {
         let (first, second) = rows.split_at(LANES / 2);
         let pairs: [_; LANES / 2] = array::from_fn(|at| (first[at], second[at]));
@@ -149,15 +150,16 @@ fn words<S: Simd>(simd: S, blocks: [&Block; LANES]) -> [Words<S>; BLOCK_WORDS] {
     rows
 }
 
-/// What the next block makes of the state, before the two are added.
+/// Mixes the next block into a copy of the state, without adding the old state.
 #[inline(always)]
 fn compress<S: Simd>(
     simd: S,
     mut now: [Words<S>; 4],
     words: &[Words<S>; BLOCK_WORDS],
 ) -> [Words<S>; 4] {
-    // A round of 16 steps: its first sine, which word each step takes (a factor and a summand), how
-    // far its steps turn, and how it mixes. Written out, because only constants make fast code.
+    // A round of 16 steps: its first sine, the word that each step takes (a factor and a summand),
+    // the rotation of each step, and its mixing function. Written out, because only constants make
+    // fast code.
     macro_rules! round {
         ($sine:literal, $times:literal, $plus:literal, $turns:expr, $mix:expr) => {
             round!(@ $sine, $times, $plus, $turns, $mix;
@@ -181,7 +183,7 @@ fn compress<S: Simd>(
     now
 }
 
-/// One step for all lanes. The four words of the state swap their parts from step to step.
+/// One step for all lanes. The four words of the state change roles from step to step.
 #[inline(always)]
 fn step<S: Simd>(
     state: &mut [Words<S>; 4],
@@ -191,7 +193,7 @@ fn step<S: Simd>(
     mix: impl Fn(Words<S>, Words<S>, Words<S>) -> Words<S>,
 ) {
     let [a, b, c, d] = [4, 5, 6, 7].map(|part| (part - turn) % 4);
-    // What does not wait for the last step is added first.
+    // First the sum that does not depend on the last step.
     let known = state[a] + summand;
     let sum = mix(state[b], state[c], state[d]) + known;
     let turned = (sum << left) | (sum >> (u32::BITS - left));
@@ -235,7 +237,7 @@ mod tests {
             .map(|at| u8::try_from(at.wrapping_mul(2_654_435_761) >> 24).unwrap())
             .collect();
         check(&[]);
-        // Around each border of a block and of the padding, alone and beside longer ones.
+        // Lengths around each border of a block and of the padding, alone and beside longer texts.
         for len in 0..300 {
             check(&[&pool[..len]]);
             check(&[&pool[1..=len], &pool[..200], &pool[..len]]);

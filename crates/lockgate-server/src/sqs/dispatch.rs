@@ -1,4 +1,4 @@
-//! From a request to an action and back, whatever protocol it speaks.
+//! From a request to an action and back, in any protocol.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,17 +24,17 @@ use crate::{
     },
 };
 
-/// About what a received message takes in an answer beside its body.
+/// The approximate length of a received message in an answer, besides its body.
 const MESSAGE_LEN: usize = 512;
 
-/// About what an entry of a batch takes in its answer.
+/// The approximate length of a batch entry in an answer.
 const SENT_LEN: usize = 256;
 
 /// Whether an action changes anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     Reads,
-    /// Also by a lease.
+    /// Taking a lease counts as a change.
     Changes,
 }
 
@@ -99,28 +99,27 @@ actions! {
     UntagQueue = Changes,
 }
 
-/// How a request is read and its answer written.
+/// How a protocol reads requests and writes answers.
 pub(super) trait Protocol {
-    /// The action that is asked for.
     fn action(&self) -> Result<Action, SqsError>;
 
-    /// The action's input.
     fn read<'a, T: Deserialize<'a>>(&'a self) -> Result<T, SqsError>;
 
-    /// The answer to an action that was done. `capacity` is about how many bytes its output takes.
+    /// Writes the answer of an action that succeeded. `capacity`: the approximate length of the
+    /// output.
     fn write(&self, output: &impl Serialize, capacity: usize) -> Result<Vec<u8>, SqsError>;
 
-    /// How long a text is in an answer.
+    /// Computes the length of a text in an answer.
     fn text_len(&self) -> TextLen;
 
-    /// The answer to an action that was refused: status, headers and body.
+    /// Writes the answer of an action that was refused: status, headers and body.
     fn error(&self, error: &SqsError) -> Response;
 
-    /// The type of every body.
+    /// The content type of every body.
     fn content_type(&self) -> HeaderValue;
 }
 
-/// Reads an entry of a batch that waited as text, in whichever protocol it came.
+/// Parses an entry of a batch that waited as text, in either protocol.
 pub(super) fn read_entry<'a, T: Deserialize<'a>>(raw: Raw<'a>) -> Result<T, SqsError> {
     match raw {
         Raw::Json(text) => aws_json::read(text.as_bytes()),
@@ -128,11 +127,12 @@ pub(super) fn read_entry<'a, T: Deserialize<'a>>(raw: Raw<'a>) -> Result<T, SqsE
     }
 }
 
-/// What an action's answer becomes: a body, and what keeps the leases it hands out.
+/// An action's answer: a body, and the guard that keeps the leases in it.
 type Answer = (Vec<u8>, Option<KeepGuard>);
 
 impl Service {
-    /// Answers one request. Dropping the future gives up on it: leases it may have taken go back.
+    /// Answers one request. Dropping the future abandons it and gives back the leases it may have
+    /// taken.
     pub(crate) async fn handle(&self, request: Request) -> Response {
         let id = self.request_id();
         let mut response = if Query::is_meant(&request) {
@@ -146,7 +146,7 @@ impl Service {
         response
     }
 
-    /// A name for a request that no other has.
+    /// A unique id for a request.
     pub(crate) fn request_id(&self) -> String {
         self.request_ids.next().as_str().to_owned()
     }
@@ -215,7 +215,7 @@ impl Service {
             }
             Action::ReceiveMessage => {
                 let (output, guard) = self.receive_message(call, protocol.read()?).await?;
-                // Room for the bodies, so that the buffer is not grown and copied on the way.
+                // Room for the bodies, so that the buffer does not grow.
                 let message_len =
                     |message: &ReceivedMessage| message.body.as_bytes().len() + MESSAGE_LEN;
                 let capacity = output.messages.iter().map(message_len).sum();
@@ -293,13 +293,13 @@ impl Service {
     }
 }
 
-/// The answer of an action that hands out no leases.
+/// Writes the answer of an action that takes no leases.
 fn write(protocol: &impl Protocol, output: &impl Serialize) -> Result<Answer, SqsError> {
     Ok((protocol.write(output, 256)?, None))
 }
 
-/// Gives every request a name: UUIDs of the term's random number and a counter, so that they repeat
-/// neither within a start nor over starts.
+/// Gives every request an id: a UUID of the term's random number and a counter, so that ids are
+/// unique within a start and over starts.
 #[derive(Debug)]
 pub(crate) struct RequestIds {
     start: Incarnation,
@@ -317,7 +317,7 @@ impl RequestIds {
     fn next(&self) -> UuidText {
         let low = u128::from(self.count.fetch_add(1, Ordering::Relaxed));
         let high = u128::from(self.start.0);
-        // Version and variant: 8, which promises nothing.
+        // UUID version 8, which allows any content.
         UuidText::new(
             ((high >> 16) << 80)
                 | ((0x8000 | (high & 0xfff)) << 64)

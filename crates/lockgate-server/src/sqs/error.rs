@@ -14,7 +14,7 @@ use crate::{
     receipt::ReceiptError,
 };
 
-/// Declares the codes once: the enum, and what each is called on the wire.
+/// Declares the codes once: the enum, and the row of each on the wire.
 macro_rules! error_codes {
     ($($(#[$doc:meta])* $code:ident = $namespace:ident $name:literal, $legacy:literal, $status:literal $blame:ident;)*) => {
         /// An error code of the API.
@@ -28,7 +28,7 @@ macro_rules! error_codes {
             #[cfg(test)]
             pub(crate) const ALL: &[Self] = &[$(Self::$code,)*];
 
-            /// What the code is called on the wire, and whose fault it is.
+            /// The code's names on the wire, its status and its fault.
             pub(crate) const fn row(self) -> &'static ErrorRow {
                 match self {
                     $(Self::$code => &ErrorRow {
@@ -44,11 +44,11 @@ macro_rules! error_codes {
     };
 }
 
-// The table. Name: the modelled shape, in the body's `__type`. Legacy code: what the old Query
-// protocol called it; SDKs show it as the error's code, taken from `x-amzn-query-error`, and every
+// The table. Name: the modelled shape, in the body's `__type`. Legacy code: the code of the old
+// Query protocol; SDKs read it from `x-amzn-query-error` and show it as the error's code, and every
 // failed entry of a batch carries it. Status: as in the service model's `awsQueryError` traits.
 error_codes! {
-    // The caller's fault, modelled by the service.
+    // The caller's fault, in the service's own model.
     BatchEntryIdsNotDistinct = Sqs "BatchEntryIdsNotDistinct", "AWS.SimpleQueueService.BatchEntryIdsNotDistinct", 400 Sender;
     BatchRequestTooLong = Sqs "BatchRequestTooLong", "AWS.SimpleQueueService.BatchRequestTooLong", 400 Sender;
     EmptyBatchRequest = Sqs "EmptyBatchRequest", "AWS.SimpleQueueService.EmptyBatchRequest", 400 Sender;
@@ -66,7 +66,7 @@ error_codes! {
     TooManyEntriesInBatchRequest = Sqs "TooManyEntriesInBatchRequest", "AWS.SimpleQueueService.TooManyEntriesInBatchRequest", 400 Sender;
     UnsupportedOperation = Sqs "UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation", 400 Sender;
 
-    // The caller's fault, found by the framework that AWS's services stand on.
+    // The caller's fault, from the framework of all AWS services.
     /// The caller may not do that.
     AccessDenied = Framework "AccessDeniedException", "AccessDenied", 403 Sender;
     IncompleteSignature = Framework "IncompleteSignatureException", "IncompleteSignature", 400 Sender;
@@ -79,10 +79,10 @@ error_codes! {
     Serialization = Framework "SerializationException", "SerializationException", 400 Sender;
     UnknownOperation = Framework "UnknownOperationException", "InvalidAction", 400 Sender;
 
-    // Ours.
-    /// What was asked may or may not have happened.
+    // The server's fault.
+    /// It is unknown whether the request was done.
     InternalFailure = Framework "InternalFailure", "InternalFailure", 500 Receiver;
-    /// Nothing happened; the same request may succeed later.
+    /// Nothing was done; the same request may succeed later.
     ServiceUnavailable = Framework "ServiceUnavailableException", "ServiceUnavailable", 503 Receiver;
 }
 
@@ -91,18 +91,15 @@ error_codes! {
 pub(crate) struct ErrorRow {
     /// Where the shape is modelled.
     pub(crate) namespace: Namespace,
-    /// The shape's name.
     pub(crate) name: &'static str,
     /// The code of the old Query protocol.
     pub(crate) legacy: &'static str,
-    /// The HTTP status.
     pub(crate) status: u16,
     /// Whose fault it is.
     pub(crate) blame: Blame,
 }
 
 impl ErrorRow {
-    /// The HTTP status.
     pub(crate) fn status(&self) -> StatusCode {
         StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
@@ -150,15 +147,15 @@ impl Blame {
 pub(crate) struct SqsError {
     pub(crate) code: ErrorCode,
     pub(crate) message: Cow<'static, str>,
-    /// What an entry of a batch is told instead, where AWS words it otherwise.
+    /// The error for a batch entry, where AWS words it differently.
     entry: Option<InEntry>,
 }
 
-/// How an entry of a batch is refused.
+/// The error of a batch entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct InEntry {
     code: ErrorCode,
-    /// Where in the message the bare reason begins.
+    /// The byte at which the bare reason begins in the message.
     reason: usize,
 }
 
@@ -172,8 +169,8 @@ impl SqsError {
         }
     }
 
-    /// The code and the text that an entry of a batch has for it. Of a value that is refused AWS gives
-    /// there the bare reason, without its final dot.
+    /// The code and the text of the error in a batch entry. For a refused value, AWS gives only the
+    /// bare reason there, without its final dot.
     pub(crate) fn into_entry(self) -> (ErrorCode, Cow<'static, str>) {
         match self.entry {
             None => (self.code, self.message),
@@ -185,7 +182,7 @@ impl SqsError {
         }
     }
 
-    /// A required parameter is not there.
+    /// A required parameter is missing.
     pub(crate) fn missing(parameter: &str) -> Self {
         Self::new(
             ErrorCode::MissingParameter,
@@ -202,7 +199,7 @@ impl SqsError {
         Invalid::value(value, parameter, reason).into()
     }
 
-    /// A receipt handle was given out and is good for nothing any more.
+    /// A receipt handle that is no longer valid.
     pub(crate) fn stale_receipt_handle(handle: &str, reason: &str) -> Self {
         let mut error = Self::invalid_value(handle, "ReceiptHandle", reason);
         if let Some(entry) = &mut error.entry {
@@ -211,12 +208,12 @@ impl SqsError {
         error
     }
 
-    /// A parameter's value is not allowed, in words of its own.
+    /// A parameter's value is not allowed; any text.
     pub(crate) fn invalid_parameter(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorCode::InvalidParameterValue, message)
     }
 
-    /// The caller may not do that with that queue.
+    /// The caller may not do `verb` with the queue.
     pub(crate) fn access_denied(who: &str, verb: Verb, queue: &QueueName) -> Self {
         Self::new(
             ErrorCode::AccessDenied,
@@ -227,7 +224,7 @@ impl SqsError {
         )
     }
 
-    /// A GET that any web page can cause does not change anything.
+    /// A GET that a web page can cause may not change anything.
     pub(crate) fn by_link(action: &str) -> Self {
         Self::new(
             ErrorCode::AccessDenied,
@@ -239,7 +236,6 @@ impl SqsError {
         )
     }
 
-    /// No such queue.
     pub(crate) fn queue_does_not_exist() -> Self {
         Self::new(
             ErrorCode::QueueDoesNotExist,
@@ -256,7 +252,7 @@ impl SqsError {
         )
     }
 
-    /// A receipt handle that this shard did not give out.
+    /// A receipt handle that another shard, or nobody, gave out.
     pub(crate) fn receipt_handle_does_not_open(handle: &str, error: ReceiptError) -> Self {
         match error {
             ReceiptError::Unknown => Self::receipt_handle_is_invalid(handle),
@@ -279,7 +275,7 @@ impl SqsError {
         )
     }
 
-    /// A queue attribute that is not known, or not for this kind of queue.
+    /// A queue attribute that is unknown, or not for this kind of queue.
     pub(crate) fn unknown_attribute(name: &str) -> Self {
         let name = shorten(name);
         Self::new(
@@ -296,7 +292,7 @@ impl SqsError {
         )
     }
 
-    /// The request cannot be read.
+    /// The request cannot be parsed.
     pub(crate) fn serialization(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ErrorCode::Serialization, message)
     }

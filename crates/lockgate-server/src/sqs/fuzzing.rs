@@ -1,4 +1,4 @@
-//! Requests of a fuzzer: read and checked as far as no queue is needed.
+//! The fuzz target for SQS requests: reads and checks as much as needs no queue.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,8 @@ use crate::{
     receipt::Receipts,
 };
 
-/// The parameters of the address, a line feed, a form. Without a line feed all of it is the form.
+/// Input: the parameters of the URL, a line feed, a form. Without a line feed, all of it is the
+/// form.
 pub fn query(bytes: &[u8]) -> Result<(), String> {
     let (query, body) = match bytes.iter().position(|&byte| byte == b'\n') {
         Some(at) => (&bytes[..at], &bytes[at + 1..]),
@@ -54,7 +55,7 @@ pub fn query(bytes: &[u8]) -> Result<(), String> {
     decode(&protocol, &request)
 }
 
-/// The name of an action, a line feed, a body in JSON.
+/// Input: the name of an action, a line feed, a body in JSON.
 pub fn aws_json(bytes: &[u8]) -> Result<(), String> {
     let at = bytes.iter().position(|&byte| byte == b'\n');
     let at = at.ok_or("there is no line feed")?;
@@ -64,8 +65,8 @@ pub fn aws_json(bytes: &[u8]) -> Result<(), String> {
     decode(&AwsJson::new(&request), &request)
 }
 
-/// A handle that may be forged, and the token that its bytes would be: what is given out opens to
-/// what it was given out for, and nothing else opens.
+/// Input: a handle that may be forged, and the bytes of a token. A handle that is given out must
+/// open to its token, and no other handle may open.
 pub fn receipt(bytes: &[u8]) -> Result<(), String> {
     let mut numbers = [0; 54];
     let len = bytes.len().min(numbers.len());
@@ -124,14 +125,14 @@ fn decode(protocol: &impl Protocol, request: &Request) -> Result<(), String> {
         .action()
         .and_then(|action| read(action, protocol, &request.body));
     outcome.map_err(|error| {
-        // What is written of it is made of the request too.
+        // The error's text contains parts of the request.
         let response = protocol.error(&error);
         assert!(!response.body.is_empty(), "an error without a body");
         error.message.into_owned()
     })
 }
 
-/// Reads the input as the action does, and checks what can be checked without a queue.
+/// Reads the input as the action does, and checks it as far as no queue is needed.
 fn read(action: Action, protocol: &impl Protocol, body: &Bytes) -> Result<(), SqsError> {
     match action {
         Action::SendMessage => {
@@ -269,7 +270,7 @@ fn tags(given: Option<TextMap<'_>>) -> Result<(), SqsError> {
     Form::new(Kind::Fifo).apply_tags(&BTreeMap::new(), &tags)
 }
 
-/// Every queue is there, and of the kind that its name says.
+/// Every queue exists, with the kind that its name says.
 struct EveryQueue;
 
 impl Targets for EveryQueue {
@@ -284,7 +285,7 @@ fn apply(given: &TextMap<'_>) -> Result<(), SqsError> {
     let name = |name: &str| QueueName::new(name).expect("a short name");
     let standard = Form::new(Kind::Standard).apply(given, &name("orders"), &config(), &EveryQueue);
     let fifo = Form::new(Kind::Fifo).apply(given, &name("orders.fifo"), &config(), &EveryQueue);
-    // Some attributes are for queues of one kind only.
+    // Some attributes apply to one kind of queue only.
     standard.or(fifo)
 }
 

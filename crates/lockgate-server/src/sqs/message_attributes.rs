@@ -1,4 +1,4 @@
-//! Attributes of a message: what is allowed, how they are kept, filtered and summed up.
+//! Attributes of a message: checks, storage as headers, filters and digests.
 
 use std::{
     collections::{BTreeMap, btree_map},
@@ -27,10 +27,10 @@ use crate::queue::headers::{
 
 /// How many attributes a message may have.
 pub(crate) const ATTRIBUTES_MAX: usize = 10;
-/// The only attribute a client may set for the system's own use.
+/// The only system attribute that a client may set.
 pub(crate) const TRACE_HEADER: &str = "AWSTraceHeader";
 
-/// Values by name, as many as a message may have. Further ones are counted and not kept.
+/// Attribute values by name, as many as a message may have. Further ones are counted and dropped.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AttributeMap<'a> {
     kept: BTreeMap<Text<'a>, Object<AttributeValue<'a>>>,
@@ -38,7 +38,7 @@ pub(crate) struct AttributeMap<'a> {
 }
 
 impl AttributeMap<'_> {
-    /// How many the request has, also those that are not kept.
+    /// The number of attributes in the request, including the dropped ones.
     fn len(&self) -> usize {
         self.len
     }
@@ -107,8 +107,9 @@ pub(crate) fn body_digests(bodies: &[&[u8]]) -> Vec<Md5Hex> {
     md5_each(bodies).into_iter().map(Md5Hex::new).collect()
 }
 
-/// The MD5 that SQS clients compare for a set of attributes: for each, by name, the length and
-/// bytes of name, data type and value, with a mark for text or binary before the value.
+/// The MD5 of a set of attributes, which SQS clients compare: for each attribute in order of names,
+/// the length and bytes of its name, data type and value, with a mark for text or binary before the
+/// value.
 pub(crate) fn attributes_digest<'a>(
     sorted: impl IntoIterator<Item = (&'a str, &'a str, &'a [u8])>,
 ) -> Option<Md5Hex> {
@@ -147,7 +148,7 @@ pub(crate) fn trace_digest(trace: &str) -> Option<Md5Hex> {
     attributes_digest([(TRACE_HEADER, "String", trace.as_bytes())])
 }
 
-/// Whether a data type's value is bytes rather than text.
+/// Whether values of a data type are bytes instead of text.
 pub(crate) fn is_binary(kind: &str) -> bool {
     kind.split('.').next() == Some("Binary")
 }
@@ -276,7 +277,7 @@ pub(crate) fn trace_header<'a>(attributes: AttributeMap<'a>) -> Result<Option<Te
     Ok(trace)
 }
 
-/// Whether the trace header of a request may become that of a message.
+/// Whether a message may take over the request's trace header.
 pub(crate) fn is_trace_id(id: &str) -> bool {
     (1..=NAME_LEN_MAX).contains(&id.len()) && forbidden_character(id).is_none()
 }
@@ -297,7 +298,7 @@ impl<'a> Filter<'a> {
         Self { all, names }
     }
 
-    /// Whether it lets an attribute pass.
+    /// Whether a receive returns the attribute.
     pub(crate) fn passes(&self, attribute: &str) -> bool {
         self.all
             || self.names.iter().any(|name| {

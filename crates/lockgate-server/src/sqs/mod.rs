@@ -1,12 +1,12 @@
-//! The Amazon SQS protocol: what an action asks, what it answers, how errors look.
+//! The Amazon SQS protocol: requests, actions, answers and errors.
 //!
-//! The seam to the `http` module is [`Service::handle`]: a [`Request`] that is whole and within its
-//! limits comes in, a [`Response`] goes out. Nothing here sees a socket.
+//! The seam to the `http` module is [`Service::handle`]: it takes a whole [`Request`] within the
+//! limits and returns a [`Response`]. Nothing here sees a socket.
 //!
 //! Inside there is a second seam. The actions (in `actions`) are functions from typed inputs to
-//! typed outputs (in `shapes`) over the engine; they know queues and AWS's rules and no wire format.
-//! A protocol (`aws_json`, `query`) reads inputs and writes outputs and errors; `dispatch` brings the
-//! two together.
+//! typed outputs (in `shapes`) over the engine; they know queues and AWS's rules and no wire
+//! format. A protocol (`aws_json`, `query`) reads inputs and writes outputs and errors. `dispatch`
+//! joins the two.
 
 mod actions;
 mod aws_json;
@@ -44,7 +44,7 @@ pub(crate) use names::ELASTICMQ_PREFIX;
 pub(crate) use query::parameters;
 pub(crate) use query::{Format as QueryFormat, speaks as speaks_query};
 
-/// The answer to whom nobody is believed to be, in the protocol of the request: AWS JSON, or the
+/// The answer to a request whose authentication failed, in the request's protocol: AWS JSON, or the
 /// Query protocol in one of its formats.
 pub(crate) fn unauthenticated(error: AuthError, query: Option<QueryFormat>, id: &str) -> Response {
     let error = error::SqsError::from(error);
@@ -54,12 +54,12 @@ pub(crate) fn unauthenticated(error: AuthError, query: Option<QueryFormat>, id: 
     }
 }
 
-/// Whether the action of that name changes nothing.
+/// Whether the action with that name changes nothing.
 pub(crate) fn only_reads(action: &str) -> bool {
     Action::from_name(action).is_none_or(|action| action.effect() == Effect::Reads)
 }
 
-/// The answer to a request that is refused before it reaches an action, in its protocol.
+/// The answer to a request that is refused before it reaches an action, in the request's protocol.
 pub(crate) fn refusal(
     status: StatusCode,
     code: &str,
@@ -79,7 +79,7 @@ pub(crate) fn refusal(
     }
 }
 
-/// A request to the SQS endpoint. Its body is whole and within the server's limit.
+/// A request to the SQS endpoint. Its body is complete and within the server's limit.
 #[derive(Debug)]
 pub(crate) struct Request {
     /// The header `X-Amz-Target`, as sent: `AmazonSQS.SendMessage`.
@@ -90,33 +90,33 @@ pub(crate) struct Request {
     pub(crate) accept: Option<String>,
     /// The path, not decoded: `/` or `/000000000000/orders.fifo`.
     pub(crate) path: String,
-    /// What follows the path's question mark, not decoded.
+    /// The part of the URL behind `?`, not decoded.
     pub(crate) query: Option<String>,
     /// The header `X-Amzn-Trace-Id`, as sent.
     pub(crate) trace_id: Option<String>,
     /// Whether the client sent `x-amzn-query-mode: true`.
     pub(crate) query_mode: bool,
     pub(crate) body: Bytes,
-    /// Whether a web page may have made a browser send it, and nobody is known to ask: such a request
-    /// changes nothing.
+    /// Whether a web page may have made a browser send the request, and it has no authentication:
+    /// such a request may change nothing.
     pub(crate) by_link: bool,
-    /// Tells when its client has ended its side: then it does not wait any more for what is not there.
+    /// Signals that the client has ended its side: then the request stops waiting for messages.
     pub(crate) hangup: Hangup,
-    /// Who will hold the leases it takes.
+    /// The holder of the leases that the request takes.
     pub(crate) holder: HolderName,
-    /// Who asks; `None` where nobody has to say.
+    /// The caller; `None` without authentication.
     pub(crate) identity: Option<Arc<AccessKey>>,
-    /// Host and port that queue URLs of the answer name: the advertised host, else what the client
-    /// sent as `Host`.
+    /// The host and port in queue URLs of the answer: the advertised host, else the client's
+    /// `Host`.
     pub(crate) host: String,
 }
 
 /// What the protocol needs to know of its server.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    /// The account that queue URLs and ARNs name: 12 digits.
+    /// The account in queue URLs and ARNs: 12 digits.
     pub(crate) account: String,
-    /// The region that ARNs name.
+    /// The region in ARNs.
     pub(crate) region: String,
     /// Whether queue URLs begin with `https`.
     pub(crate) https: bool,

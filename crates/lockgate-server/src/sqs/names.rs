@@ -1,4 +1,4 @@
-//! What SQS allows as names and ids, and how URLs and ARNs name a queue.
+//! SQS's rules for names and ids, and the URLs and ARNs of queues.
 
 use lockgate_core::{Key, QueueName, UniqueId};
 
@@ -31,24 +31,20 @@ fn check_id(id: &str, parameter: &str) -> Result<(), SqsError> {
     ))
 }
 
-/// Checks a message group id.
 pub(crate) fn group_id(id: &str) -> Result<Key, SqsError> {
     check_id(id, "MessageGroupId")?;
     Key::new(id).map_err(|error| SqsError::invalid_value(id, "MessageGroupId", error))
 }
 
-/// Checks a deduplication id.
 pub(crate) fn deduplication_id(id: &str) -> Result<UniqueId, SqsError> {
     check_id(id, "MessageDeduplicationId")?;
     UniqueId::new(id).map_err(|error| SqsError::invalid_value(id, "MessageDeduplicationId", error))
 }
 
-/// Checks the id of a repeatable receive.
 pub(crate) fn receive_attempt_id(id: &str) -> Result<(), SqsError> {
     check_id(id, "ReceiveRequestAttemptId")
 }
 
-/// Checks the id of a batch entry.
 pub(crate) fn entry_id(id: &str) -> Result<(), SqsError> {
     let allowed = |c: u8| c.is_ascii_alphanumeric() || matches!(c, b'-' | b'_');
     if (1..=ENTRY_ID_LEN_MAX).contains(&id.len()) && id.bytes().all(allowed) {
@@ -61,26 +57,26 @@ pub(crate) fn entry_id(id: &str) -> Result<(), SqsError> {
     ))
 }
 
-/// A queue's URL as clients that reached us as `host` will use it.
+/// A queue's URL for clients that reached the server as `host`.
 pub(crate) fn queue_url(config: &Config, host: &str, name: &QueueName) -> String {
     let scheme = if config.https { "https" } else { "http" };
     format!("{scheme}://{host}/{}/{name}", config.account)
 }
 
-/// What stands before a queue's name in the addresses that older versions of ElasticMQ give out, in
-/// place of the account.
+/// The part before a queue's name in URLs of older ElasticMQ versions, in place of the account.
 pub(crate) const ELASTICMQ_PREFIX: &str = "queue";
 
-/// Whether a path is that of a queue, and not of the service or an account.
+/// Whether a path names a queue, and not the service or an account.
 pub(crate) fn is_queue_path(path: &str) -> bool {
     path.trim_matches('/').contains('/')
 }
 
-/// The queue that a URL names: the last part of its path, if the part before it is our account, or
-/// `queue`, as ElasticMQ has it.
+/// The queue that a URL names: the last part of its path, if the part before it is this server's
+/// account, or `queue` as in ElasticMQ's URLs.
 ///
-/// SDKs send every call to the endpoint they were given and carry the URL as data, often one that
-/// was made under another host name, so the host says nothing. A bare name is taken too, as by AWS.
+/// SDKs send every call to their configured endpoint and carry the URL as data. The URL may have
+/// been made under another host name, so the host is ignored. Like AWS, this also accepts a bare
+/// name.
 pub(crate) fn queue_in_url(config: &Config, url: &str) -> Option<QueueName> {
     let path = match url.split_once("://") {
         Some((_, rest)) => rest.split_once('/')?.1,
@@ -90,7 +86,7 @@ pub(crate) fn queue_in_url(config: &Config, url: &str) -> Option<QueueName> {
     let mut parts = path.rsplit('/');
     let name = parts.next()?;
     match parts.next() {
-        // The address of the service, which a request may be sent to: no queue of that name.
+        // The service's own URL, to which requests may be sent: it names no queue.
         _ if url.contains('/') && name == config.account => return None,
         None | Some("" | ELASTICMQ_PREFIX) => {}
         Some(account) if account == config.account => {}
@@ -104,7 +100,7 @@ pub(crate) fn queue_arn(config: &Config, name: &QueueName) -> String {
     format!("arn:aws:sqs:{}:{}:{name}", config.region, config.account)
 }
 
-/// The queue of ours that an ARN names.
+/// The queue of this server that an ARN names.
 pub(crate) fn queue_in_arn(config: &Config, arn: &str) -> Option<QueueName> {
     match arn_parts(arn)? {
         ["sqs", region, account, name] if region == config.region && account == config.account => {

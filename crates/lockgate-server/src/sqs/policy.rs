@@ -1,8 +1,8 @@
-//! Policies: JSON within the text of an attribute, and how much of it there may be. What a queue's own
-//! policy says is without effect here.
+//! Policies: JSON in the text of an attribute, and its limits. A queue's policy is kept and has no
+//! effect.
 //!
-//! They are looked at as text, so that neither their depth nor their length costs stack or memory. A queue's
-//! own, which is short, may be as deep as JSON is read to elsewhere: 127 levels.
+//! Policies are read as text, so that neither their depth nor their length costs stack or memory. A
+//! queue's own policy, which is short, may have the depth at which other JSON is read: 127 levels.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub(super) const PRINCIPALS_MAX: usize = 50;
 /// The longest policy, in bytes.
 const BYTES_MAX: usize = 8_192;
 
-/// JSON that can be read as a whole: no deeper than that goes. Nothing of it is kept.
+/// JSON that serde can parse as a whole, which bounds its depth. Keeps nothing.
 struct Readable;
 
 impl<'de> de::Deserialize<'de> for Readable {
@@ -85,7 +85,7 @@ pub(super) fn check(text: &str) -> Result<(), SqsError> {
         return Err(SqsError::invalid_attribute_value("Policy"));
     };
     check_size(text)?;
-    // Its statements are added and removed one by one, for which it is read as a whole.
+    // AddPermission and RemovePermission parse the whole policy, so it must be readable as a whole.
     if let Err(error) = serde_json::from_str::<Readable>(text) {
         return Err(SqsError::new(
             ErrorCode::InvalidAttributeValue,
@@ -136,7 +136,7 @@ pub(super) fn check_size(text: &str) -> Result<(), SqsError> {
     ))
 }
 
-/// How many principals a statement names, of all kinds.
+/// How many principals, of all kinds, a statement names.
 fn principals(principal: Option<&RawValue>) -> usize {
     struct Kinds(usize);
 
@@ -158,7 +158,7 @@ fn principals(principal: Option<&RawValue>) -> usize {
     match principal {
         Some(kinds) if kinds.get().starts_with('{') => {
             let mut json = serde_json::Deserializer::from_str(kinds.get());
-            // It was read as JSON before.
+            // Cannot fail: it was parsed as JSON before.
             json.deserialize_map(Kinds(0)).unwrap_or_default()
         }
         principal => count(principal),

@@ -1,7 +1,7 @@
-//! Queue attributes: from SQS's names and texts to a queue's settings and annotations, and back.
+//! Queue attributes: between SQS's names and texts and a queue's settings and annotations.
 //!
-//! What the machine acts on lives in [`QueueSettings`]; what it only keeps (policies, encryption
-//! labels, the throughput mode) lives in annotations under the attribute's own name.
+//! [`QueueSettings`] holds what the machine acts on. Annotations, under the attribute's own name,
+//! hold what is only kept: policies, encryption labels, the throughput mode.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -68,12 +68,12 @@ attributes! {
 }
 
 impl Attribute {
-    /// The attribute of that name.
+    /// The attribute with that name.
     pub(crate) fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|known| known.name() == name)
     }
 
-    /// Whether its value changes with every message, so that the engine must be asked.
+    /// Whether its value changes with every message, so that only the engine knows it.
     pub(crate) const fn is_count(self) -> bool {
         matches!(
             self,
@@ -96,9 +96,9 @@ const RETENTION_SECONDS_MIN: u64 = 60;
 const RETENTION_SECONDS_MAX: u64 = 1_209_600;
 const KMS_REUSE_SECONDS_MIN: u64 = 60;
 const KMS_REUSE_SECONDS_MAX: u64 = 86_400;
-/// What AWS does not return: the default.
+/// The default, which AWS does not return.
 const KMS_REUSE_SECONDS_DEFAULT: u64 = 300;
-/// The longest id of a key, in bytes, as KMS has it.
+/// The longest id of a KMS key, in bytes.
 const KMS_KEY_ID_LEN_MAX: usize = 2_048;
 
 /// The part of a queue that attributes describe.
@@ -111,7 +111,7 @@ pub(crate) struct Form {
     delay_seconds_max: u64,
 }
 
-/// Where a redrive policy finds its target.
+/// Looks up the target of a redrive policy.
 pub(crate) trait Targets {
     /// The kind and annotations of a queue, if it exists.
     fn target(&self, name: &QueueName) -> Option<(Kind, BTreeMap<String, String>)>;
@@ -138,13 +138,13 @@ impl Form {
         }
     }
 
-    /// Lets the queue's tags count in what attributes may be set to.
+    /// Applies the tags that change the bounds of attributes.
     pub(crate) fn tagged(mut self, tags: &BTreeMap<String, String>) -> Self {
         self.delay_seconds_max = extension::delay_seconds_max(tags);
         self
     }
 
-    /// Takes over what changed in the queue's tags; on an error, some of it.
+    /// Applies changes of the queue's tags; on an error, some may be applied.
     pub(crate) fn apply_tags(
         &mut self,
         before: &BTreeMap<String, String>,
@@ -154,7 +154,7 @@ impl Form {
         Ok(extension::apply(before, after, &mut self.settings)?)
     }
 
-    /// Takes over the given attributes; all or, on an error, some.
+    /// Applies the given attributes; on an error, some may be applied.
     pub(crate) fn apply(
         &mut self,
         given: &TextMap<'_>,
@@ -246,8 +246,8 @@ impl Form {
                 } else {
                     Some(redrive::policy(value, self.kind, name, config, targets)?)
                 };
-                // AWS lets a queue name itself. Its messages would never leave, so the policy is
-                // kept, returned, and moves nothing.
+                // AWS allows a queue to name itself. Its messages would never leave, so the policy
+                // is kept and returned, and moves nothing.
                 let own = policy.as_ref().filter(|(queue, _)| queue == name);
                 let kept = own.map(|(queue, max)| redrive::policy_text(queue, *max, config));
                 self.keep(attribute, &kept.unwrap_or_default());
@@ -306,8 +306,8 @@ impl Form {
         }
     }
 
-    /// The two encryption labels exclude each other: asked for together they are refused, one after
-    /// the other the later one wins.
+    /// The two encryption labels exclude each other. A request with both is refused; of two
+    /// requests, the later one wins.
     fn check_encryption(&mut self, given: &TextMap<'_>) -> Result<(), SqsError> {
         let asked = |attribute: Attribute, by: fn(&str) -> bool| {
             given.get(&attribute.name().into()).is_some_and(|v| by(v))
@@ -350,8 +350,8 @@ impl Form {
         Ok(())
     }
 
-    /// The text AWS returns for an attribute that follows from the form; `None` where AWS returns
-    /// nothing, and for the attributes that do not follow from it (ARN, times, counts).
+    /// AWS's text for an attribute that follows from the form; `None` if AWS returns nothing, and
+    /// for the attributes that do not follow from it (ARN, times, counts).
     pub(crate) fn value(&self, attribute: Attribute, config: &Config) -> Option<Cow<'static, str>> {
         let seconds = |millis: Millis| Some((millis / 1000).to_string().into());
         let truth = |truth| Some(Cow::Borrowed(if truth { "true" } else { "false" }));
@@ -395,7 +395,7 @@ impl Form {
         }
     }
 
-    /// The first of the `given` attributes in which another form differs. JSON is compared as JSON.
+    /// The first of the `given` attributes that differs in another form. JSON is compared as JSON.
     pub(crate) fn first_difference(
         &self,
         other: &Self,
@@ -418,7 +418,7 @@ impl Form {
     }
 }
 
-/// The text of a count.
+/// The value of an attribute that is a count.
 pub(crate) fn count(attribute: Attribute, counts: &QueueCounts) -> Option<u64> {
     match attribute {
         Attribute::ApproximateNumberOfMessages => Some(counts.ready),
@@ -428,7 +428,7 @@ pub(crate) fn count(attribute: Attribute, counts: &QueueCounts) -> Option<u64> {
     }
 }
 
-/// Which attributes a list of names asks for.
+/// The attributes that a list of names selects.
 pub(crate) fn wanted<'a>(
     names: impl IntoIterator<Item = &'a str>,
 ) -> Result<Vec<Attribute>, SqsError> {
@@ -451,7 +451,7 @@ fn invalid(attribute: Attribute) -> SqsError {
     SqsError::invalid_attribute_value(attribute.name())
 }
 
-/// An id of a key of KMS; of its form nothing is checked.
+/// A KMS key id; its form is not checked.
 fn key_id(value: &str) -> Result<&str, SqsError> {
     let fits = value.len() <= KMS_KEY_ID_LEN_MAX;
     fits.then_some(value)
@@ -490,8 +490,8 @@ mod tests {
         }
     }
 
-    /// `dead` is a standard queue, `dead.fifo` a FIFO one, `closed` and `picky` standard ones that
-    /// do not let everybody in.
+    /// `dead` is a standard queue, `dead.fifo` a FIFO queue; `closed` and `picky` are standard
+    /// queues that do not allow every source.
     struct Known;
 
     impl Targets for Known {

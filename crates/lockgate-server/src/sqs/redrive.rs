@@ -1,4 +1,5 @@
-//! Redrive policies: where dead letters go, and which queues may send theirs.
+//! Redrive policies: the dead-letter queue of a queue, and the source queues that a dead-letter
+//! queue allows.
 
 use lockgate_core::QueueName;
 use serde_json::json;
@@ -14,11 +15,11 @@ use crate::{
 };
 
 const RECEIVE_COUNT_MAX: u64 = 1_000;
-/// The longest redrive allow policy, in bytes: ten ARNs take an eighth of it.
+/// The longest redrive allow policy, in bytes; ten ARNs take an eighth of it.
 const ALLOW_POLICY_BYTES_MAX: usize = 8_192;
 const SOURCE_ARNS_MAX: usize = 10;
 
-/// A redrive policy as it is returned.
+/// The text of a redrive policy, as the API returns it.
 pub(super) fn policy_text(queue: &QueueName, attempts_max: u16, config: &Config) -> String {
     json!({
         "deadLetterTargetArn": names::queue_arn(config, queue),
@@ -27,8 +28,8 @@ pub(super) fn policy_text(queue: &QueueName, attempts_max: u16, config: &Config)
     .to_string()
 }
 
-/// Reads a redrive policy and checks its target: the dead-letter queue, and how many attempts a message
-/// has.
+/// Parses a redrive policy and checks its target. Returns the dead-letter queue and the number of
+/// attempts.
 pub(super) fn policy(
     value: &str,
     kind: Kind,
@@ -95,7 +96,7 @@ pub(super) fn policy(
     Ok((queue, attempts_max))
 }
 
-/// Why an ARN can be no target, in AWS's words; `None` if it could be the ARN of a queue of ours.
+/// Why an ARN cannot be a target, in AWS's words; `None` if it could name a queue of this server.
 fn foreign_target(config: &Config, arn: &str) -> Option<&'static str> {
     let Some([service, region, account, _]) = arn_parts(arn) else {
         return Some("Dead-letter target ARN should be fully qualified ARN.");

@@ -1,8 +1,8 @@
-//! What actions take and answer. No protocol is in here but serde's view of these shapes, which is
-//! the AWS JSON one; another protocol is another way to fill and to write the same shapes.
+//! The inputs and outputs of actions. Their serde code is the form of AWS JSON; other protocols
+//! fill and write the same shapes in their own way.
 //!
-//! Every member is optional on the way in: which ones an action requires is the action's to say, in
-//! AWS's words.
+//! Every member of an input is optional: each action checks which members it requires, to use AWS's
+//! words.
 
 use std::{borrow::Cow, collections::BTreeMap};
 
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::few::Few;
 
-/// Named texts, by name: queue attributes and tags.
+/// Texts by name: queue attributes and tags.
 pub(crate) type TextMap<'a> = BTreeMap<Text<'a>, Text<'a>>;
 
 /// The value of a message attribute.
@@ -26,7 +26,7 @@ pub(crate) struct AttributeValue<'a> {
     pub(crate) data_type: Option<Text<'a>>,
     pub(crate) string_value: Option<Text<'a>>,
     pub(crate) binary_value: Option<Text<'a>>,
-    /// There are no lists of values: only whether one is given matters.
+    /// SQS has no lists of values: only whether one is given matters.
     #[serde(default)]
     pub(crate) string_list_values: Given,
     #[serde(default)]
@@ -51,7 +51,7 @@ pub(crate) struct GetQueueUrlInput<'a> {
     pub(crate) queue_owner: Option<Text<'a>>,
 }
 
-/// Of the actions that name a queue and nothing else.
+/// For actions that name a queue and nothing else.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
 pub(crate) struct QueueInput<'a> {
@@ -186,7 +186,7 @@ pub(crate) struct SendMessageEntry<'a> {
 #[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
 pub(crate) struct ReceiveMessageInput<'a> {
     pub(crate) queue_url: Option<Text<'a>>,
-    /// The older name of the next member; both are honoured.
+    /// The older name of the next member; both work.
     #[serde(default, deserialize_with = "texts")]
     pub(crate) attribute_names: Option<Vec<Text<'a>>>,
     #[serde(default, deserialize_with = "texts")]
@@ -218,7 +218,7 @@ pub(crate) struct ChangeMessageVisibilityInput<'a> {
     pub(crate) visibility_timeout: Option<i64>,
 }
 
-/// Of the two batches that settle messages.
+/// For the two batches that settle messages.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase", bound(deserialize = "'de: 'a"))]
 pub(crate) struct SettleBatchInput<'a> {
@@ -231,12 +231,12 @@ pub(crate) struct SettleBatchInput<'a> {
 pub(crate) struct SettleEntry<'a> {
     pub(crate) id: Option<Text<'a>>,
     pub(crate) receipt_handle: Option<Text<'a>>,
-    /// Of ChangeMessageVisibilityBatch only.
+    /// For ChangeMessageVisibilityBatch only.
     #[serde(default, deserialize_with = "integer")]
     pub(crate) visibility_timeout: Option<i64>,
 }
 
-/// Of actions that answer with nothing.
+/// For actions with an empty answer.
 #[derive(Debug, Serialize)]
 pub(crate) struct Nothing {}
 
@@ -258,7 +258,7 @@ pub(crate) struct ListQueuesOutput {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct ListDeadLetterSourceQueuesOutput {
-    /// With a small `q`, as modelled by AWS.
+    /// With a small `q`, as in AWS's model.
     #[serde(rename = "queueUrls")]
     pub(crate) queue_urls: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -311,7 +311,7 @@ pub(crate) struct MoveTaskEntry {
     pub(crate) source_arn: String,
     pub(crate) started_timestamp: u64,
     pub(crate) status: &'static str,
-    /// Only while it runs: by it the task is cancelled.
+    /// Only while the task runs: CancelMessageMoveTask needs it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) task_handle: Option<String>,
 }
@@ -336,13 +336,12 @@ pub(crate) struct SendMessageOutput {
     /// FIFO queues only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sequence_number: Option<SequenceNumber>,
-    /// Ours: `true` if the unique id was known and nothing was added. AWS has no such member, and
-    /// its SDKs pass over what they do not know.
+    /// Lockgate's own: `true` if the unique id was known and nothing was added. AWS has no such
+    /// member, and its SDKs ignore unknown members.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) duplicate: Option<bool>,
 }
 
-/// The outcome of a batch, entry by entry.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct BatchOutput<T> {
@@ -370,7 +369,6 @@ pub(crate) struct SettledEntry {
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct FailedEntry {
     pub(crate) id: String,
-    /// The legacy code.
     pub(crate) code: &'static str,
     pub(crate) message: Cow<'static, str>,
     pub(crate) sender_fault: bool,
@@ -431,13 +429,13 @@ pub(crate) struct SystemAttributes {
     pub(crate) trace_header: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) dead_letter_queue_source_arn: Option<String>,
-    /// Ours; only where it was asked for by its name. AWS's SDKs hand on names they do not know.
+    /// Lockgate's own; only for requests that name it. AWS's SDKs pass unknown names on.
     #[serde(
         rename = "lockgate.PrevSequenceNumber",
         skip_serializing_if = "Option::is_none"
     )]
     pub(crate) previous_sequence_number: Option<SequenceNumber>,
-    /// Ours too: its number among the messages of its group.
+    /// Lockgate's own: the message's number in its group.
     #[serde(
         rename = "lockgate.KeySequence",
         skip_serializing_if = "Option::is_none",
@@ -453,14 +451,14 @@ pub(crate) struct SystemAttributes {
 }
 
 impl SystemAttributes {
-    /// Whether none was asked for, or none applies.
+    /// Whether there is nothing to write.
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// A message's number as SQS clients see it: 10^19 + n, so that all have 20 digits and sort as
-/// texts as they do as numbers.
+/// A message's number for SQS clients: 10^19 + n, so that all have 20 digits and sort the same as
+/// texts and as numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SequenceNumber(pub(crate) Sequence);
 
@@ -477,13 +475,13 @@ impl Serialize for SequenceNumber {
     }
 }
 
-/// A body on its way out. Bodies sent through SQS are text; one sent by other means may be any
-/// bytes, and what is no UTF-8 in it goes out as U+FFFD.
+/// The body of a message in an answer. Bodies sent through SQS are text; other APIs can send any
+/// bytes, and those that are no UTF-8 become U+FFFD.
 #[derive(Clone, Debug)]
 pub(crate) struct BodyText(Bytes);
 
 impl BodyText {
-    /// The body, made text if it is not.
+    /// Takes a body, and replaces bytes that are no UTF-8.
     pub(crate) fn new(body: Bytes) -> Self {
         match std::str::from_utf8(&body) {
             Ok(_) => Self(body),
@@ -499,7 +497,8 @@ impl BodyText {
 
 impl Serialize for BodyText {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Checked when it was made; checking again is cheaper than carrying the text a second time.
+        // `new` checked this already; checking again is cheaper than storing the text a second
+        // time.
         serializer.serialize_str(&String::from_utf8_lossy(&self.0))
     }
 }

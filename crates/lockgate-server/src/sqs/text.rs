@@ -1,4 +1,4 @@
-//! The two scalar types of the protocol, read strictly.
+//! Strict parsers for the two scalar types of the protocol.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt, ops::Deref};
 
@@ -13,11 +13,11 @@ use crate::{
     hex::write_hex,
 };
 
-/// The most texts that a list or a map of a request may have. AWS has no list as long.
+/// The most texts in a list or a map of a request. No list of AWS is as long.
 pub(crate) const TEXTS_MAX: usize = 500;
 
-/// A string of a request: borrowed from it wherever JSON had nothing escaped in it, so that reading
-/// a request copies no message body.
+/// A string of a request. It borrows from the request unless JSON has escapes in it, so reading a
+/// request copies no message body.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Text<'a>(Cow<'a, str>);
 
@@ -94,8 +94,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     }
 }
 
-/// A JSON object read as `T`. What is derived for a struct would also take an array of its fields in
-/// order, which is no request of ours.
+/// A JSON object parsed as `T`. serde's derived code for a struct would also accept an array of its
+/// fields in order, which no request of SQS is.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Object<T>(pub(crate) T);
 
@@ -162,7 +162,7 @@ pub(crate) fn texts<'de, D: Deserializer<'de>>(
     Ok(Option::<Texts<'de>>::deserialize(deserializer)?.map(|texts| texts.0))
 }
 
-/// Whether a list has texts in it. What they are does not matter, so they are not kept.
+/// Whether a list has texts in it. The texts are not kept, because they do not matter.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Given(pub(crate) bool);
 
@@ -206,8 +206,8 @@ impl<'de> Deserialize<'de> for Given {
     }
 }
 
-/// Texts by name, at most [`TEXTS_MAX`], no name twice: who sent two texts of one name meant something
-/// else than the last.
+/// Texts by name, at most [`TEXTS_MAX`], each name once: a client that sent two texts of one name
+/// did not mean the last one.
 pub(crate) fn text_map<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<BTreeMap<Text<'de>, Text<'de>>>, D::Error> {
@@ -249,7 +249,6 @@ pub(crate) fn text_map<'de, D: Deserializer<'de>>(
     Ok(Option::<TextMap<'de>>::deserialize(deserializer)?.map(|texts| texts.0))
 }
 
-/// A whole number.
 pub(crate) fn integer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
     struct Integer(i64);
     struct IntegerVisitor;
@@ -289,13 +288,14 @@ pub(crate) fn integer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Opti
     Ok(Option::<Integer>::deserialize(deserializer)?.map(|integer| integer.0))
 }
 
-/// That a text stands where something else is wanted. serde and serde_json would repeat it, however long;
-/// so whatever may find a text where it wants something else asks for anything, and says this.
+/// The error for a text where another type is wanted. serde and serde_json would repeat the text,
+/// however long it is. So a type that may meet a text there accepts any value and reports this
+/// error.
 pub(super) fn wrong_text<E: de::Error>(text: &str, expected: &dyn de::Expected) -> E {
     E::invalid_type(de::Unexpected::Str(&shorten(text)), expected)
 }
 
-/// That a map has a name twice.
+/// The error for a map with a name that occurs twice.
 pub(super) fn twice<E: de::Error>(name: &str) -> E {
     E::custom(format_args!("duplicate field `{}`", shorten(name)))
 }
@@ -306,8 +306,8 @@ fn too_many<E: de::Error>(what: &str) -> E {
     ))
 }
 
-/// A number of 128 bits in the form of a UUID. A batch's answer has ten, and general formatting takes
-/// several times as long.
+/// A number of 128 bits in the form of a UUID. A batch's answer has ten of them, and general
+/// formatting takes several times as long.
 pub(crate) struct UuidText([u8; 36]);
 
 impl UuidText {

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use lockgate_engine::restore;
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
-use lockgate_server::{AccessKey, Authentication, Grant, Secret, Verb, sign_request};
+use lockgate_server::{AccessKey, Authentication, Grant, Secret, Verb};
 use serde_json::json;
 use tokio::io::AsyncReadExt as _;
 
-use crate::support::{Raw, TestServer, in_time};
+use crate::support::{Raw, TestServer, in_time, sign};
 
 const GET: &str = "GET /api/v1/backup HTTP/1.0\r\nHost: localhost\r\n\
      Content-Type: application/json\r\n\r\n";
@@ -122,17 +122,8 @@ async fn where_keys_are_needed_it_takes_one_for_everything() {
         let mut headers = hyper::HeaderMap::new();
         headers.insert("host", "localhost".parse().unwrap());
         let now = jiff::Timestamp::now().as_second();
-        let secret = Secret::new("secret-of-the-test");
-        let signed = sign_request(
-            "GET",
-            "/api/v1/backup",
-            &mut headers,
-            b"",
-            (id, &secret),
-            "us-east-1",
-            now,
-        );
-        signed.unwrap();
+        let key = (id, "secret-of-the-test");
+        sign("GET /api/v1/backup", &mut headers, "", key, now);
         let mut request = "GET /api/v1/backup HTTP/1.0\r\n".to_owned();
         for (name, value) in &headers {
             request += &format!("{name}: {}\r\n", value.to_str().unwrap());

@@ -1,10 +1,10 @@
 //! Who may do what, over the wire.
 
 use hyper::{HeaderMap, header::HeaderValue};
-use lockgate_server::{AccessKey, Authentication, Grant, Secret, Verb, sign_request};
+use lockgate_server::{AccessKey, Authentication, Grant, Secret, Verb};
 use serde_json::{Value, json};
 
-use crate::support::{Answer, TestServer};
+use crate::support::{Answer, TestServer, sign};
 
 const HOST: &str = "queue.example:9324";
 
@@ -57,17 +57,7 @@ async fn call_with(
     let target = format!("AmazonSQS.{action}");
     headers.insert("x-amz-target", HeaderValue::try_from(target).unwrap());
     let mut body = input.to_string();
-    let secret = Secret::new(secret);
-    sign_request(
-        "POST",
-        "/",
-        &mut headers,
-        body.as_bytes(),
-        (id, &secret),
-        "us-east-1",
-        at,
-    )
-    .unwrap();
+    sign("POST /", &mut headers, &body, (id, secret), at);
     tamper(&mut headers, &mut body);
     let mut request = "POST / HTTP/1.1\r\n".to_owned();
     for (name, value) in &headers {

@@ -1,11 +1,11 @@
 //! What a server keeps in memory for whom it does not know yet.
 
 use hyper::{HeaderMap, header::HeaderValue};
-use lockgate_server::{AccessKey, Authentication, Grant, Secret, Verb, sign_request};
+use lockgate_server::{AccessKey, Authentication, Grant, Secret, Verb};
 use sha2::{Digest as _, Sha256};
 use tokio::net::TcpSocket;
 
-use crate::support::{Raw, TestServer, in_time};
+use crate::support::{Raw, TestServer, in_time, sign};
 
 const FREE: usize = 16 << 10;
 
@@ -38,9 +38,8 @@ fn signed(id: &str, secret: &str, len: usize, announces: bool) -> (String, Strin
         let digest = HeaderValue::try_from(digest).unwrap();
         headers.insert("x-amz-content-sha256", digest);
     }
-    let (now, secret) = (jiff::Timestamp::now().as_second(), Secret::new(secret));
-    let (key, bytes) = ((id, &secret), body.as_bytes());
-    sign_request("POST", "/", &mut headers, bytes, key, "us-east-1", now).unwrap();
+    let now = jiff::Timestamp::now().as_second();
+    sign("POST /", &mut headers, &body, (id, secret), now);
     let mut head = "POST / HTTP/1.1\r\n".to_owned();
     for (name, value) in &headers {
         head.push_str(&format!("{name}: {}\r\n", value.to_str().unwrap()));

@@ -5,7 +5,8 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use lockgate_core::Disk;
 use lockgate_engine::{Engine, EngineOptions};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
-use lockgate_server::{AccessKeys, RunReport, Server, ServerOptions};
+use lockgate_server::{AccessKeys, RunReport, Secret, Server, ServerOptions};
+use lockgate_sigv4::Signer;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::{
@@ -145,6 +146,26 @@ pub(crate) fn start_engine_over(disk: Arc<dyn Disk>, options: LocalLogOptions) -
     let clock = Arc::new(SystemClock::new());
     let (engine, _report) = Engine::start(log, clock, EngineOptions::default()).unwrap();
     engine
+}
+
+/// Signs a request to `line` (method and address) with an access key: its id and its secret.
+pub(crate) fn sign(
+    line: &str,
+    headers: &mut hyper::HeaderMap,
+    body: &str,
+    (key_id, secret): (&str, &str),
+    now: i64,
+) {
+    let signer = Signer {
+        key_id,
+        secret: &Secret::new(secret),
+        region: "us-east-1",
+        service: "sqs",
+    };
+    let (method, target) = line.split_once(' ').unwrap();
+    signer
+        .sign(method, target, headers, body.as_bytes(), now)
+        .unwrap();
 }
 
 /// A connection without a client library's good manners.

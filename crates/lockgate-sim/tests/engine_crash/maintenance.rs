@@ -161,13 +161,13 @@ impl World {
                 return Ok(());
             };
             if !snapshot.written {
-                let mut piece = Vec::new();
+                let mut buffer = Vec::new();
                 if snapshot.writer.is_none() {
                     snapshot.writer = Some(world.shard().log.lock().begin_snapshot()?);
                 }
                 let writer = snapshot.writer.as_mut().expect("begun just now");
-                if snapshot.frozen.next_piece(&mut piece) {
-                    writer.write(&piece)?;
+                if let Some(piece) = snapshot.frozen.next_piece(&mut buffer) {
+                    writer.write(piece)?;
                 } else {
                     snapshot.written = true;
                 }

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use lockgate_core::{
-    Clock, DiskOperation, Key, LeaseToken, LogSource, Now, Position, QueueName, WallTime,
+    Clock, DiskOperation, Key, LeaseToken, LogSource, Now, Position, QueueName, StepOutcome,
+    WallTime,
 };
 use lockgate_engine::{Output, Request, StopReason, Work};
 use lockgate_machine::{
@@ -320,8 +321,8 @@ impl World {
         };
         for _ in 0..pieces {
             match self.during(Doing::Maintenance, |_| log_maintenance.step()) {
-                Ok(true) => {}
-                Ok(false) => {
+                Ok(StepOutcome::More) => {}
+                Ok(StepOutcome::Done) => {
                     self.has_reserve |= !self.is_limited;
                     return Ok(false);
                 }

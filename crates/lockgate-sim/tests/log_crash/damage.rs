@@ -472,8 +472,7 @@ fn files_of_the_last_number_do_no_harm() {
     for name in [
         "ffffffff.log",
         "ffffffff.preallocated",
-        "fffffffe.ready",
-        "ffffffff.ready",
+        "fffffffe.preallocated",
     ] {
         let mut image = sample.image.clone();
         image.insert(name.to_owned(), vec![7; 8 << 10]);

@@ -63,7 +63,7 @@ fn growth_waits_and_maintenance_goes_on_from_open_files() {
         let log_maintenance = is_attended.then(|| log.log_maintenance().unwrap());
         let tend = || {
             if let Some(log_maintenance) = &log_maintenance {
-                while log_maintenance.step().is_ok_and(|more| more) {}
+                let _full = log_maintenance.catch_up();
             }
         };
         let mut appended = Vec::new();
@@ -235,9 +235,9 @@ fn no_more_files_are_open_than_the_options_say() {
     }
     log.trim(appended[300 * IN_SEGMENT]).unwrap();
     release_trimmed(&mut log).unwrap();
-    while log_maintenance.step().unwrap() {}
+    log_maintenance.catch_up().unwrap();
     let files = disk.image().into_keys();
-    let preallocated = files.filter(|name| name.ends_with(".ready")).count();
+    let preallocated = files.filter(|name| name.ends_with(".preallocated")).count();
     assert_eq!(preallocated, 128);
     let allowed = LocalLogOptions::default().files_max();
     let most = disk.open_files_max();

@@ -132,10 +132,9 @@ impl History {
                     let log_maintenance = log
                         .log_maintenance()
                         .expect("the local log has maintenance");
-                    while log_maintenance
-                        .step()
-                        .map_err(|error| format!("{error:?}"))?
-                    {}
+                    log_maintenance
+                        .catch_up()
+                        .map_err(|error| format!("{error:?}"))?;
                 }
                 Step::Restart => {
                     drop(log);

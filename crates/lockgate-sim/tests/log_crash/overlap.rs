@@ -289,7 +289,7 @@ fn with_preallocated(is_kept_up: bool) -> (Hooked, Vec<Position>) {
     hooked.log.progress().sync().unwrap();
     if is_kept_up {
         let log_maintenance = hooked.log.log_maintenance().unwrap();
-        while log_maintenance.step().unwrap() {}
+        log_maintenance.catch_up().unwrap();
     }
     (hooked, appended)
 }
@@ -394,7 +394,7 @@ fn maintenance_at_any_moment_takes_no_promise_back() {
                 }
                 during.1 = progress.sync().unwrap();
             });
-            while log_maintenance.step().unwrap() {}
+            log_maintenance.catch_up().unwrap();
             if !hook.is_over() {
                 break;
             }

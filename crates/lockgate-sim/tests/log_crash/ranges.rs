@@ -264,7 +264,7 @@ fn released_segments_are_used_again_and_damaged_ones_kept() {
     assert!(segments(&disk).len() < before);
     let image = disk.image();
     assert!(image.contains_key("00000001.damaged"), "{disk:?}");
-    let preallocated = image.keys().filter(|name| name.ends_with(".ready"));
+    let preallocated = image.keys().filter(|name| name.ends_with(".preallocated"));
     assert_eq!(preallocated.count(), 2, "{disk:?}");
     for record in &appended {
         if segment_of(record.position) < segment_of(at) {
@@ -465,7 +465,7 @@ fn with_a_lost_segment() -> (BTreeMap<String, Vec<u8>>, History, Vec<u8>) {
     let base = FaultyDisk::new();
     let history = History::run(&base, &steps);
     let mut image = base.image();
-    image.retain(|name, _| !name.ends_with(".preallocated") && !name.ends_with(".ready"));
+    image.retain(|name, _| !name.ends_with(".preallocated"));
     image.insert("00000008.ready".to_owned(), vec![0; 8 << 10]);
     steps.push(Step::Append(vec![1_000; 6]));
     let first = FaultyDisk::new();
@@ -501,7 +501,10 @@ fn check_forgotten(name: &str, append: impl Fn(&mut LocalLog, &mut History)) {
         let mut second = history.clone();
         let mut log = started(&disk);
         append(&mut log, &mut second);
-        assert!(!disk.image().contains_key("00000007.ready"), "{disk:?}");
+        assert!(
+            !disk.image().contains_key("00000007.preallocated"),
+            "{disk:?}"
+        );
         let crashed = disk.crash(PowerCut::Seeded(seed));
         let (report, records) = recover(&mut open(&crashed)).unwrap();
         second.check(&report, &records);
@@ -514,7 +517,7 @@ fn check_forgotten(name: &str, append: impl Fn(&mut LocalLog, &mut History)) {
 /// same preallocated file to a segment of the same number, and the next cut takes the bytes but not the name.
 #[test]
 fn a_preallocated_file_forgets_what_it_was() {
-    check_forgotten("00000007.ready", |log, history| {
+    check_forgotten("00000007.preallocated", |log, history| {
         append_unreserved(log, 1..=6, history);
     });
 }
@@ -527,7 +530,7 @@ fn a_preallocated_file_written_with_zeros_forgets_what_it_was() {
         let log_maintenance = log.log_maintenance().unwrap();
         for bytes in [1..=3, 4..=6] {
             append_unreserved(log, bytes, history);
-            while log_maintenance.step().unwrap() {}
+            log_maintenance.catch_up().unwrap();
         }
     });
 }
@@ -555,7 +558,7 @@ fn bytes_of_an_earlier_use_are_not_reported_as_a_torn_tail() {
     let preallocated = |disk: &FaultyDisk| {
         disk.image()
             .into_keys()
-            .filter(|name| name.ends_with(".ready"))
+            .filter(|name| name.ends_with(".preallocated"))
             .count()
     };
     let before = preallocated(&disk);

@@ -28,8 +28,7 @@ fn start(disk: &FaultyDisk, reserve: &SharedReserve) -> LocalLog {
 
 fn preallocated(disk: &FaultyDisk) -> u64 {
     let names = disk.image().into_keys();
-    let is_preallocated =
-        |name: &String| name.ends_with(".preallocated") || name.ends_with(".ready");
+    let is_preallocated = |name: &String| name.ends_with(".preallocated");
     names.filter(is_preallocated).count() as u64
 }
 
@@ -46,14 +45,14 @@ fn the_reserves_of_all_are_bounded_and_each_log_goes_on_when_the_disk_is_full() 
             let log_maintenance = log.log_maintenance().unwrap();
             for _ in 0..6 * IN_SEGMENT {
                 try_append(log, Epoch(1), Purpose::Growth).unwrap();
-                while log_maintenance.step().unwrap() {}
+                log_maintenance.catch_up().unwrap();
             }
         }
         for _ in 0..7 {
             for log in &logs {
                 let log_maintenance = log.log_maintenance().unwrap();
                 log_maintenance.check_storage().unwrap();
-                while log_maintenance.step().unwrap() {}
+                log_maintenance.catch_up().unwrap();
             }
         }
         let all: u64 = disks.iter().map(preallocated).sum();

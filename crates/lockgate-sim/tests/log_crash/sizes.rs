@@ -35,7 +35,7 @@ fn start(disk: &FaultyDisk) -> (LocalLog, Epoch, u64) {
 
 fn tend(log: &LocalLog) {
     let log_maintenance = log.log_maintenance().unwrap();
-    while log_maintenance.step().unwrap() {}
+    log_maintenance.catch_up().unwrap();
 }
 
 /// One group of records, at the places they were told before.
@@ -67,7 +67,7 @@ fn lengths(disk: &FaultyDisk, suffixes: &[&str]) -> Vec<u64> {
 }
 
 fn preallocated(disk: &FaultyDisk) -> Vec<u64> {
-    lengths(disk, &[".preallocated", ".ready"])
+    lengths(disk, &[".preallocated"])
 }
 
 /// It holds what was appended, one more segment and its reserve: an eighth of it, or three segments.

@@ -71,10 +71,9 @@ fn growth_ends_before_the_reserve_and_comes_back_by_itself() {
         let mut log = start(&disk);
         let log_maintenance = is_attended.then(|| log.log_maintenance().unwrap());
         let tend = || {
-            while log_maintenance
-                .as_ref()
-                .is_some_and(|log_maintenance| log_maintenance.step().unwrap())
-            {}
+            if let Some(log_maintenance) = &log_maintenance {
+                log_maintenance.catch_up().unwrap();
+            }
         };
         let epoch = Epoch(1);
         tend();
@@ -239,7 +238,7 @@ fn a_full_disk_shows_before_anybody_is_refused() {
     disk.set_free_bytes(Some(20 * SEGMENT));
     let mut log = start(&disk);
     let log_maintenance = log.log_maintenance().unwrap();
-    let tend = || while log_maintenance.step().unwrap() {};
+    let tend = || log_maintenance.catch_up().unwrap();
     for _ in 0..4 * IN_SEGMENT {
         try_append(&mut log, Epoch(1), Purpose::Growth).unwrap();
         tend();
@@ -271,7 +270,7 @@ fn a_full_disk_shows_before_anybody_is_refused() {
     log.reserve(1, 1, Purpose::Growth).unwrap_err();
     let log_maintenance = log.log_maintenance().unwrap();
     disk.set_free_bytes(Some(20 * SEGMENT));
-    while log_maintenance.step().unwrap() {}
+    log_maintenance.catch_up().unwrap();
     assert_eq!(log.space().state, SpaceState::Normal);
     log.reserve(1, 1, Purpose::Growth).unwrap();
 }
@@ -448,10 +447,10 @@ fn a_low_disk_does_not_come_and_go() {
     disk.set_free_bytes(Some(20 * SEGMENT));
     let log = start(&disk);
     let log_maintenance = log.log_maintenance().unwrap();
-    while log_maintenance.step().unwrap() {}
+    log_maintenance.catch_up().unwrap();
     let state_at = |free| {
         disk.set_free_bytes(Some(free));
-        while log_maintenance.step().unwrap() {}
+        log_maintenance.catch_up().unwrap();
         log.space().state
     };
     let low = 4 * SEGMENT;
@@ -467,8 +466,7 @@ fn a_low_disk_does_not_come_and_go() {
 fn a_start_keeps_no_preallocated_file_that_is_none() {
     let begun = FaultyDisk::new();
     drop(start(&begun));
-    let is_preallocated =
-        |name: &&String| name.ends_with(".preallocated") || name.ends_with(".ready");
+    let is_preallocated = |name: &&String| name.ends_with(".preallocated");
     let kept_of = |added: &[(String, u64)]| {
         let mut image = begun.image();
         image.retain(|name, _| !is_preallocated(&name));
@@ -533,7 +531,7 @@ fn a_preallocated_file_in_the_hands_of_maintenance_is_waited_for() {
     disk.set_free_bytes(Some(0));
     let stall = disk.stall(DiskOperation::Sync, 0);
     std::thread::scope(|scope| {
-        scope.spawn(|| while log_maintenance.step().unwrap() {});
+        scope.spawn(|| log_maintenance.catch_up().unwrap());
         stall.wait();
         let appending = scope.spawn(|| try_append(&mut log, Epoch(1), Purpose::Maintenance));
         // It has every chance to go wrong before the preallocated file is back.
@@ -552,10 +550,9 @@ fn what_maintenance_keeps_ready_survives_a_power_cut() {
     disk.set_free_bytes(Some(20 * SEGMENT));
     let log = start(&disk);
     let log_maintenance = log.log_maintenance().unwrap();
-    while log_maintenance.step().unwrap() {}
+    log_maintenance.catch_up().unwrap();
     let preallocated = |disk: &FaultyDisk| {
-        let is_preallocated =
-            |name: &str| name.ends_with(".preallocated") || name.ends_with(".ready");
+        let is_preallocated = |name: &str| name.ends_with(".preallocated");
         let files = disk.image().into_iter();
         let whole =
             files.filter(|(name, file)| is_preallocated(name) && file.len() as u64 == SEGMENT);
@@ -581,7 +578,7 @@ fn a_preallocated_file_that_cannot_be_synced_leaves_no_file() {
         log_maintenance.step().unwrap_err();
         assert_eq!(files(), 0);
     }
-    while log_maintenance.step().unwrap() {}
+    log_maintenance.catch_up().unwrap();
     assert_eq!(files(), 1, "as much as there is to be emptied");
 }
 
@@ -594,20 +591,21 @@ fn what_comes_back_takes_the_place_of_preallocated_files_that_were_never_written
     let mut log = start(&disk);
     fill(&mut log, Epoch(1), Purpose::Growth);
     log.progress().sync().unwrap();
-    let preallocated = |suffix| {
+    let preallocated = || {
         let names = disk.image().into_keys();
-        names.filter(|name| name.ends_with(suffix)).count() as u64
+        let preallocated = names.filter(|name| name.ends_with(".preallocated"));
+        preallocated.collect::<Vec<_>>()
     };
-    assert_eq!(
-        (preallocated(".preallocated"), preallocated(".ready")),
-        (RESERVE, 0)
-    );
+    let never_written = preallocated();
+    assert_eq!(never_written.len() as u64, RESERVE);
     log.trim(log.tail()).unwrap();
     release_trimmed(&mut log).unwrap();
     // A reserve of one, as it holds no more than one, and one to grow into.
-    assert_eq!(
-        (preallocated(".preallocated"), preallocated(".ready")),
-        (0, 2)
+    let left = preallocated();
+    assert_eq!(left.len(), 2);
+    assert!(
+        left.iter().all(|name| !never_written.contains(name)),
+        "{left:?}"
     );
 }
 
@@ -629,7 +627,7 @@ fn a_segment_that_cannot_be_given_back_is_tried_again() {
         while log.tail().0 >> 32 < 10 {
             try_append(&mut log, epoch, Purpose::Growth).unwrap();
         }
-        while log_maintenance.step().unwrap() {}
+        log_maintenance.catch_up().unwrap();
         log.progress().sync().unwrap();
         log.begin_snapshot().unwrap().finish().unwrap();
         let newest = log.snapshots().list().unwrap()[0];
@@ -642,14 +640,12 @@ fn a_segment_that_cannot_be_given_back_is_tried_again() {
         let segments = || {
             let image = disk.image();
             let left = image.keys().filter(|name| name.ends_with(".log")).count();
-            let preallocated = image
-                .keys()
-                .filter(|name| name.ends_with(".preallocated") || name.ends_with(".ready"));
+            let preallocated = image.keys().filter(|name| name.ends_with(".preallocated"));
             (left, preallocated.count())
         };
         // Those that were not given back, and the one that is to be tried again.
         assert!(segments().0 <= 4, "{operation}: {:?}", disk.image().keys());
-        while log_maintenance.step().unwrap() {}
+        log_maintenance.catch_up().unwrap();
         assert_eq!(segments().0, 3, "{operation}: {:?}", disk.image().keys());
         // What the log counts is what is there.
         let bytes = (segments().0 + segments().1) as u64 * SEGMENT;
@@ -685,7 +681,7 @@ mod little {
             .next();
         log.begin_epoch(epoch).unwrap();
         let log_maintenance = log.log_maintenance().unwrap();
-        while log_maintenance.step().unwrap() {}
+        log_maintenance.catch_up().unwrap();
         (log, epoch)
     }
 
@@ -702,7 +698,7 @@ mod little {
         let tail = log.tail();
         log.append(epoch, tail, &mut group).unwrap();
         let log_maintenance = log.log_maintenance().unwrap();
-        while log_maintenance.step().unwrap() {}
+        log_maintenance.catch_up().unwrap();
         Ok(())
     }
 
@@ -763,7 +759,7 @@ mod little {
         // Room comes back, and it goes on.
         disk.set_free_bytes(Some(20 * SEGMENT));
         let log_maintenance = log.log_maintenance().unwrap();
-        while log_maintenance.step().unwrap() {}
+        log_maintenance.catch_up().unwrap();
         append(&mut log, epoch, Purpose::Growth).unwrap();
         assert_eq!(log.space().state, SpaceState::Normal);
     }

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{episode::Stage, history::EventKind, volume::Volume};
 
-/// A lease of the workload and the horizon beyond it, and time to spare.
+/// A lease of the workload, how far the lease bound is raised beyond it, and some more time.
 const KEYS_WAIT_MAX: Duration = Duration::from_secs(80);
 
 pub(super) async fn round(stage: &mut Stage, volume: &mut Volume, round: u64) -> Result<()> {

@@ -1,6 +1,6 @@
 //! What is there again when the folder is opened again.
 
-use lockgate::{Level, Lockgate, Message};
+use lockgate::{Key, Level, Lockgate, Message};
 
 use crate::{LONG, bodies, keyed, open, take, unique};
 
@@ -100,5 +100,43 @@ async fn a_large_batch_comes_back_byte_for_byte() {
     for (number, delivery) in got.iter().enumerate() {
         assert_eq!(delivery.body(), text(number).as_bytes());
     }
+    lockgate.shutdown().await;
+}
+
+/// The log that was backed up has come further than the restored one. Answers used to wait until the new
+/// one came to the positions of the old one.
+#[tokio::test]
+async fn a_restored_folder_answers_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (old, new) = (folder.path().join("old"), folder.path().join("new"));
+    for life in 0..6 {
+        let lockgate = Lockgate::open(&old).await.unwrap();
+        if life == 5 {
+            let queue = lockgate.queue("q").keyed().create().await.unwrap();
+            let plain = lockgate.queue("plain").create().await.unwrap();
+            for text in ["one", "two"] {
+                let message = unique(text, text).with_key(Key::new("k").unwrap());
+                queue.send(message).await.unwrap();
+            }
+            plain.send(Message::new("three")).await.unwrap();
+            let taken = queue.receive().await.unwrap();
+            taken.into_iter().next().unwrap().ack().await.unwrap();
+            let backup = std::fs::File::create(folder.path().join("backup")).unwrap();
+            lockgate.backup(backup).await.unwrap();
+        }
+        lockgate.shutdown().await;
+    }
+    let backup = std::fs::File::open(folder.path().join("backup")).unwrap();
+    Lockgate::builder(&new).restore(backup).await.unwrap();
+
+    let lockgate = Lockgate::open(&new).await.unwrap();
+    let queue = lockgate.queue("q").keyed().create().await.unwrap();
+    assert_eq!(queue.describe().await.unwrap().counts.ready, 1);
+    let again = unique("one", "one").with_key(Key::new("k").unwrap());
+    assert!(queue.send(again).await.unwrap().duplicate);
+    assert_eq!(bodies(&take(&queue, 10).await), ["two"]);
+    let plain = lockgate.queue("plain").create().await.unwrap();
+    plain.send(Message::new("four")).await.unwrap();
+    assert_eq!(bodies(&take(&plain, 10).await), ["three", "four"]);
     lockgate.shutdown().await;
 }

@@ -2,10 +2,10 @@
 
 use lockgate::{
     EngineError, Error, ErrorKind, LocalLogOptions, Lockgate, Message, OpenError, Rejection,
-    StartError, Status, StopReason,
+    RestoreError, ShardId, StartError, Status, StopReason,
 };
 
-use crate::{LONG, open, take};
+use crate::{LONG, bodies, open, take};
 
 #[tokio::test]
 async fn a_folder_that_is_open_is_refused_with_its_name() {
@@ -38,6 +38,45 @@ async fn a_path_that_is_no_folder_is_refused() {
         .open()
         .await;
     assert!(matches!(refused, Err(OpenError::Log { .. })));
+}
+
+#[tokio::test]
+async fn a_backup_is_restored_whole_or_the_folder_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let shard = ShardId::new(7).unwrap();
+    let source = Lockgate::builder(path("source")).shard_number(shard);
+    let lockgate = source.clone().open().await.unwrap();
+    let queue = lockgate.queue("q").create().await.unwrap();
+    queue.send(Message::new("kept")).await.unwrap();
+    let file = std::fs::File::create(path("backup")).unwrap();
+    lockgate.backup(file).await.unwrap();
+    lockgate.shutdown().await;
+    let backup = std::fs::read(path("backup")).unwrap();
+
+    let restore = |name: &str, bytes: &[u8]| {
+        let bytes = std::io::Cursor::new(bytes.to_vec());
+        Lockgate::builder(path(name)).restore(bytes)
+    };
+    let report = restore("whole", &backup).await.unwrap();
+    assert_eq!((report.messages, report.shard), (1, shard));
+    let copy = Lockgate::builder(path("whole")).shard_number(shard);
+    let copy = copy.open().await.unwrap();
+    let kept = take(&copy.queue("q").open().unwrap(), 1).await;
+    assert_eq!(bodies(&kept), ["kept"]);
+    copy.shutdown().await;
+
+    let taken = restore("whole", &backup).await.unwrap_err();
+    let OpenError::Restore { source, .. } = taken else {
+        panic!("{taken:?}");
+    };
+    assert!(matches!(source, RestoreError::NotEmpty), "{source:?}");
+    let cut = restore("cut", &backup[..backup.len() - 9])
+        .await
+        .unwrap_err();
+    assert!(matches!(cut, OpenError::Restore { .. }), "{cut:?}");
+    let refused = Lockgate::open(path("cut")).await.unwrap_err();
+    assert!(matches!(refused, OpenError::Start { .. }), "{refused:?}");
 }
 
 #[tokio::test]

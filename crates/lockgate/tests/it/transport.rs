@@ -25,6 +25,11 @@ impl Fixture for Embedded {
         queue.create().await.unwrap()
     }
 
+    async fn delete(&mut self, queue: &Queue) -> bool {
+        queue.delete().await.unwrap();
+        true
+    }
+
     fn pass(&mut self, span: Duration) -> bool {
         self.clock.advance(span.as_millis().try_into().unwrap());
         self.lockgate.clock_changed();

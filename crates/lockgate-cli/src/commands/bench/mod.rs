@@ -144,7 +144,7 @@ async fn measure_own_queue(
     let tallies = match stop.asked {
         Some(exit) => Err(Failure::signal(exit)),
         None => {
-            let time = show_duration(Duration::from_secs(args.seconds.into()));
+            let time = show_duration(args.time);
             let endpoint = client.endpoint();
             note(&format!(
                 "measuring {endpoint} with the queue {name} for {time}"
@@ -206,7 +206,7 @@ impl Tally {
 
 /// Sends, then receives and acks; what came of each.
 async fn measure(client: &Client, args: &Bench, name: &str) -> Result<[Tally; 3], Failure> {
-    let half = Duration::from_secs(args.seconds.into()) / 2;
+    let half = args.time / 2;
     let shared = Arc::new(Shared {
         target: format!("/queues/{}", part(name)),
         text: random_text(args.size + PLACES)?,
@@ -280,7 +280,7 @@ struct Caller {
 
 impl Caller {
     /// Connects, so that no call that is measured has to.
-    async fn connect(mut self) -> Result<Self, Failure> {
+    async fn connect(self) -> Result<Self, Failure> {
         let target = &self.shared.target;
         let _queue: Value = self.client.call(Method::GET, target, NOTHING).await?;
         Ok(self)

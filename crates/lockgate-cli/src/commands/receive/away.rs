@@ -39,7 +39,7 @@ impl Away {
             }
         };
         match &answer {
-            Err(error @ CallError::Refused { .. }) if error.may_pass() => {
+            Err(error) if error.is_refusal() && error.may_pass() => {
                 self.say(
                     "the server refuses for now, trying again for a while",
                     error,

@@ -82,7 +82,7 @@ pub(super) async fn run(
         return Err(Failure::usage(what));
     }
     signals.hear_hangup()?;
-    let mut receiver = client(&args.settings)?;
+    let receiver = client(&args.settings)?;
     let settlers = (0..usize::from(args.concurrency).min(SETTLERS_MAX))
         .map(|_| client(&args.settings).map(Mutex::new))
         .collect::<Result<_, Failure>>()?;
@@ -291,7 +291,7 @@ impl<'a> Run<'a> {
     }
 
     /// One message, if there is one. While following, a server that is away for a moment is waited for.
-    fn receive(&self, mut client: Client, wait: Duration) -> Receiving {
+    fn receive(&self, client: Client, wait: Duration) -> Receiving {
         let target = format!("{}/receive", self.work.target);
         let wait = wait.min(CALL_WAIT_MAX);
         let body = json!({
@@ -405,7 +405,8 @@ impl<'a> Run<'a> {
     /// An answer may be on its way. What the server cannot write any more it gives back itself.
     async fn give_back_what_comes(&self, answer: Receiving) {
         if let Ok((_, Ok(messages))) = timeout(ANSWER_GRACE, answer).await {
-            for message in messages {
+            // The last one first: in the strict profile those behind it go back with a message.
+            for message in messages.into_iter().rev() {
                 self.work.give_back(&message, Duration::ZERO).await;
             }
         }
@@ -676,7 +677,7 @@ impl Work {
         loop {
             // Not held over the pauses: others settle meanwhile.
             let answer = {
-                let mut client = settler.lock().await;
+                let client = settler.lock().await;
                 let call = client.call::<Results>(Method::POST, &target, Some(&body));
                 self.away.watch(Duration::ZERO, call).await
             };

@@ -3,6 +3,7 @@
 mod away;
 mod command;
 mod exec;
+mod form;
 mod printer;
 mod why;
 
@@ -20,7 +21,7 @@ use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use self::{away::Away, printer::Printer};
+use self::{away::Away, form::Form, printer::Printer};
 use super::{
     Retry, Signals, client, millis, part, runtime,
     settle::{self as settling, Outcome, Results},
@@ -58,6 +59,7 @@ pub(crate) fn run(args: &Receive) -> Result<(), Failure> {
             client,
             args,
             printer: Printer::start()?,
+            form: Form::of(args, sink),
             away: Away::default(),
             sink,
         };
@@ -109,6 +111,7 @@ struct Receiver<'a> {
     client: Client,
     args: &'a Receive,
     printer: Printer,
+    form: Form,
     away: Away,
     sink: Sink,
 }
@@ -164,8 +167,7 @@ impl Receiver<'_> {
     async fn look(&mut self, signals: &mut Signals) -> Result<(), Failure> {
         let mut held = Vec::new();
         let taken = self.take(&mut held, signals).await;
-        // The last one first: in the strict profile those behind it go back with a message.
-        let receipts: Vec<String> = held.iter().rev().map(|m| m.receipt.clone()).collect();
+        let receipts: Vec<String> = held.iter().map(|m| m.receipt.clone()).collect();
         let given_back = self.give_back(&receipts).await;
         taken?;
         if held.is_empty() {
@@ -227,7 +229,9 @@ impl Receiver<'_> {
     async fn give_back(&mut self, receipts: &[String]) -> Result<(), Failure> {
         let queue = &self.args.queue;
         let (client, away) = (&mut self.client, &self.away);
-        let late = settle(client, away, queue, receipts, Settling::GiveBack).await?;
+        // The last one first: in the strict profile those behind it go back with a message.
+        let receipts: Vec<String> = receipts.iter().rev().cloned().collect();
+        let late = settle(client, away, queue, &receipts, Settling::GiveBack).await?;
         if late.leases > 0 {
             note(&format!(
                 "the lease of {} had ended before it was given back: that attempt counts",
@@ -333,7 +337,7 @@ impl Receiver<'_> {
         failure.map_or_else(|| ended(until), Err)
     }
 
-    /// Returns only when the operating system has the line. After a signal, which is put into `until`, what
+    /// Returns only when the operating system has the message. After a signal, which is put into `until`, what
     /// a reader takes at once is still printed.
     async fn print(
         &mut self,
@@ -341,7 +345,8 @@ impl Receiver<'_> {
         until: &mut Option<(Exit, Instant)>,
         signals: &mut Signals,
     ) -> Result<(), Failure> {
-        let mut printing = pin!(self.printer.print(message.json));
+        let text = self.form.write(&message.json)?;
+        let mut printing = pin!(self.printer.print(text));
         let (exit, end) = match until {
             Some(until) => *until,
             None => tokio::select! {
@@ -467,11 +472,12 @@ async fn delete(
     }
     Err(Failure::new(
         Exit::Conflict,
-        format!(
-            "{} of {} could not be acknowledged; the first: {}",
-            late.leases,
-            count(receipts.len() as u64, "message"),
-            late.first
-        ),
+        match receipts.len() {
+            1 => format!("the message could not be acknowledged: {}", late.first),
+            all => format!(
+                "{} of {all} messages could not be acknowledged; the first: {}",
+                late.leases, late.first
+            ),
+        },
     ))
 }

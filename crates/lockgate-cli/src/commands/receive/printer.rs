@@ -2,7 +2,6 @@
 
 use std::{sync::mpsc, thread};
 
-use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
 use crate::{
@@ -10,7 +9,7 @@ use crate::{
     output::Output,
 };
 
-type Job = (Box<RawValue>, oneshot::Sender<Result<(), Failure>>);
+type Job = (Vec<u8>, oneshot::Sender<Result<(), Failure>>);
 
 /// Standard output.
 pub(super) struct Printer(mpsc::Sender<Job>);
@@ -20,9 +19,9 @@ impl Printer {
         let (jobs, queue) = mpsc::channel::<Job>();
         let print = move || {
             let mut output = Output::new();
-            for (line, done) in queue {
+            for (text, done) in queue {
                 // Nobody hears it if a signal came.
-                let _ = done.send(output.json(&line).and_then(|()| output.flush()));
+                let _ = done.send(output.raw(&text).and_then(|()| output.flush()));
             }
         };
         thread::Builder::new()
@@ -34,11 +33,11 @@ impl Printer {
         Ok(Self(jobs))
     }
 
-    /// Returns when the operating system has the line. Where the future is dropped before, the line may
+    /// Returns when the operating system has the text. Where the future is dropped before, the text may
     /// still be written, or a part of it.
-    pub(super) async fn print(&self, line: Box<RawValue>) -> Result<(), Failure> {
+    pub(super) async fn print(&self, text: Vec<u8>) -> Result<(), Failure> {
         let (done, printed) = oneshot::channel();
-        let _ = self.0.send((line, done));
+        let _ = self.0.send((text, done));
         printed
             .await
             .unwrap_or_else(|_| Err(Failure::failed("the thread that prints has panicked")))

@@ -31,15 +31,10 @@ const CALL_BYTES_MAX: usize = 1 << 20;
 /// The largest file that is read as a body: as the largest message that a queue can be set to take.
 const BODY_BYTES_MAX: u64 = 16 << 20;
 
-/// As much of a queue as is needed here.
+/// What a sender must know of a queue.
 #[derive(Deserialize)]
-struct Queue {
+struct Sending {
     keyed: bool,
-    settings: Settings,
-}
-
-#[derive(Deserialize)]
-struct Settings {
     dedup_content: bool,
 }
 
@@ -85,7 +80,7 @@ impl Problem {
         let failure = Failure::new(exit_of(status, code), format!("{detail} ({code})"));
         match &**code {
             "key_required" => failure.hint(
-                "give all messages one key with --key, or each its own: {\"key\": ..., \"body\": ...}",
+                "give it one with --key; each line of JSON may have its own: {\"key\": ..., \"body\": ...}",
             ),
             "key_not_taken" => failure
                 .hint("a group is given with --group; a queue is keyed if its name ends in .fifo"),
@@ -149,7 +144,7 @@ fn body(args: &Send) -> Result<Body, Failure> {
         (None, None) => read(io::stdin()).map_err(|error| unreadable(&error, "standard input"))?,
     };
     if !args.base64 {
-        return Ok(Body::bytes(bytes));
+        return Ok(Body::bytes(&bytes));
     }
     let digits: Vec<u8> = bytes
         .into_iter()
@@ -158,7 +153,7 @@ fn body(args: &Send) -> Result<Body, Failure> {
     let bytes = STANDARD
         .decode(digits)
         .map_err(|error| Failure::usage(format!("--base64: the body is no base64: {error}")))?;
-    Ok(Body::bytes(bytes))
+    Ok(Body::bytes(&bytes))
 }
 
 fn read(source: impl Read) -> io::Result<Vec<u8>> {
@@ -216,20 +211,21 @@ enum Dedup {
 impl Sender {
     async fn new(mut client: Client, args: &Send) -> Result<Self, Failure> {
         let name = args.queue.clone();
-        let target = format!("/queues/{}", part(&name));
-        let queue = client.call(Method::GET, &target, NOTHING).await;
-        let queue: Queue = match queue {
-            Err(error) if error.is_queue_missing() && args.create => {
-                create(&mut client, &name).await?
-            }
-            Err(error @ CallError::NoQueue { similar: None, .. }) => {
+        let target = format!("/queues/{}/sending", part(&name));
+        let mut sending = client.call(Method::GET, &target, NOTHING).await;
+        if args.create && matches!(&sending, Err(error) if error.is_queue_missing()) {
+            create(&mut client, &name).await?;
+            sending = client.call(Method::GET, &target, NOTHING).await;
+        }
+        let sending: Sending = match sending {
+            Err(error) if error.is_name_unknown() => {
                 return Err(Failure::from(error).hint(format!(
                     "make it with `lockgate queue create {name}`, or say --create"
                 )));
             }
-            queue => queue?,
+            sending => sending?,
         };
-        let dedup = match (queue.settings.dedup_content, queue.keyed) {
+        let dedup = match (sending.dedup_content, sending.keyed) {
             (true, _) => Dedup::Content,
             (false, true) => Dedup::UniqueId,
             (false, false) => Dedup::None,
@@ -413,9 +409,10 @@ impl Sender {
 }
 
 /// Makes a queue, which is keyed if its name says so.
-async fn create(client: &mut Client, name: &str) -> Result<Queue, CallError> {
+async fn create(client: &mut Client, name: &str) -> Result<(), CallError> {
     let queue = json!({ "name": name });
-    client.call(Method::POST, "/queues", Some(&queue)).await
+    let _queue: Value = client.call(Method::POST, "/queues", Some(&queue)).await?;
+    Ok(())
 }
 
 /// 128 random bits: nobody else's message has the same.

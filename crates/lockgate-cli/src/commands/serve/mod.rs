@@ -238,7 +238,8 @@ fn start_engine(
         accept_loss,
         ..EngineOptions::default()
     };
-    options.sync_window.after = settings.get(&table::SYNC_WINDOW);
+    let sync_window: Duration = settings.get(&table::SYNC_WINDOW);
+    options.sync_window.after = sync_window.as_millis().try_into().ok();
     let (engine, report) = Engine::start(storage, Arc::new(SystemClock::new()), options)
         .map_err(|error| start_failure(error, settings))?;
     log_start(&report);
@@ -583,7 +584,8 @@ mod tests {
         let (table, log) = (log_options(&settings), LocalLogOptions::default());
         assert_eq!(format!("{table:?}"), format!("{log:?}"));
         let engine = EngineOptions::default();
-        assert_eq!(settings.get(&table::SYNC_WINDOW), engine.sync_window.after);
+        let sync_window = settings.get(&table::SYNC_WINDOW).as_millis();
+        assert_eq!(Some(sync_window), engine.sync_window.after.map(u128::from));
         assert_eq!(settings.get(&table::SHARD), engine.shard);
     }
 }

@@ -1,4 +1,4 @@
-//! Effects of every kind, drawn at random.
+//! Random effects of every kind.
 
 use super::*;
 
@@ -114,7 +114,7 @@ pub(super) fn stored() -> impl Strategy<Value = Box<StoredMessage>> {
         })
 }
 
-/// Any value of each setting there is.
+/// Any value of each setting.
 pub(super) fn settings() -> impl Strategy<Value = Box<QueueSettings>> {
     let drawn = prop::collection::vec(number(), SETTINGS.len());
     (any::<bool>(), drawn, prop::option::of(number())).prop_map(|(keyed, drawn, from)| {
@@ -149,7 +149,7 @@ pub(super) fn map() -> impl Strategy<Value = BTreeMap<String, String>> {
     prop::collection::btree_map(text(10), ".{0,10}", 0..4)
 }
 
-/// Any effect of the kind at this place.
+/// Any effect of the kind with this number.
 pub(super) fn effect_at(place: usize) -> BoxedStrategy<Effect> {
     let wall = || number().prop_map(WallTime);
     let machine = || number().prop_map(MachineTime);

@@ -1,4 +1,4 @@
-//! A machine from an image.
+//! Loads a machine from an image.
 
 use lockgate_core::{
     BootId, Epoch, Incarnation, MachineTime, Position, QueueId, Sequence, ShardId, Term, WallTime,
@@ -8,91 +8,31 @@ use super::{IMAGE_VERSION, Kind, MAGIC};
 use crate::{
     ImageError, Machine, MachineLimits, QueueTotals,
     columns::{Input, damaged},
-    dedup::{DedupWindow, Remembered},
+    dedup::DedupWindow,
     live::LiveRanges,
     machine::{
         compact::hash_id,
         housekeeping::PurgedContent,
-        key_sequences::{Count, KeySequences},
+        key_sequences::KeySequences,
         order::spread,
-        state::{
-            Awaiting, Content, Contents, Holder, KeyState, Keys, LeaseState, Message, OriginEntry,
-            Queue, Queues, TimeToLive,
-        },
+        state::{Awaiting, Queue},
     },
-    sequences::Leaf,
-    slab::{Page, Slab},
+    slab::Slab,
     table::{HashSeed, Table, hash_bytes, hash_pair},
-    wheel::{Node, Wheel},
+    wheel::Wheel,
 };
 
-/// Makes a machine from the pieces of an image.
+/// Builds a machine from the pieces of an image.
 ///
-/// Loading never panics, and holds little more memory than the machine it makes. Numbers fit their fields, and names and
-/// settings are valid. [`finish`](Self::finish) trusts that indexes name what a machine wrote, for an image that
-/// carries a checksum; [`finish_checked`](Self::finish_checked) trusts nothing.
+/// Loading never panics, and needs little more memory than the resulting machine. It checks that
+/// numbers fit their fields and that names and settings are valid. [`finish`](Self::finish) trusts
+/// all indexes, for an image that has a checksum and was written by a machine;
+/// [`finish_checked`](Self::finish_checked) checks everything.
 #[derive(Debug)]
 pub struct ImageLoader {
     machine: Machine,
-    /// Kind and owner of the last section.
+    /// The kind and owner of the last section.
     last: Option<(Kind, u32)>,
-}
-
-/// What stands in a section.
-#[derive(Debug)]
-enum Section {
-    Shard(Vec<u8>),
-    Queues(Page<Queue>),
-    Contents(Page<Content>),
-    Keys(Page<KeyState>),
-    Holders(Page<Holder>),
-    LeaseStates(Page<LeaseState>),
-    Origins(Page<OriginEntry>),
-    TimesToLive(Page<TimeToLive>),
-    Timers(Page<Node>),
-    Messages(Page<Message>),
-    Leaves(Page<Leaf>),
-    UniqueIds(Page<Remembered>),
-    KeySequences(KeySequences),
-    KeySequencePage(Page<Count>),
-    End,
-}
-
-impl Section {
-    fn decode(kind: Kind, first: u32, bytes: &[u8]) -> Result<Self, ImageError> {
-        let mut input = Input::new(bytes);
-        let input = &mut input;
-        Ok(match kind {
-            Kind::Shard => Self::Shard(bytes.to_vec()),
-            Kind::Queues => Self::Queues(Queues::decode_page(first, input)?),
-            Kind::Contents => Self::Contents(Contents::decode_page(first, input)?),
-            Kind::Keys => Self::Keys(Keys::decode_page(first, input)?),
-            Kind::Holders => Self::Holders(<Slab<Holder>>::decode_page(first, input)?),
-            Kind::LeaseStates => Self::LeaseStates(<Slab<LeaseState>>::decode_page(first, input)?),
-            Kind::Origins => Self::Origins(<Slab<OriginEntry>>::decode_page(first, input)?),
-            Kind::TimesToLive => Self::TimesToLive(<Slab<TimeToLive>>::decode_page(first, input)?),
-            Kind::WallTimers | Kind::MachineTimers => {
-                Self::Timers(<Slab<Node>>::decode_page(first, input)?)
-            }
-            Kind::Messages => Self::Messages(<Slab<Message>>::decode_page(first, input)?),
-            Kind::Leaves => Self::Leaves(<Slab<Leaf>>::decode_page(first, input)?),
-            Kind::UniqueIds | Kind::PurgedUniqueIds => {
-                Self::UniqueIds(<Slab<Remembered>>::decode_page(first, input)?)
-            }
-            Kind::KeySequences => {
-                let sequences = KeySequences::decode_outline(input)?;
-                input.expect_end()?;
-                Self::KeySequences(sequences)
-            }
-            Kind::KeySequencePages => {
-                Self::KeySequencePage(<Slab<Count>>::decode_page(first, input)?)
-            }
-            Kind::End => {
-                input.expect_end()?;
-                Self::End
-            }
-        })
-    }
 }
 
 impl ImageLoader {
@@ -105,11 +45,11 @@ impl ImageLoader {
         }
     }
 
-    /// Takes the next piece, as [`Frozen::next_piece`](super::Frozen::next_piece) gave it.
+    /// Takes the next piece, as [`Frozen::next_piece`](super::Frozen::next_piece) returned it.
     ///
     /// # Errors
-    /// If a newer version wrote it, or it is not the next piece of an image. The loader is of no
-    /// use after that.
+    /// If a newer version wrote it, or it is not the next piece of an image. The loader cannot be
+    /// used after that.
     pub fn piece(&mut self, piece: &[u8]) -> Result<(), ImageError> {
         let mut input = Input::new(piece);
         if input.array()? != MAGIC {
@@ -134,33 +74,34 @@ impl ImageLoader {
                 return Err(damaged("its sections are not in order"));
             }
             self.last = Some((kind, owner));
-            let section = Section::decode(kind, first, input.take(len as usize)?)?;
+            let section = &mut Input::new(input.take(len as usize)?);
             self.section(kind, owner, first, section)?;
+            section.expect_end()?;
         }
         Ok(())
     }
 
-    /// The shard's number, as soon as the first piece was taken; `None` for a machine that had no term.
+    /// The shard's number, known after the first piece; `None` for a machine that had no term.
     #[must_use]
     pub fn shard(&self) -> Option<ShardId> {
         self.machine.shard()
     }
 
-    /// The machine, when all pieces were taken. Everything it holds counts as durable.
+    /// The machine, after all pieces. Everything it holds counts as durable.
     ///
     /// # Errors
-    /// If pieces are missing, or what they say is not what any machine writes.
+    /// If pieces are missing, or contain something that no machine writes.
     pub fn finish(self) -> Result<Machine, ImageError> {
         let mut machine = self.whole()?;
         machine.settle_in();
         Ok(machine)
     }
 
-    /// As [`finish`](Self::finish), for an image that may come from anywhere: looks at everything that the machine will
-    /// rely on, which takes seconds for ten million messages.
+    /// As [`finish`](Self::finish), for an image from anywhere: checks everything that the machine
+    /// will rely on, which takes seconds for ten million messages.
     ///
     /// # Errors
-    /// As `finish`, and if what the pieces say does not fit together.
+    /// As `finish`, and if the contents contradict each other.
     pub fn finish_checked(self) -> Result<Machine, ImageError> {
         let mut machine = self.whole()?;
         let problems = machine.problems();
@@ -185,53 +126,46 @@ impl ImageLoader {
         kind: Kind,
         owner: u32,
         first: u32,
-        section: Section,
+        input: &mut Input<'_>,
     ) -> Result<(), ImageError> {
         let machine = &mut self.machine;
         let no_owner = || damaged("it has a section of nothing that is there");
-        match section {
-            Section::Shard(bytes) => machine.decode_shard(&mut Input::new(&bytes)),
-            Section::Queues(page) => machine.queues.add_read_page(first, page),
-            Section::Contents(page) => machine.contents.add_read_page(first, page),
-            Section::Keys(page) => machine.keys.add_read_page(first, page),
-            Section::Holders(page) => machine.holders.add_read_page(first, page),
-            Section::LeaseStates(page) => machine.lease_states.add_read_page(first, page),
-            Section::Origins(page) => machine.origins.add_read_page(first, page),
-            Section::TimesToLive(page) => machine.times_to_live.add_read_page(first, page),
-            Section::Timers(page) => {
-                let wheel = match kind {
-                    Kind::WallTimers => &mut machine.wall,
-                    _ => &mut machine.machine,
-                };
-                wheel.nodes().add_read_page(first, page)
-            }
-            Section::Messages(page) => machine.messages.add_read_page(first, page),
-            Section::Leaves(page) => {
+        match kind {
+            Kind::Shard => machine.decode_shard(input),
+            Kind::Queues => machine.queues.read_page(first, input),
+            Kind::Contents => machine.contents.read_page(first, input),
+            Kind::Keys => machine.keys.read_page(first, input),
+            Kind::Holders => machine.holders.read_page(first, input),
+            Kind::LeaseStates => machine.lease_states.read_page(first, input),
+            Kind::Origins => machine.origins.read_page(first, input),
+            Kind::TimesToLive => machine.times_to_live.read_page(first, input),
+            Kind::WallTimers => machine.wall.nodes().read_page(first, input),
+            Kind::MachineTimers => machine.machine.nodes().read_page(first, input),
+            Kind::Messages => machine.messages.read_page(first, input),
+            Kind::Leaves => {
                 let content = machine.contents.get_mut(owner).ok_or_else(no_owner)?;
-                content.by_sequence.leaves().add_read_page(first, page)
+                content.by_sequence.leaves().read_page(first, input)
             }
-            Section::UniqueIds(page) => {
-                let window = if kind == Kind::UniqueIds {
-                    machine.queues.get_mut(owner).map(|queue| &mut queue.dedup)
-                } else {
-                    let purged = machine.purged.get_mut(owner as usize);
-                    purged.and_then(|purged| purged.unique_ids.as_mut())
-                };
-                window
-                    .ok_or_else(no_owner)?
-                    .ids()
-                    .add_read_page(first, page)
-            }
-            Section::KeySequences(sequences) => {
+            Kind::UniqueIds => {
                 let queue = machine.queues.get_mut(owner).ok_or_else(no_owner)?;
-                queue.key_sequences = sequences;
+                queue.dedup.ids().read_page(first, input)
+            }
+            Kind::PurgedUniqueIds => {
+                let purged = machine.purged.get_mut(owner as usize);
+                let window = purged.and_then(|purged| purged.unique_ids.as_mut());
+                let window = window.ok_or_else(no_owner)?;
+                window.ids().read_page(first, input)
+            }
+            Kind::KeySequences => {
+                let queue = machine.queues.get_mut(owner).ok_or_else(no_owner)?;
+                queue.key_sequences = KeySequences::decode_outline(input)?;
                 Ok(())
             }
-            Section::KeySequencePage(page) => {
+            Kind::KeySequencePages => {
                 let queue = machine.queues.get_mut(owner).ok_or_else(no_owner)?;
-                queue.key_sequences.pages().add_read_page(first, page)
+                queue.key_sequences.pages().read_page(first, input)
             }
-            Section::End => Ok(()),
+            Kind::End => Ok(()),
         }
     }
 }
@@ -293,10 +227,10 @@ impl Machine {
                 },
             });
         }
-        input.expect_end()
+        Ok(())
     }
 
-    /// Builds what follows from the rows.
+    /// Builds everything that follows from the rows.
     fn rebuild(&mut self) -> Result<(), ImageError> {
         self.check_complete()?;
         let seed = self.seed;
@@ -346,14 +280,14 @@ impl Machine {
         self.by_moved_message = table(&self.origins, |origin| hash_pair(origin.message, 0));
         self.by_moved_id = table(&self.origins, |origin| hash_id(origin.id));
         self.by_ttl_message = table(&self.times_to_live, |ttl| hash_pair(ttl.message, 0));
-        // A restore gives the log other ranges.
+        // A restore's log may have other ranges.
         if self.live.bits() != self.limits.range_bits {
             self.live = self.count_live();
         }
         Ok(())
     }
 
-    /// Whether all pages of all slabs came.
+    /// Checks that all pages of all slabs were read.
     fn check_complete(&self) -> Result<(), ImageError> {
         self.queues.check_complete()?;
         self.contents.check_complete()?;
@@ -365,9 +299,9 @@ impl Machine {
         self.messages.check_complete()
     }
 
-    /// What is volatile is as after a start.
+    /// Sets the volatile parts as after a start.
     fn settle_in(&mut self) {
-        // It was written when its position was durable, and so is everything before.
+        // The image was written after its position, and so everything in it, was durable.
         self.drain_awaiting(Position(u64::MAX));
         self.woken.clear();
         let queues: Vec<u32> = self.queues.iter().map(|(index, _)| index).collect();
@@ -380,7 +314,7 @@ impl Machine {
     }
 }
 
-/// The table over a slab's values.
+/// Builds the table of a slab's values.
 fn table<T: Clone, const PAGE: u32>(slab: &Slab<T, PAGE>, hash: impl Fn(&T) -> u64) -> Table {
     let values = slab.iter().map(|(index, value)| (hash(value), index));
     Table::of(slab.len(), values)

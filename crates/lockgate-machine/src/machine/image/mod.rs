@@ -1,14 +1,14 @@
-//! The whole machine as bytes, taken while it goes on, and made from them again.
+//! The whole machine as bytes, written while the machine continues, and loaded again.
 //!
 //! [`Machine::freeze`] shares the pages of all slabs with a [`Frozen`] machine. From then on a fold
-//! that changes a page copies it first, at most once; another thread meanwhile writes the frozen
-//! pages out and gives them back. So a snapshot is one instant of the whole machine, whoever makes
-//! it may take its time, and nobody waits for it.
+//! that changes a page copies it first, at most once. Meanwhile another thread writes the frozen
+//! pages out and gives them back. So a snapshot shows one instant of the whole machine, its writer
+//! may take any time, and no command waits for it.
 //!
-//! What is in an image is what follows from the log: everything but what is volatile (see the
-//! module above), and but the tables, which are built from the slabs again. Slots keep their
-//! indexes, free ones included, so a machine that was loaded is the one that was frozen in every
-//! later step. The layout is described in `docs/internals/format.md`, section "Image".
+//! An image holds everything that follows from the log, except the volatile parts (see the module
+//! above) and the tables, which are built from the slabs again. Slots keep their indexes, including
+//! free ones, so a loaded machine behaves in every later step like the one that was frozen.
+//! `docs/internals/format.md`, section "Image", describes the layout.
 
 mod load;
 
@@ -25,19 +25,19 @@ use crate::{columns::Row, dedup::DedupWindow, sequences::Sequences, slab::Slab, 
 
 pub use self::load::ImageLoader;
 
-/// What each piece of an image starts with.
+/// The first bytes of each piece of an image.
 const MAGIC: [u8; 8] = *b"LOCKGIMG";
 
-/// The format that is written, and the highest that is read.
+/// The version that is written, and the highest that is read.
 pub(crate) const IMAGE_VERSION: u32 = 1;
 
 /// Bytes of a section's head: its kind, its owner, its first index, its length.
 const HEAD_BYTES: usize = 13;
 
-/// A piece ends with the section that brings it to so many bytes.
+/// A piece ends with the section that takes it to so many bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// What stands in a section. Sections come in the order of [`Kind::ALL`].
+/// The kinds of sections. Sections come in the order of [`Kind::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Kind {
@@ -56,12 +56,12 @@ enum Kind {
     Leaves = 12,
     /// Remembered ids; the owner is a queue.
     UniqueIds = 13,
-    /// Ids that a purge forgot; the owner is the number of the purged content.
+    /// Ids of a purged content; the owner is the number of the purged content.
     PurgedUniqueIds = 14,
     End = 15,
-    /// What stands beside the key sequences; the owner is a queue that has some.
+    /// The outline of key sequences; the owner is a queue that has some.
     KeySequences = 16,
-    /// Their pages; the owner is the queue.
+    /// The pages of key sequences; the owner is the queue.
     KeySequencePages = 17,
 }
 
@@ -90,7 +90,7 @@ impl Kind {
         Self::ALL.into_iter().find(|kind| *kind as u8 == number)
     }
 
-    /// Its place among the sections.
+    /// Its index in the order of sections.
     fn place(self) -> usize {
         let place = Self::ALL.iter().position(|kind| *kind == self);
         place.expect("all kinds have one")
@@ -101,35 +101,34 @@ impl Kind {
     }
 }
 
-/// A machine as it was at one instant, to be written as an image by another thread while the
-/// machine goes on.
+/// A machine at one instant, which another thread can write as an image while the machine continues.
 ///
-/// Dropping it gives its pages back; what was not changed meanwhile the machine takes over again
-/// without a copy. A clone takes time by the number of pages.
+/// Dropping it gives its pages back; the machine takes unchanged pages over again without a copy. A
+/// clone takes time in the number of pages.
 pub struct Frozen {
-    /// Without tables. Pages that were written are gone.
+    /// Has no tables. Written pages are removed.
     machine: Machine,
-    /// What is written next: a kind, the place in the list of its owners, a page.
+    /// The next section: its kind, the index of its owner in `owners`, its page.
     next: (Kind, usize, u32),
-    /// The owners of pages of that kind.
+    /// The owners of sections of that kind.
     owners: Vec<u32>,
     located: OnceLock<Located>,
 }
 
-/// Where messages are found.
+/// An index of messages' places.
 struct Located {
-    /// The index by number of each queue there is.
+    /// The index by number of each queue.
     by_number: BTreeMap<QueueId, Sequences>,
-    /// Messages that were moved, by their id: queue and number now.
+    /// Moved messages by their id: their present queue and number.
     moved: BTreeMap<MessageId, (QueueId, Sequence)>,
 }
 
 impl Machine {
-    /// The whole machine as it is now, to be written as an image by another thread.
+    /// Freezes the whole machine as it is now, for another thread to write as an image.
     ///
-    /// Takes time by the number of pages and queues, not of messages: a few milliseconds for ten
-    /// million messages. Afterwards each page is copied by the first fold that changes it, unless it
-    /// was written and given back by then. Any number of frozen machines may exist at a time.
+    /// Takes time in the number of pages and queues, not of messages: a few milliseconds for ten
+    /// million messages. Afterwards the first fold that changes a page copies it, unless the page
+    /// was already written and given back. Any number of frozen machines may exist at a time.
     #[must_use]
     pub fn freeze(&mut self) -> Frozen {
         Frozen {
@@ -140,8 +139,8 @@ impl Machine {
         }
     }
 
-    /// How many bytes an image would take now, as an estimate: mostly right within a third, since
-    /// numbers close together take fewer bytes than ones far apart. Costs nothing.
+    /// An estimate of an image's bytes, mostly right within a third: numbers that are close
+    /// together take fewer bytes than numbers that are far apart. Costs nothing.
     #[must_use]
     pub fn image_bytes(&self) -> u64 {
         let rows = [
@@ -160,7 +159,7 @@ impl Machine {
             + self.key_sequences * 28
     }
 
-    /// A machine of the same pages, without tables and without what is volatile.
+    /// A machine that shares the pages, without tables and volatile parts.
     fn share(&mut self) -> Self {
         Self {
             terms: self.terms.clone(),
@@ -181,7 +180,8 @@ impl Machine {
                 ..*queue
             }),
             contents: self.contents.copy_with(|content| Content {
-                // Nobody asks for a number of what was purged, and what is freed stays in there.
+                // Numbers of a purged content are never looked up, and its index may still contain
+                // freed messages.
                 by_sequence: if content.dead {
                     Sequences::default()
                 } else {
@@ -216,7 +216,7 @@ impl PurgedContent {
 }
 
 impl Frozen {
-    /// Another frozen machine of the same instant and pages.
+    /// Another frozen machine of the same instant that shares the pages.
     #[must_use]
     pub fn fork(&mut self) -> Self {
         Self {
@@ -227,24 +227,21 @@ impl Frozen {
         }
     }
 
-    /// Replaces the content of `out` with the image's next piece, about 1 MiB of it, and gives the
-    /// pages in it back. Returns false, and leaves `out` empty, when there is nothing more.
+    /// Replaces the content of `out` with the image's next piece, about 1 MiB, and gives its pages
+    /// back. Returns false, and leaves `out` empty, when there is no further piece.
     ///
     /// An [`ImageLoader`] takes the pieces in the same order, each of them whole.
-    pub fn next_piece(&mut self, out: &mut Vec<u8>) -> bool {
-        out.clear();
-        if self.next_section(out) {
-            while out.len() < PIECE_BYTES && self.next_section(out) {}
-            return true;
-        }
-        out.clear();
-        false
+    pub fn next_piece<'a>(&mut self, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+        buffer.clear();
+        self.next_section(buffer)?;
+        while buffer.len() < PIECE_BYTES && self.next_section(buffer).is_some() {}
+        Some(buffer)
     }
 
-    /// Where the message's bytes are, if the queue had it at that instant.
+    /// Where the message's bytes are, if the queue had the message at that instant.
     ///
-    /// To be asked before pieces are taken, or of a [`fork`](Self::fork): pages given back have no
-    /// answers. The first call builds an index of all messages, in the order of 10 ns for each.
+    /// Call this before pieces are taken, or on a [`fork`](Self::fork): pages that were given back are not
+    /// searched. The first call builds an index of all messages, which takes about 10 ns for each.
     #[must_use]
     pub fn location(&self, queue: QueueId, sequence: Sequence) -> Option<Location> {
         let located = self.located.get_or_init(|| self.machine.locate());
@@ -253,8 +250,8 @@ impl Frozen {
         Some(message.location())
     }
 
-    /// Queue and number that the message with that id had at that instant, wherever it had been
-    /// moved, if its bytes were at `at`. As [`location`](Self::location), which see.
+    /// The queue and number of the message with that id at that instant, in whichever queue it was,
+    /// if its bytes were at `at`. See [`location`](Self::location).
     #[must_use]
     pub fn place_of(&self, id: MessageId, at: Location) -> Option<(QueueId, Sequence)> {
         let located = self.located.get_or_init(|| self.machine.locate());
@@ -263,9 +260,9 @@ impl Frozen {
         (self.location(queue, sequence) == Some(at)).then_some((queue, sequence))
     }
 
-    /// Appends the next section, with the head of a piece if it is the first one. False: there is
+    /// Appends the next section, with the head of a piece if it is the first one. `None`: there is
     /// none.
-    fn next_section(&mut self, out: &mut Vec<u8>) -> bool {
+    fn next_section(&mut self, out: &mut Vec<u8>) -> Option<()> {
         if out.is_empty() {
             out.extend_from_slice(&MAGIC);
             out.extend_from_slice(&IMAGE_VERSION.to_le_bytes());
@@ -273,9 +270,7 @@ impl Frozen {
         loop {
             let (kind, place, page) = self.next;
             let Some(&owner) = self.owners.get(place) else {
-                let Some(next) = kind.next() else {
-                    return false;
-                };
+                let next = kind.next()?;
                 self.owners = self.machine.owners(next);
                 self.next = (next, 0, 0);
                 continue;
@@ -293,7 +288,7 @@ impl Frozen {
             out[head + 1..head + 5].copy_from_slice(&owner.to_le_bytes());
             out[head + 5..head + 9].copy_from_slice(&first.to_le_bytes());
             out[head + 9..head + HEAD_BYTES].copy_from_slice(&len.to_le_bytes());
-            return true;
+            return Some(());
         }
     }
 }
@@ -316,7 +311,7 @@ impl Machine {
         }
     }
 
-    /// What has sections of a kind, in their order.
+    /// The owners of sections of a kind, in order.
     fn owners(&self, kind: Kind) -> Vec<u32> {
         match kind {
             Kind::Leaves => self.contents.iter().map(|(index, _)| index).collect(),
@@ -331,8 +326,7 @@ impl Machine {
         }
     }
 
-    /// Appends a section without its head, and returns its first index. `None`: there is no such
-    /// page.
+    /// Appends a section without its head, and returns its first index. `None`: there is no such page.
     fn encode_section(
         &mut self,
         kind: Kind,
@@ -346,7 +340,7 @@ impl Machine {
                 self.encode_shard(out);
                 Some(0)
             }
-            // Needed until the end: the pages of others are found through them.
+            // Kept until the end, because other pages are found through the queues.
             Kind::Queues => self.queues.encode_page(page, out),
             Kind::Contents => self.contents.encode_page(page, out),
             Kind::Keys => encode_page(&mut self.keys, page, out),
@@ -374,7 +368,7 @@ impl Machine {
         }
     }
 
-    /// Everything that is no row of a slab.
+    /// Appends everything that is not in a slab.
     fn encode_shard(&mut self, out: &mut Vec<u8>) {
         put_count(out, self.terms.len());
         for term in &self.terms {
@@ -448,7 +442,7 @@ fn put_count(out: &mut Vec<u8>, count: usize) {
     put_u32(out, u32::try_from(count).expect("counted by u32 elsewhere"));
 }
 
-/// How much it holds, not what.
+/// Shows how much the machine holds, not its contents.
 impl fmt::Debug for Frozen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Frozen")

@@ -1,5 +1,5 @@
-//! What the machine holds as rows of an image. The columns' meaning is described in
-//! `docs/internals/format.md`, section "Image"; their order and number are part of the format.
+//! The state of the machine as rows of an image. `docs/internals/format.md`, section "Image",
+//! describes the columns' meaning; their order and number are part of the format.
 
 use std::sync::Arc;
 
@@ -14,14 +14,11 @@ use super::{
 };
 use crate::{
     DeadLetterReason, Effect, KeyProfile, QueueCounts, QueueSettings, QueueTotals,
-    columns::{Columns, ImageError, Input, Row, narrow},
+    columns::{Columns, ImageError, Input, Row, column, narrow},
     decode_record,
     dedup::DedupWindow,
     encode_record,
-    machine::{
-        key_sequences::KeySequences,
-        list::{Links, List},
-    },
+    machine::key_sequences::KeySequences,
     sequences::Sequences,
     slab::NONE,
 };
@@ -42,26 +39,10 @@ impl Row for Message {
     }
 
     fn columns(columns: &mut impl Columns<Self>) -> Result<(), ImageError> {
-        columns.number(
-            u64::MAX,
-            |message| message.position.get(),
-            |message, position| message.position = Packed64::new(position),
-        )?;
-        columns.number(
-            U16,
-            |message| u64::from(message.part),
-            |message, part| message.part = narrow(part),
-        )?;
-        columns.number(
-            Sequence::MAX.0,
-            |message| message.sequence.get(),
-            |message, sequence| message.sequence = U48::new(sequence),
-        )?;
-        columns.number(
-            U48::MAX,
-            |message| message.since.get(),
-            |message, since| message.since = U48::new(since),
-        )?;
+        column!(columns, packed position, Packed64, u64::MAX)?;
+        column!(columns, number part, U16)?;
+        column!(columns, packed sequence, U48, Sequence::MAX.0)?;
+        column!(columns, packed since, U48, U48::MAX)?;
         columns.number(
             3,
             |message| message.state as u64,
@@ -74,27 +55,12 @@ impl Row for Message {
                 }
             },
         )?;
-        columns.number(
-            U8,
-            |message| u64::from(message.flags),
-            |message, flags| message.flags = narrow(flags),
-        )?;
-        columns.index(|message| message.key, |message, key| message.key = key)?;
-        columns.number(
-            U32,
-            |message| u64::from(message.size),
-            |message, size| message.size = narrow(size),
-        )?;
-        columns.index(
-            |message| message.extra,
-            |message, extra| message.extra = extra,
-        )?;
-        links(
-            columns,
-            |message| message.order,
-            |message| &mut message.order,
-        )?;
-        links(columns, |message| message.age, |message| &mut message.age)
+        column!(columns, number flags, U8)?;
+        column!(columns, index key)?;
+        column!(columns, number size, U32)?;
+        column!(columns, index extra)?;
+        column!(columns, links order)?;
+        column!(columns, links age)
     }
 }
 
@@ -104,43 +70,14 @@ impl Row for LeaseState {
     }
 
     fn columns(columns: &mut impl Columns<Self>) -> Result<(), ImageError> {
-        columns.number(
-            U48::MAX,
-            |lease_state| lease_state.lease.get(),
-            |lease_state, lease| lease_state.lease = U48::new(lease),
-        )?;
-        columns.number(
-            U48::MAX,
-            |lease_state| lease_state.first_leased.get(),
-            |lease_state, since| lease_state.first_leased = U48::new(since),
-        )?;
-        columns.number(
-            U16,
-            |lease_state| u64::from(lease_state.attempts),
-            |lease_state, attempts| lease_state.attempts = narrow(attempts),
-        )?;
-        columns.flag(
-            |lease_state| lease_state.current,
-            |lease_state, yes| lease_state.current = yes,
-        )?;
-        columns.number(
-            U32,
-            |lease_state| u64::from(lease_state.held_ms),
-            |lease_state, held| lease_state.held_ms = narrow(held),
-        )?;
-        columns.index(
-            |lease_state| lease_state.holder,
-            |lease_state, holder| lease_state.holder = holder,
-        )?;
-        columns.index(
-            |lease_state| lease_state.timer,
-            |lease_state, timer| lease_state.timer = timer,
-        )?;
-        columns.number(
-            U32,
-            |lease_state| u64::from(lease_state.term),
-            |lease_state, term| lease_state.term = narrow(term),
-        )
+        column!(columns, packed lease, U48, U48::MAX)?;
+        column!(columns, packed first_leased, U48, U48::MAX)?;
+        column!(columns, number attempts, U16)?;
+        column!(columns, flag current)?;
+        column!(columns, number held_ms, U32)?;
+        column!(columns, index holder)?;
+        column!(columns, index timer)?;
+        column!(columns, number term, U32)
     }
 }
 
@@ -157,10 +94,7 @@ impl Row for OriginEntry {
     }
 
     fn columns(columns: &mut impl Columns<Self>) -> Result<(), ImageError> {
-        columns.index(
-            |origin| origin.message,
-            |origin, message| origin.message = message,
-        )?;
+        column!(columns, index message)?;
         columns.bytes(
             |origin, out| out.extend_from_slice(&origin.id.to_bits().to_le_bytes()),
             |origin, bytes| {
@@ -168,7 +102,7 @@ impl Row for OriginEntry {
                 Some(())
             },
         )?;
-        // As the record of its move has it, but for where it went.
+        // As in the record of its move, without the destination.
         columns.bytes(
             |origin, out| {
                 let moved = Effect::Moved {
@@ -212,9 +146,9 @@ impl Row for TimeToLive {
     }
 
     fn columns(columns: &mut impl Columns<Self>) -> Result<(), ImageError> {
-        columns.index(|ttl| ttl.message, |ttl, message| ttl.message = message)?;
-        columns.number(u64::MAX, |ttl| ttl.span, |ttl, span| ttl.span = span)?;
-        columns.index(|ttl| ttl.timer, |ttl, timer| ttl.timer = timer)
+        column!(columns, index message)?;
+        column!(columns, u64 span)?;
+        column!(columns, index timer)
     }
 }
 
@@ -234,11 +168,7 @@ impl Row for Holder {
                 Some(())
             },
         )?;
-        columns.number(
-            U32,
-            |holder| u64::from(holder.leases),
-            |holder, leases| holder.leases = narrow(leases),
-        )
+        column!(columns, number leases, U32)
     }
 }
 
@@ -262,40 +192,20 @@ impl Row for KeyState {
                 Some(())
             },
         )?;
-        columns.index(|key| key.content, |key, content| key.content = content)?;
-        columns.number(
-            U32,
-            |key| u64::from(key.hash),
-            |key, hash| key.hash = narrow(hash),
-        )?;
-        list(columns, |key| key.order, |key| &mut key.order)?;
-        list(columns, |key| key.returned, |key| &mut key.returned)?;
-        list(columns, |key| key.delayed, |key| &mut key.delayed)?;
-        links(columns, |key| key.links, |key| &mut key.links)?;
-        columns.number(
-            U32,
-            |key| u64::from(key.messages),
-            |key, messages| key.messages = narrow(messages),
-        )?;
-        columns.number(
-            U32,
-            |key| u64::from(key.delayed_count),
-            |key, delayed| key.delayed_count = narrow(delayed),
-        )?;
-        columns.number(
-            U32,
-            |key| u64::from(key.leased),
-            |key, leased| key.leased = narrow(leased),
-        )?;
-        columns.number(
-            u64::MAX,
-            |key| key.settled_at.get(),
-            |key, at| key.settled_at = Packed64::new(at),
-        )?;
-        columns.flag(|key| key.strict, |key, yes| key.strict = yes)?;
-        columns.flag(|key| key.parked, |key, yes| key.parked = yes)?;
-        columns.flag(|key| key.ready, |key, yes| key.ready = yes)?;
-        columns.flag(|key| key.returned_next, |key, yes| key.returned_next = yes)
+        column!(columns, index content)?;
+        column!(columns, number hash, U32)?;
+        column!(columns, list order)?;
+        column!(columns, list returned)?;
+        column!(columns, list delayed)?;
+        column!(columns, links links)?;
+        column!(columns, number messages, U32)?;
+        column!(columns, number delayed_count, U32)?;
+        column!(columns, number leased, U32)?;
+        column!(columns, packed settled_at, Packed64, u64::MAX)?;
+        column!(columns, flag strict)?;
+        column!(columns, flag parked)?;
+        column!(columns, flag ready)?;
+        column!(columns, flag returned_next)
     }
 }
 
@@ -305,16 +215,13 @@ impl Row for Content {
     }
 
     fn columns(columns: &mut impl Columns<Self>) -> Result<(), ImageError> {
-        columns.index(
-            |content| content.queue,
-            |content, queue| content.queue = queue,
-        )?;
+        column!(columns, index queue)?;
         columns.number(
             u64::from(QueueId::MAX.0),
             |content| u64::from(content.queue_id.0),
             |content, id| content.queue_id = QueueId(narrow(id)),
         )?;
-        columns.flag(|content| content.keyed, |content, yes| content.keyed = yes)?;
+        column!(columns, flag keyed)?;
         columns.flag(
             |content| content.profile == KeyProfile::Strict,
             |content, strict| {
@@ -325,36 +232,13 @@ impl Row for Content {
                 };
             },
         )?;
-        columns.flag(|content| content.dead, |content, yes| content.dead = yes)?;
-        list(
-            columns,
-            |content| content.ready_keys,
-            |content| &mut content.ready_keys,
-        )?;
-        list(
-            columns,
-            |content| content.parked_keys,
-            |content| &mut content.parked_keys,
-        )?;
-        list(
-            columns,
-            |content| content.by_age,
-            |content| &mut content.by_age,
-        )?;
-        list(
-            columns,
-            |content| content.delayed,
-            |content| &mut content.delayed,
-        )?;
-        columns.index(
-            |content| content.unswept,
-            |content, message| content.unswept = message,
-        )?;
-        columns.number(
-            u64::MAX,
-            |content| content.removed_at.0,
-            |content, at| content.removed_at = Position(at),
-        )?;
+        column!(columns, flag dead)?;
+        column!(columns, list ready_keys)?;
+        column!(columns, list parked_keys)?;
+        column!(columns, list by_age)?;
+        column!(columns, list delayed)?;
+        column!(columns, index unswept)?;
+        column!(columns, wrapped removed_at, Position)?;
         for count in 0..COUNTS {
             columns.number(
                 u64::MAX,
@@ -404,7 +288,7 @@ impl Row for Queue {
     }
 
     fn columns(columns: &mut impl Columns<Self>) -> Result<(), ImageError> {
-        // As if it were created now with what it has.
+        // As if the queue were created now with its settings.
         columns.bytes(
             |queue, out| {
                 let created = Effect::QueueCreated {
@@ -438,10 +322,17 @@ impl Row for Queue {
                 Some(())
             },
         )?;
-        for (get, set) in INSTANTS {
-            columns.number(u64::MAX, get, set)?;
-        }
-        columns.flag(|queue| queue.paused, |queue, yes| queue.paused = yes)?;
+        column!(columns, wrapped changed, WallTime)?;
+        column!(columns, wrapped changed_at, Position)?;
+        column!(columns, wrapped next_sequence, Sequence)?;
+        column!(columns, wrapped reserve.below, Sequence)?;
+        column!(columns, wrapped reserve.at, Position)?;
+        column!(columns, wrapped reserve.below_before, Sequence)?;
+        column!(columns, wrapped reserve.at_before, Position)?;
+        column!(columns, wrapped lease_bound, MachineTime)?;
+        column!(columns, wrapped lease_bound_at, Position)?;
+        column!(columns, wrapped dedup_at, MachineTime)?;
+        column!(columns, flag paused)?;
         columns.flag(
             |queue| queue.held_until.is_some(),
             |queue, held| queue.held_until = held.then_some(MachineTime(0)),
@@ -451,22 +342,10 @@ impl Row for Queue {
             |queue| queue.held_until.map_or(0, |until| until.0),
             |queue, until| queue.held_until = queue.held_until.map(|_| MachineTime(until)),
         )?;
-        columns.index(
-            |queue| queue.hold_timer,
-            |queue, timer| queue.hold_timer = timer,
-        )?;
-        columns.index(
-            |queue| queue.dedup_timer,
-            |queue, timer| queue.dedup_timer = timer,
-        )?;
-        columns.index(
-            |queue| queue.sweep_timer,
-            |queue, timer| queue.sweep_timer = timer,
-        )?;
-        columns.index(
-            |queue| queue.content,
-            |queue, content| queue.content = content,
-        )?;
+        column!(columns, index hold_timer)?;
+        column!(columns, index dedup_timer)?;
+        column!(columns, index sweep_timer)?;
+        column!(columns, index content)?;
         columns.bytes(
             |queue, out| {
                 for (first, tail) in &queue.id_tails {
@@ -502,57 +381,10 @@ impl Row for Queue {
     }
 }
 
-/// How to read and how to set a number.
-type NumberOf<T> = (fn(&T) -> u64, fn(&mut T, u64));
-
-/// Instants, positions and sequence numbers of a queue.
-const INSTANTS: [NumberOf<Queue>; 10] = [
-    (
-        |queue| queue.changed.0,
-        |queue, at| queue.changed = WallTime(at),
-    ),
-    (
-        |queue| queue.changed_at.0,
-        |queue, at| queue.changed_at = Position(at),
-    ),
-    (
-        |queue| queue.next_sequence.0,
-        |queue, next| queue.next_sequence = Sequence(next),
-    ),
-    (
-        |queue| queue.reserve.below.0,
-        |queue, below| queue.reserve.below = Sequence(below),
-    ),
-    (
-        |queue| queue.reserve.at.0,
-        |queue, at| queue.reserve.at = Position(at),
-    ),
-    (
-        |queue| queue.reserve.below_before.0,
-        |queue, below| queue.reserve.below_before = Sequence(below),
-    ),
-    (
-        |queue| queue.reserve.at_before.0,
-        |queue, at| queue.reserve.at_before = Position(at),
-    ),
-    (
-        |queue| queue.lease_bound.0,
-        |queue, until| queue.lease_bound = MachineTime(until),
-    ),
-    (
-        |queue| queue.lease_bound_at.0,
-        |queue, at| queue.lease_bound_at = Position(at),
-    ),
-    (
-        |queue| queue.dedup_at.0,
-        |queue, at| queue.dedup_at = MachineTime(at),
-    ),
-];
-
 /// How many [`counts`] there are.
 const COUNTS: usize = 6;
 
-/// What a content counts, in the order of the image. The others are filled in by a query.
+/// The counts of a content in the image's order. A query computes the others.
 fn counts(counts: &mut QueueCounts) -> [&mut u64; COUNTS] {
     let QueueCounts {
         ready,
@@ -565,24 +397,6 @@ fn counts(counts: &mut QueueCounts) -> [&mut u64; COUNTS] {
         oldest: _,
     } = counts;
     [ready, in_flight, delayed, bytes, keys, parked_keys]
-}
-
-fn links<T>(
-    columns: &mut impl Columns<T>,
-    get: impl Fn(&T) -> Links,
-    of: impl Fn(&mut T) -> &mut Links,
-) -> Result<(), ImageError> {
-    columns.neighbour(|row| get(row).before, |row, other| of(row).before = other)?;
-    columns.neighbour(|row| get(row).after, |row, other| of(row).after = other)
-}
-
-fn list<T>(
-    columns: &mut impl Columns<T>,
-    get: impl Fn(&T) -> List,
-    of: impl Fn(&mut T) -> &mut List,
-) -> Result<(), ImageError> {
-    columns.index(|row| get(row).first, |row, first| of(row).first = first)?;
-    columns.index(|row| get(row).last, |row, last| of(row).last = last)
 }
 
 /// The only effect of a record's payload.

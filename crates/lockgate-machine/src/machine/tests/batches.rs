@@ -1,4 +1,4 @@
-//! Folding records in batches.
+//! Folding batches of records.
 
 use bytes::Bytes;
 use lockgate_core::Position;
@@ -6,8 +6,8 @@ use lockgate_core::Position;
 use super::harness::check;
 use crate::{BatchDecoder, Effect, Machine, MachineLimits, RecordBatch, encode_record};
 
-/// Only a log put together from the remains of others has such a record. What was read ahead for the
-/// first of the two must not be taken for what the second one is about.
+/// Only a log that was put together from others has such a record. The message that was read ahead
+/// for the first of the two must not be used for the second.
 #[test]
 fn a_settle_that_comes_again_leaves_alone_what_has_the_messages_place_by_now() {
     let run = check(

@@ -5,7 +5,7 @@ use lockgate_core::{Level, Location, Position};
 use super::harness::{Run, check};
 use crate::{Effect, EngineCommand, LiveRange, MachineLimits, Reply, StoredMessage};
 
-/// The messages that records of the run carry, and where.
+/// The messages in the run's records, with their locations.
 fn stored(run: &Run) -> Vec<(Location, Box<StoredMessage>)> {
     let mut found = Vec::new();
     for (position, effects) in &run.log {

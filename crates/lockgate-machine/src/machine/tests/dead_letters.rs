@@ -357,12 +357,55 @@ fn a_move_of_one_queues_letters_passes_over_others() {
         move dead of=b,dead 9           => refused OwnDeadLetter
         move dead of=none 9             => refused QueueNotFound
         move dead of=other 9            => moved 0, left 4
-        move dead of=a 1                => moved 1, left 3
+        move dead of=a 1                => moved 1, left 3, next 1
         receive a 9                     => 3<dead#2
         move dead of=b,other 9          => moved 1, left 2
         receive other 9                 => 1<dead#3
         move dead of=a 9                => moved 1, left 1
         receive dead 9                  => 1
+        ",
+    );
+}
+
+#[test]
+fn a_move_of_one_queues_letters_goes_on_where_the_step_before_ended() {
+    check(
+        "
+        queue dead
+        queue a dlq=dead/1
+        send dead                       => #1
+        send dead                       => #2
+        send a                          => #1
+        send a                          => #2
+        receive a 2                     => 1 2
+        reject a 1
+        reject a 2
+        send dead                       => #5
+        move dead of=a 9 3              => moved 1, left 4
+        move dead of=a 9 5              => moved 0, left 4
+        receive dead 2                  => 1 2
+        // it is in flight: the step begins at the front
+        move dead of=a 1 2              => moved 1, left 1, next 2
+        ",
+    );
+    check(
+        "
+        queue dead keyed
+        queue a keyed dlq=dead/1
+        send dead key=x                 => #1
+        send a key=x                    => #1
+        receive a 1                     => 1
+        reject a 1
+        send dead key=x                 => #3
+        send dead key=y                 => #4
+        move dead of=a 9 3              => moved 0, left 4
+        receive dead 1                  => 1
+        // the key is locked
+        move dead of=a 9 3              => moved 0, left 3
+        receive dead 1                  => 4
+        nack dead 1
+        // a message in front may be in flight: the step begins at the front of the key
+        move dead of=a 9 3              => moved 1, left 2
         ",
     );
 }

@@ -1,8 +1,8 @@
 //! Runs scripts against a machine.
 //!
-//! One line is one command, `=>` and what it is answered. After every line the machine's inner
-//! invariants are checked; at the end its log is folded into a second machine, encoded and decoded
-//! on the way, and both must be in the same state.
+//! Each line is one command, then `=>` and its answer. After every line the harness checks the
+//! machine's invariants. At the end it folds the log, encoded and decoded, into a second machine,
+//! and both must have the same state.
 
 use std::{collections::BTreeMap, fmt::Debug, num::NonZeroU64};
 
@@ -23,7 +23,7 @@ use crate::{
 /// Wall time at which every script starts.
 const START: u64 = 1_000_000_000;
 
-/// Runs a script and panics with its line where an answer differs.
+/// Runs a script and panics with the line whose answer differs.
 #[track_caller]
 pub(super) fn check(script: &str) -> Run {
     let mut run = Run::new();
@@ -129,7 +129,7 @@ impl Run {
         }
     }
 
-    /// Folds the log into a new machine, through its encoding, a few records at a time.
+    /// Folds the encoded log into a new machine, a few records at a time.
     pub(super) fn recovered(&self) -> Machine {
         let mut machine = Machine::new(self.machine.limits.clone());
         let mut decoder = BatchDecoder::new(&machine);
@@ -156,7 +156,7 @@ impl Run {
         assert_eq!(recovered.effects_ignored(), 0);
     }
 
-    /// Conservation, and that lists, counts and tables agree.
+    /// Checks conservation, and that lists, counts and tables agree.
     #[track_caller]
     pub(super) fn check_invariants(&self, command: &str) {
         let problems = self.machine.problems();
@@ -247,16 +247,25 @@ impl Run {
                                 None => (&words[1][3..], None),
                             };
                             let source = name(source);
-                            MoveTo::Of { source, to }
+                            let after = words.get(3).map(|after| Sequence(after.parse().unwrap()));
+                            MoveTo::Of { source, to, after }
                         }
                         None => MoveTo::Queue(name(words[1])),
                     },
                     max: words[2].parse().unwrap(),
                 });
                 match self.give(&command) {
-                    Ok(Reply::Moved(Moved { moved, left, stuck })) => {
+                    Ok(Reply::Moved(moved)) => {
+                        let Moved {
+                            moved,
+                            left,
+                            stuck,
+                            next,
+                        } = moved;
                         let stuck = stuck.map(|stuck| format!(", stuck {:?}", stuck.reason));
-                        format!("moved {moved}, left {left}{}", stuck.unwrap_or_default())
+                        let next = next.map(|next| format!(", next {}", next.0));
+                        let [stuck, next] = [stuck, next].map(Option::unwrap_or_default);
+                        format!("moved {moved}, left {left}{stuck}{next}")
                     }
                     other => done(other),
                 }
@@ -351,8 +360,8 @@ impl Run {
         }
     }
 
-    /// `kill`: the process starts again in the same boot. `power`: in another one. `clean`: after an
-    /// end of the term in good order.
+    /// `kill`: the process restarts in the same boot. `power`: in another boot. `clean`: after an
+    /// orderly end of the term.
     pub(super) fn restart(&mut self, how: &str) {
         match how {
             "kill" => {}
@@ -367,7 +376,7 @@ impl Run {
         self.start_term();
     }
 
-    /// A power cut that takes all but the first `records`.
+    /// A power cut that leaves only the first `records` records.
     pub(super) fn lose_all_but(&mut self, records: usize) {
         self.log.truncate(records);
         self.boot += 1;
@@ -596,7 +605,7 @@ impl Run {
         )
     }
 
-    /// Only what is not zero.
+    /// Leaves out zeros.
     fn totals(&self, queue: &str) -> String {
         let totals = if queue == "shard" {
             self.machine.totals()

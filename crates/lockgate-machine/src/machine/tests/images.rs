@@ -1,7 +1,7 @@
-//! Images: a machine that was loaded is the one that was frozen, that one is as if it never had
-//! been, and no bytes make loading panic.
+//! Images: a loaded machine equals the one that was frozen, freezing leaves no trace in that one,
+//! and no bytes make loading panic.
 //!
-//! Seen to fail here while this was written:
+//! These bugs, made on purpose, failed a test here:
 //!
 //! | broken | seen as |
 //! |---|---|
@@ -31,11 +31,11 @@ use crate::{
 /// The pieces of an image.
 fn pieces(mut frozen: Frozen) -> Vec<Vec<u8>> {
     let mut pieces = Vec::new();
-    let mut piece = Vec::new();
-    while frozen.next_piece(&mut piece) {
-        pieces.push(piece.clone());
+    let mut buffer = Vec::new();
+    while let Some(piece) = frozen.next_piece(&mut buffer) {
+        pieces.push(piece.to_vec());
     }
-    assert!(piece.is_empty() && !frozen.next_piece(&mut piece));
+    assert_eq!(frozen.next_piece(&mut buffer), None);
     pieces
 }
 
@@ -93,7 +93,7 @@ proptest! {
         let expected = history.run.machine.state_view();
         let mut frozen = history.run.machine.freeze();
         let folded = history.run.log.len();
-        // The image is made while the machine goes on.
+        // The image is written while the machine continues.
         for step in &between {
             history.step(step);
         }
@@ -113,7 +113,7 @@ proptest! {
         let problems = loaded.problems();
         prop_assert!(problems.is_empty(), "gone on: {problems:#?}");
         prop_assert_eq!(loaded.state_view(), history.run.machine.state_view());
-        // And the one that was frozen is as if it never had been.
+        // And freezing has changed nothing in the frozen machine.
         history.run.check_recovery();
     }
 
@@ -122,7 +122,7 @@ proptest! {
         before in prop::collection::vec(step(), 0..120),
         after in prop::collection::vec(step(), 0..80),
     ) {
-        // Synced, because the loaded one takes everything for durable.
+        // Both are synced, because a loaded machine takes everything for durable.
         let (mut one, mut other) = (history(&before), history(&before));
         one.run.set_syncing(true);
         other.run.set_syncing(true);
@@ -133,13 +133,13 @@ proptest! {
             one.step(step);
             other.step(step);
         }
-        // What was logged is what was decided, with its order.
+        // The log contains the decisions in order.
         prop_assert_eq!(&one.run.log, &other.run.log);
         prop_assert_eq!(one.run.machine.state_view(), other.run.machine.state_view());
         prop_assert_eq!(one.run.machine.image_bytes(), other.run.machine.image_bytes());
     }
 
-    /// A log that lost records gives a machine like any other, which can be written and loaded.
+    /// A machine from a log that lost records can be written and loaded like any other.
     #[test]
     fn a_machine_from_a_damaged_log_can_be_loaded(
         steps in prop::collection::vec(step(), 0..150),
@@ -222,7 +222,7 @@ fn apply(change: &Change, piece: &mut Vec<u8>) {
     }
 }
 
-/// Uses all of a machine, far into the future.
+/// Uses all parts of a machine, far into the future.
 fn walk(mut machine: Machine) {
     let queues: Vec<QueueName> = machine.state_view().queues.into_keys().collect();
     let mut position = lockgate_core::Position(1 << 60);
@@ -318,7 +318,7 @@ fn walk(mut machine: Machine) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(3_000))]
 
-    /// At this level there is no checksum: what was changed is found by looking at everything.
+    /// There is no checksum at this level: only checking everything finds the change.
     #[test]
     fn no_bytes_make_loading_panic(
         steps in prop::collection::vec(step(), 0..40),
@@ -436,7 +436,7 @@ fn what_awaited_its_sync_is_leasable_after_loading() {
     assert!(!run.machine.leasable(&name("q")));
 }
 
-/// Twelve hours count from the receive, not from the end of what it was given.
+/// Twelve hours count from the receive, not from the end of the first lease.
 #[test]
 fn how_long_a_lease_was_held_is_known_after_loading() {
     const HOUR: u64 = 3_600_000;
@@ -479,7 +479,7 @@ fn how_long_a_lease_was_held_is_known_after_loading() {
     }
 }
 
-/// Effects that name nothing tell of damage to the log, also at the starts after it.
+/// Effects on something that does not exist show damage to the log, also at later starts.
 #[test]
 fn what_was_ignored_is_counted_after_loading() {
     let mut machine = filled(1, 1);
@@ -506,7 +506,7 @@ fn free_room_is_used_again_in_the_same_order() {
     assert_eq!(pieces(load(&image).unwrap().freeze()), image);
 }
 
-/// A restore may give the log ranges of another size.
+/// A restore's log may have ranges of another size.
 #[test]
 fn what_lives_is_counted_by_the_ranges_of_the_loader() {
     let mut machine = filled(500, 20);

@@ -127,20 +127,20 @@ fn queues_are_listed_in_pages() {
             limit,
         });
         match run.machine.query(&query, run.now).unwrap() {
-            QueryReply::Queues(QueuePage { queues, more }) => {
+            QueryReply::Queues(QueuePage { queues, next }) => {
                 let names = queues.iter().map(|queue| queue.name.to_string());
-                (names.collect::<Vec<_>>().join(" "), more)
+                (names.collect::<Vec<_>>().join(" "), next)
             }
             other => panic!("{other:?}"),
         }
     };
-    let page = |names: &str, more| (names.to_owned(), more);
-    assert_eq!(list("", None, 9), page("a1 a2 a3 b1", false));
-    assert_eq!(list("a", None, 2), page("a1 a2", true));
-    assert_eq!(list("a", Some("a2"), 2), page("a3", false));
-    assert_eq!(list("b", Some("a2"), 2), page("b1", false));
-    assert_eq!(list("c", None, 2), page("", false));
-    assert_eq!(list("a b", None, 2), page("", false));
+    let page = |names: &str, next: Option<&str>| (names.to_owned(), next.map(name));
+    assert_eq!(list("", None, 9), page("a1 a2 a3 b1", None));
+    assert_eq!(list("a", None, 2), page("a1 a2", Some("a2")));
+    assert_eq!(list("a", Some("a2"), 2), page("a3", None));
+    assert_eq!(list("b", Some("a2"), 2), page("b1", None));
+    assert_eq!(list("c", None, 2), page("", None));
+    assert_eq!(list("a b", None, 2), page("", None));
 }
 
 #[test]

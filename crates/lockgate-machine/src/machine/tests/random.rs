@@ -1,5 +1,5 @@
-//! Random histories: the insides stay consistent, recovery gives the same state, and a log that has
-//! lost records folds without a panic.
+//! Random histories: the state stays consistent, recovery gives the same state, and a log that has
+//! lost records can be folded without a panic.
 
 use lockgate_core::{
     HolderName, Key, LeaseToken, Level, Location, Message, MessageId, Position, QueueName,
@@ -16,7 +16,7 @@ use crate::{
 
 const QUEUES: [&str; 5] = ["strict", "sqs", "unkeyed", "parking", "memory"];
 
-/// One step of a history; the numbers choose among what there is.
+/// A step of a history; its numbers choose among what exists.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Send {
@@ -127,7 +127,7 @@ impl History {
     pub(super) fn new() -> Self {
         let mut history = Self {
             run: Run::with_limits(MachineLimits {
-                // Records are a hundred positions apart: a few stand in each range.
+                // Records are a hundred positions apart, so a range contains a few.
                 range_bits: 9,
                 ..MachineLimits::default()
             }),
@@ -318,7 +318,7 @@ impl History {
         }
     }
 
-    /// Reads a record's messages as an engine does, and moves those forward that still live there.
+    /// Reads a record's messages as an engine does, and compacts those that still live there.
     fn compact(&mut self, which: u8, stale: bool) {
         let at = usize::from(which) * self.run.log.len() / 256;
         let (position, effects) = self.run.log[at].clone();
@@ -338,7 +338,7 @@ impl History {
                 .flat_map(|queue| queue.messages.values())
                 .any(|message| message.id == stored.id && message.location == from);
             assert_eq!(self.run.machine.lives_at(stored.id, from), lives);
-            // Of another log's term, with the same queue and number.
+            // From another log's term, with the same queue and number.
             let foreign = MessageId::from_bits(stored.id.to_bits() ^ 1);
             assert!(!self.run.machine.lives_at(foreign, from));
             let before = self.run.log.len();
@@ -387,7 +387,7 @@ impl History {
     }
 }
 
-/// One of the last eight, mostly.
+/// Mostly one of the last eight.
 fn pick<T>(items: &[T], which: u8) -> Option<&T> {
     let recent = items.len().saturating_sub(1 + usize::from(which) % 8);
     items.get(recent)
@@ -461,7 +461,7 @@ proptest! {
         }
         history.run.check_recovery();
 
-        // Damage in the middle takes some records, and the machine makes the best of the rest.
+        // Damage in the middle takes some records; the machine folds the rest.
         let mut damaged = Machine::new(MachineLimits::default());
         let lost: Vec<usize> = lost.iter().map(|at| at.index(history.run.log.len())).collect();
         for (at, (position, effects)) in history.run.log.iter().enumerate() {

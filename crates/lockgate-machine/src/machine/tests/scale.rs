@@ -1,4 +1,4 @@
-//! What a receive looks at does not grow with what it cannot have.
+//! The cost of a receive does not grow with messages that it cannot lease.
 
 use lockgate_core::{HolderName, Key, UniqueId};
 
@@ -36,7 +36,7 @@ fn a_long_key_counts_as_one() {
     assert_eq!(ready_keys(&run, "q"), 0);
 }
 
-/// What an operator is told that the queues' limits add up to is no less than what they can take.
+/// The sum of the queues' limits, as an operator sees it, is no less than the memory they can take.
 #[test]
 fn a_queue_that_is_full_takes_no_more_memory_than_its_settings_say() {
     const MESSAGES: u32 = 20_000;
@@ -75,11 +75,11 @@ fn a_queue_that_is_full_takes_no_more_memory_than_its_settings_say() {
             holder: HolderName::new("worker").unwrap(),
         }))
         .unwrap();
-        // A key's text stands beside two counters, in steps of sixteen bytes.
+        // A key's text comes with two counters, in steps of sixteen bytes.
         let texts = number * 48;
         worst = worst.max((run.machine.heap_bytes() - empty) as u64 + texts);
     }
     assert!(worst <= most, "{worst} of {most}");
-    // Not so much more that the figure would say nothing.
+    // And not so much more that the figure would be useless.
     assert!(worst >= most / 2, "{worst} of {most}");
 }

@@ -1,4 +1,4 @@
-//! What belongs to a shard says so, and is refused by others; and no number runs over its bits.
+//! Everything of a shard contains its number and is refused by others; and no number exceeds its bits.
 
 use lockgate_core::{
     BootId, Epoch, HolderName, Incarnation, LeaseToken, Level, Message, MessageId, QueueId,
@@ -71,7 +71,8 @@ fn ids_and_tokens_say_their_shard() {
     assert_eq!(Machine::new(MachineLimits::default()).shard(), None);
 }
 
-/// A nack and an extend, which act on a message of Amazon's unkeyed queues by whichever of its tokens, too.
+/// Includes a nack and an extend, which in Amazon's unkeyed queues take effect with any of a
+/// message's tokens.
 #[test]
 fn a_token_does_nothing_to_another_message_that_has_its_number() {
     for kind in ["sqs", "strict", "keyed"] {
@@ -121,7 +122,7 @@ fn a_token_of_another_shard_is_refused_and_changes_nothing() {
     run.lines("queue q");
     send(&mut run, "q").unwrap();
     let own = receive(&mut run, "q")[0].token;
-    // Equal but for the shard: as a shard that was made in the same way would give it.
+    // Equal except for the shard: as another shard with the same history would give it.
     let term = Term {
         shard: shard(1),
         ..own.term
@@ -181,15 +182,15 @@ fn an_image_keeps_the_number_and_messages_keep_their_ids_under_another_one() {
 
     let mut loader = ImageLoader::new(MachineLimits::default());
     let mut frozen = run.machine.freeze();
-    let mut piece = Vec::new();
-    while frozen.next_piece(&mut piece) {
-        loader.piece(&piece).unwrap();
+    let mut buffer = Vec::new();
+    while let Some(piece) = frozen.next_piece(&mut buffer) {
+        loader.piece(piece).unwrap();
     }
     let mut loaded = loader.finish().unwrap();
     assert_eq!(loaded.shard(), Some(shard(OWN)));
     assert_eq!(loaded.state_view(), run.machine.state_view());
 
-    // What a restore under another number does.
+    // As a restore under another number does.
     let renumbered = loaded.renumbered(shard(900), Epoch(90)).unwrap();
     loaded.fold(&[renumbered], lockgate_core::Position(1 << 20));
     assert_eq!(loaded.shard(), Some(shard(900)));
@@ -203,14 +204,14 @@ fn an_image_keeps_the_number_and_messages_keep_their_ids_under_another_one() {
     assert_eq!(ids, [also_before, after]);
     assert_eq!(before.shard(), shard(OWN));
 
-    // Its leases go on, and end by themselves: who has the token is told where it is from.
+    // Its leases continue and end by themselves; a settle with its token is refused with the token's shard.
     let refused = run.give(&Command::Settle(ack(leased))).unwrap_err();
     let (given, own) = (shard(OWN), shard(900));
     assert_eq!(refused, Rejection::OtherShard { given, own });
     assert_eq!(run.describe("q").counts.in_flight, 3);
 }
 
-/// The queue's next message gets the last number there is.
+/// Sets the queue's next message to the last number.
 fn use_up(run: &mut Run, queue: &str) {
     let queue = run.machine.queue_id(&name(queue)).unwrap();
     let sequence = Sequence(Sequence::MAX.0 - 1);
@@ -271,7 +272,7 @@ fn messages_stay_where_they_are_if_the_other_queue_has_no_number_left() {
     let token = tokens[0];
     let refused = run.give(&Command::Settle(Settle { token, action }));
     assert_eq!(refused.unwrap_err(), no_number_left());
-    // Out of attempts, it is delivered further.
+    // Out of attempts, but delivered again.
     run.lines("wait 1min");
     assert_eq!(receive(&mut run, "q").len(), 2);
     run.check_recovery();

@@ -94,7 +94,7 @@ fn a_reserve_is_raised_before_it_is_used_up() {
     for _ in 2..=1100 {
         script += "send m\n";
     }
-    // The second reserve, made at half, is not yet synced when its numbers are told.
+    // The second reserve, raised at half of the first, is not synced yet when its numbers are given out.
     script += "answer => memory, rests on record 514\nsync\nsend m\nanswer => memory\n";
     check(&script);
 }

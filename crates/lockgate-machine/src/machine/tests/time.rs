@@ -218,8 +218,8 @@ fn more_timers_than_fire_in_a_step_fire_in_several() {
     check(&script);
 }
 
-/// However many messages are due at once, in one millisecond or in many, and also if they were purged:
-/// no step moves or fires more timers than it may.
+/// However many messages are due at once, in one millisecond or in many, and even if they were
+/// purged, no step moves or fires more timers than its budget.
 #[test]
 fn the_work_of_each_step_is_bounded() {
     const MANY: u64 = 20_000;
@@ -229,7 +229,7 @@ fn the_work_of_each_step_is_bounded() {
         run.lines("queue q");
         let start = run.now.wall.plus(3_600_000);
         for number in 0..MANY {
-            // Due out of order, so that not all of a millisecond stand in order by themselves.
+            // Due out of order, so that those of a millisecond are not all in order from the start.
             let due = start.plus((number * 7_919) % spread);
             let message = Message::new("x").with_due(due);
             let queue = queue.clone();
@@ -248,7 +248,7 @@ fn the_work_of_each_step_is_bounded() {
         while let Some(effect) = run.machine.tick(run.now) {
             run.append(std::iter::once(effect).collect());
             let after = work(&run);
-            // Timers of what was purged are taken out before the budget is told, or on the way.
+            // Timers of purged messages are removed before the budget is set, or on the way.
             let bound = u64::from(MOVES_PER_STEP + 2 * TIMERS_PER_STEP) + 2;
             assert!(after - before <= bound, "{} of {bound}", after - before);
             assert!(after > before, "a step that does nothing");
@@ -263,8 +263,8 @@ fn the_work_of_each_step_is_bounded() {
     }
 }
 
-/// The step of time ends between two leases of a batch, and the holder extends the second: its lease is
-/// over with the first one's.
+/// A tick comes between the ends of two leases of a batch, and the holder extends the second: its
+/// lease has ended with the first.
 #[test]
 fn a_batch_of_which_a_part_has_ended_is_not_extended() {
     let mut run = check(

@@ -86,8 +86,8 @@ fn a_strict_prefix_may_be_settled_in_one() {
     );
 }
 
-/// A record can name 2^16 messages. One settle may give back a whole batch, so a transaction within
-/// the limit of its parts may still touch more.
+/// A record can name 2^16 messages. One settle may give a whole batch back, so a transaction with
+/// an allowed number of parts may still touch more.
 #[test]
 fn it_touches_no_more_messages_than_a_record_can_name() {
     const BATCH: u16 = 1000;

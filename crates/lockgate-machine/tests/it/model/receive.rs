@@ -272,7 +272,7 @@ impl Model {
         };
         let named = match to {
             MoveTo::Queue(to) => Some(to),
-            MoveTo::Of { source, to } => {
+            MoveTo::Of { source, to, .. } => {
                 self.found(source)?;
                 Some(to.as_ref().unwrap_or(source))
             }
@@ -300,7 +300,7 @@ impl Model {
             assert!(self.candidates(queue, &BTreeSet::new()).contains(sequence));
             let home = match to {
                 MoveTo::Queue(to) => to.clone(),
-                MoveTo::Of { source, to } => {
+                MoveTo::Of { source, to, .. } => {
                     assert!(self.is_of(from, *sequence, source), "moved another queue's");
                     to.as_ref().unwrap_or(source).clone()
                 }
@@ -323,9 +323,13 @@ impl Model {
         // It ended for a reason.
         let queue = &self.queues[from];
         let left = self.candidates(queue, &BTreeSet::new());
-        let Ok(Reply::Moved(Moved { stuck, .. })) = &decision.outcome else {
+        let Ok(Reply::Moved(Moved { stuck, next, .. })) = &decision.outcome else {
             panic!("a move was answered {:?}", decision.outcome)
         };
+        if next.is_some() {
+            // No history has as many others that a step would end at them.
+            assert!(matches!(to, MoveTo::Of { .. }) && moved == u64::from(max));
+        }
         if let Some(stuck) = stuck {
             let stays = queue
                 .messages
@@ -344,6 +348,8 @@ impl Model {
         } else if moved < u64::from(max) && queue.held_until.is_none() {
             let mut left = left.into_iter();
             let should_go = left.find(|&sequence| match to {
+                // Those in front of it were looked at by the step before, as far as this one knows.
+                MoveTo::Of { after: Some(_), .. } => false,
                 MoveTo::Of { source, .. } => self.is_of(from, sequence, source),
                 _ => true,
             });
@@ -355,6 +361,7 @@ impl Model {
             moved,
             left,
             stuck: *stuck,
+            next: *next,
         }))
     }
 

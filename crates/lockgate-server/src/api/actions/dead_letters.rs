@@ -1,21 +1,22 @@
-//! Dead letters: where they come from, and back there.
+//! Operations on dead letters: listing them and moving them back.
 
 use lockgate_core::QueueName;
 use lockgate_machine::{Move, MoveTo, Moved, StuckReason};
 
-use super::{PAGE_DEFAULT, PAGE_MAX, in_range, page_after, page_start_queue};
+use super::{page_after, page_limit, page_start_queue, page_start_sequence};
 use crate::{
     api::{
         Code, Problem, Request, Service,
         shapes::{
-            DeadLetterSources, ListDeadLetterSources, Redrive, Redriven, StuckReasonWord, StuckView,
+            DeadLetterSources, ListDeadLetterSources, Redrive, Redriven, StuckReasonWord,
+            StuckView, Within,
         },
     },
     auth::Verb,
 };
 
-/// Messages that one request moves.
-const REDRIVE_MAX: u32 = 10_000;
+/// The most messages that one request moves.
+const REDRIVE_MAX: u64 = 10_000;
 
 impl Service {
     pub(in crate::api) fn list_dead_letter_sources(
@@ -25,7 +26,7 @@ impl Service {
         input: ListDeadLetterSources,
     ) -> Result<DeadLetterSources, Problem> {
         let target = self.queue(request, Verb::Read, name)?;
-        let limit = in_range("limit", input.limit, 1, PAGE_MAX)?.unwrap_or(PAGE_DEFAULT);
+        let limit = page_limit(input.limit);
         let after = input.page.as_deref().map(page_start_queue).transpose()?;
         let sources = self.engine.directory().dead_letter_sources(&target.name);
         let mut known = sources
@@ -33,14 +34,14 @@ impl Service {
             .map(|entry| &entry.name)
             .filter(|name| after.as_ref().is_none_or(|after| *name > after))
             .filter(|name| request.may(Verb::Read, name));
-        let page = known.by_ref().take(limit.into());
+        let page = known.by_ref().take(limit);
         let queues: Vec<String> = page.map(ToString::to_string).collect();
         let more = known.next().is_some();
         let next_page = queues.last().filter(|_| more).map(|last| page_after(last));
         Ok(DeadLetterSources { queues, next_page })
     }
 
-    /// Moves dead letters, step by step, so that nobody else waits for all of it.
+    /// Moves dead letters in steps, so that other commands do not wait for all of it.
     pub(in crate::api) async fn redrive_dead_letters(
         &self,
         request: &Request<'_>,
@@ -48,7 +49,7 @@ impl Service {
         input: Redrive,
     ) -> Result<Redriven, Problem> {
         let from = self.queue(request, Verb::Receive, name)?.name.clone();
-        let max = in_range("max", input.max, 1, REDRIVE_MAX)?.unwrap_or(REDRIVE_MAX);
+        let max = input.max.map_or(REDRIVE_MAX, Within::get);
         let to = match &input.to {
             Some(to) => {
                 let queue = self
@@ -60,7 +61,7 @@ impl Service {
         };
         let source = match &input.source {
             Some(source) => {
-                // Without `to` that is where they go.
+                // Without `to`, messages go to that queue.
                 let verb = if to.is_some() { Verb::Read } else { Verb::Send };
                 let queue = self
                     .queue(request, verb, source)
@@ -76,9 +77,20 @@ impl Service {
             moved: 0,
             left: 0,
             stuck: None,
+            next_page: None,
+        };
+        let mut after = match (&source, input.page.as_deref()) {
+            (Some(_), page) => page.map(page_start_sequence).transpose()?,
+            (None, None) => None,
+            (None, Some(_)) => {
+                return Err(Problem::invalid(
+                    "page",
+                    "is for a redrive with source only",
+                ));
+            }
         };
         loop {
-            let rest = u64::from(max) - done.moved;
+            let rest = max - done.moved;
             let step = rest.min(u64::from(Move::MESSAGES_MAX));
             let command = Move {
                 from: from.clone(),
@@ -86,6 +98,7 @@ impl Service {
                     (Some(source), to, _) => MoveTo::Of {
                         source: source.clone(),
                         to: to.clone(),
+                        after,
                     },
                     (None, Some(to), _) => MoveTo::Queue(to.clone()),
                     (None, None, Some(key)) => key.origins(self.engine.directory()),
@@ -93,9 +106,15 @@ impl Service {
                 },
                 max: u16::try_from(step).unwrap_or(Move::MESSAGES_MAX),
             };
-            let Moved { moved, left, stuck } = match self.engine.submit(command).await {
+            let Moved {
+                moved,
+                left,
+                stuck,
+                next,
+            } = match self.engine.submit(command).await {
                 Ok(moved) => moved,
-                // What was moved is moved: the caller hears of that first, and of this when it goes on.
+                // Some messages were moved already, so the answer reports them; the next request
+                // gets the error.
                 Err(_) if done.moved > 0 => return Ok(done),
                 Err(error) => {
                     return Err(Problem::from(error).renamed("settings.dead_letter", "to"));
@@ -103,6 +122,8 @@ impl Service {
             };
             done.moved += moved;
             done.left = left;
+            done.next_page = next.map(|next| page_after(&next.to_string()));
+            after = next;
             done.stuck = stuck.map(|stuck| StuckView {
                 id: stuck.message.to_string(),
                 reason: match stuck.reason {
@@ -111,14 +132,15 @@ impl Service {
                     _ => StuckReasonWord::OriginGone,
                 },
             });
-            if moved < step || done.moved == u64::from(max) {
+            if moved < step || done.moved == max {
                 return Ok(done);
             }
         }
     }
 
-    /// Whoever moves dead letters back sends messages to the queues they came from. Those are known
-    /// when the messages move, and are checked then; what would end in the middle is refused here.
+    /// Moving dead letters back sends messages to the queues they came from. Those queues are known
+    /// only when the messages move, and are checked then. This refuses early what would stop in the
+    /// middle.
     fn check_sources(&self, request: &Request<'_>, target: &QueueName) -> Result<(), Problem> {
         let sources = self.engine.directory().dead_letter_sources(target);
         if sources
@@ -127,7 +149,7 @@ impl Service {
         {
             return Ok(());
         }
-        // Which ones, the caller may not be one to know.
+        // The caller may not be allowed to know which queues.
         Err(Problem::new(
             Code::AccessDenied,
             format!("it needs a grant of send on every queue whose dead letters come to {target}"),

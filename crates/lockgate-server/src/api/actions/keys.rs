@@ -1,4 +1,4 @@
-//! Keys: why they do not move, and making them.
+//! Operations on keys: explain why they wait, park, resume and drop them.
 
 use lockgate_core::{Key, Millis};
 use lockgate_engine::QueueEntry;
@@ -6,7 +6,7 @@ use lockgate_machine::{
     self as machine, ChangeKey, ExplainKey, KeyAction, KeyPage, KeyStatus, KeyWait,
 };
 
-use super::{PAGE_DEFAULT, PAGE_MAX, in_range, invalid_page, page_after, page_start};
+use super::{invalid_page, page_after, page_limit, page_start};
 use crate::{
     api::{
         Code, Problem, Request, Service,
@@ -26,7 +26,7 @@ impl Service {
         if !queue.settings.keyed {
             return Err(not_keyed(&queue));
         }
-        let limit = in_range("limit", input.limit, 1, PAGE_MAX)?.unwrap_or(PAGE_DEFAULT);
+        let limit = page_limit(input.limit);
         let after = match &input.page {
             None => None,
             Some(page) => Some(page_start(page)?.parse().map_err(|_| invalid_page())?),
@@ -35,7 +35,7 @@ impl Service {
             queue: queue.name.clone(),
             parked: input.parked,
             after,
-            limit: usize::from(limit),
+            limit,
         };
         let KeyPage { keys, next } = self.engine.query(query).await?;
         let keys = keys.into_iter().map(|key| self.in_words(&queue, key));
@@ -56,7 +56,7 @@ impl Service {
         self.explain(&queue, key).await
     }
 
-    /// Parks a key, or lets it move again.
+    /// Parks a key, or resumes it.
     pub(in crate::api) async fn park_key(
         &self,
         request: &Request<'_>,
@@ -98,7 +98,7 @@ impl Service {
             };
             let messages = match self.engine.submit(command).await {
                 Ok(messages) => messages,
-                // The key was gone when a further step came.
+                // The key was gone when a later step began.
                 Err(lockgate_engine::EngineError::Rejected(_)) if dropped > 0 => 0,
                 Err(error) => return Err(error.into()),
             };
@@ -116,7 +116,7 @@ impl Service {
         };
         let status = match self.engine.query(query).await {
             Ok(status) => status,
-            // A key that was just resumed and has no message is not there any more.
+            // A key that was just resumed and has no message does not exist any more.
             Err(lockgate_engine::EngineError::Rejected(
                 lockgate_machine::Rejection::KeyNotFound { .. },
             )) => KeyStatus {
@@ -240,7 +240,7 @@ impl Service {
     }
 }
 
-/// A key of a keyed queue.
+/// Parses a key of a keyed queue.
 fn key_of(queue: &QueueEntry, key: &str) -> Result<Key, Problem> {
     if !queue.settings.keyed {
         return Err(not_keyed(queue));
@@ -252,13 +252,13 @@ fn not_keyed(queue: &QueueEntry) -> Problem {
     Problem::new(
         Code::QueueNotKeyed,
         format!(
-            "queue {} is not keyed: its groups take turns, and nothing of them waits for anything",
+            "queue {} is not keyed, so it has no keys: its groups take turns, and no message waits for another",
             queue.name
         ),
     )
 }
 
-/// A time for people: in milliseconds below ten seconds, else in seconds.
+/// A duration for people: in milliseconds below ten seconds, else in seconds.
 fn span(millis: Millis) -> String {
     if millis < 10_000 {
         format!("{millis} ms")

@@ -1,16 +1,16 @@
-//! Receiving, settling, and both at once with sending.
+//! Operations on leases: receive, settle, and settle and send in one transaction.
 
 use std::{num::NonZeroU64, time::Duration};
 
 use lockgate_core::{HolderName, Key, LeaseToken, QueueName};
 use lockgate_engine::{Batch, QueueEntry, Received};
 use lockgate_machine::{
-    DeadLetterReason, Origin, QueueSettings, Receive, SendMessage, Settle, SettleAction, Settled,
-    StoredMessage, Transact,
+    DeadLetterReason, Origin, Receive, SendMessage, Settle, SettleAction, Settled, StoredMessage,
+    Transact,
 };
 use serde::Deserialize;
 
-use super::{check_len, in_range, messages::BATCH_MAX, unanswered};
+use super::{check_len, messages::BATCH_MAX, unanswered};
 use crate::{
     answer,
     api::{
@@ -19,7 +19,7 @@ use crate::{
         shapes::{
             Content, Encoding, HeaderView, Instant, OriginReasonWord, OriginView, ReceiveMessages,
             ReceivedMessage, ReceivedMessages, SettleActionWord, SettleInput, SettleMessages,
-            SettleResult, SettleResults, Transacted, Transaction, TransactionSend, WAIT_MS_MAX,
+            SettleResult, SettleResults, Transacted, Transaction, TransactionSend, Within,
         },
     },
     auth::Verb,
@@ -28,11 +28,8 @@ use crate::{
     waiting,
 };
 
-/// Messages of one receive: their bodies are in memory together.
-const RECEIVE_MAX: u16 = 100;
-
 impl Service {
-    /// Takes messages. The guard gives them back unless it is kept.
+    /// Takes messages. The guard gives the leases back unless it is kept.
     pub(in crate::api) async fn receive_messages(
         &self,
         request: &Request<'_>,
@@ -40,9 +37,9 @@ impl Service {
         input: ReceiveMessages,
     ) -> Result<(ReceivedMessages, Option<KeepGuard>), Problem> {
         let queue = self.queue(request, Verb::Receive, queue)?;
-        let max = in_range("max", input.max, 1, RECEIVE_MAX)?.unwrap_or(1);
-        let wait = in_range("wait_ms", input.wait_ms, 0, WAIT_MS_MAX)?;
-        let lease = in_range("lease_ms", input.lease_ms, 0, QueueSettings::LEASE_MAX)?;
+        let max = input.max.map_or(1, Within::get);
+        let wait = input.wait_ms.map(Within::get);
+        let lease = input.lease_ms.map(Within::get);
         let holder = match input.holder {
             Some(name) => {
                 HolderName::new(&name).map_err(|error| Problem::invalid("holder", error))?
@@ -51,7 +48,7 @@ impl Service {
         };
         let receive = Receive {
             queue: queue.name.clone(),
-            max,
+            max: u16::try_from(max).unwrap_or(u16::MAX),
             lease,
             holder,
         };
@@ -89,10 +86,14 @@ impl Service {
         check_entries("settles", &input.settles)?;
         let mut results = Vec::with_capacity(input.settles.len());
         let mut commands = Batch::with_capacity(input.settles.len());
+        // Of those that go to the engine: how long the leases last that are to be extended.
+        let mut extends = Vec::with_capacity(input.settles.len());
         for (at, settle) in input.settles.into_entries(entry).enumerate() {
             let settle = settle.map_err(|problem| problem.within(&format!("settles[{at}]")))?;
             let prepared = self.settle(settle).and_then(|settle| {
-                if settle.token.queue == queue.id {
+                // Of a queue that is gone the leases are gone, too, also where its name was given again.
+                let of = settle.token.queue;
+                if of == queue.id || self.engine.directory().by_id(of).is_none() {
                     Ok(settle)
                 } else {
                     Err(invalid_receipt("it is of another queue"))
@@ -100,6 +101,10 @@ impl Service {
             });
             match prepared {
                 Ok(settle) => {
+                    extends.push(match settle.action {
+                        SettleAction::Extend { lease } => Some(lease),
+                        _ => None,
+                    });
                     commands.push(settle);
                     results.push(None);
                 }
@@ -111,18 +116,26 @@ impl Service {
         } else {
             self.engine.submit_all(commands).await?
         }
-        .into_iter();
+        .into_iter()
+        .zip(extends);
+        let now = self.engine.now().machine;
         let refused = |problem| SettleResult::Refused {
             problem: Box::new(problem),
         };
         let mut result = |(at, problem): (usize, Option<Problem>)| match problem {
             Some(problem) => refused(problem),
             None => match replies.next() {
-                Some(Ok(Settled::Stale(reason))) => SettleResult::Stale {
+                Some((Ok(Settled::Stale(reason)), _)) => SettleResult::Stale {
                     reason: reason.into(),
                 },
-                Some(Ok(_)) => SettleResult::Done,
-                Some(Err(rejection)) => {
+                Some((Ok(Settled::Extended { deadline, .. }), _)) => SettleResult::Done {
+                    remaining_ms: Some(deadline.since(now)),
+                },
+                // A lease that had ended: the message is kept back for as long.
+                Some((Ok(Settled::Done), extended)) => SettleResult::Done {
+                    remaining_ms: extended,
+                },
+                Some((Err(rejection), _)) => {
                     refused(Problem::from(rejection).within(&format!("settles[{at}]")))
                 }
                 None => refused(unanswered()),
@@ -151,7 +164,7 @@ impl Service {
             let settle = settle
                 .and_then(|settle| self.settle(settle))
                 .map_err(within)?;
-            // A queue that was deleted: its leases are gone, which is for the machine to say.
+            // If the queue was deleted, its leases are gone, and the machine reports that.
             if let Some(entry) = self.engine.directory().by_id(settle.token.queue) {
                 self.queue(request, Verb::Receive, entry.name.as_str())
                     .map_err(within)?;
@@ -200,7 +213,7 @@ impl Service {
         only("lease_ms", given.lease_ms.is_some(), "extend", extends)?;
         let rejects = action == SettleActionWord::Reject;
         only("reason", given.reason.is_some(), "reject", rejects)?;
-        let delay = given.delay_ms.unwrap_or(0);
+        let delay = given.delay_ms.map_or(0, Within::get);
         Ok(Settle {
             token: self.lease(&given.receipt)?,
             action: match action {
@@ -208,13 +221,14 @@ impl Service {
                 SettleActionWord::Nack => SettleAction::Nack { delay },
                 SettleActionWord::Defer => SettleAction::Defer { delay },
                 SettleActionWord::Extend => SettleAction::Extend {
-                    lease: given
-                        .lease_ms
-                        .ok_or_else(|| Problem::invalid("lease_ms", "extend needs it"))?,
+                    lease: given.lease_ms.map(Within::get).ok_or_else(|| {
+                        Problem::invalid("lease_ms", "extend needs it, 1 to 43200000 milliseconds")
+                    })?,
                 },
                 SettleActionWord::Reject => SettleAction::Reject {
                     reason: given.reason.map(Into::into),
                 },
+                SettleActionWord::GiveBack => SettleAction::GiveBack,
             },
         })
     }
@@ -230,11 +244,16 @@ impl Service {
         let Received { delivery, stored } = received;
         let now = self.engine.now();
         let remaining = delivery.deadline.since(now.machine);
+        let message = &stored.message;
         ReceivedMessage {
             id: delivery.id.to_string(),
             receipt: self.receipts.seal(delivery.token),
             attempt: delivery.attempt,
             lease_ends_at: Instant(now.wall.plus(remaining)),
+            remaining_ms: remaining,
+            due_at: message.due.map(Instant),
+            time_to_live_ms: message.time_to_live,
+            level: message.level.map(Into::into),
             content: content(
                 queue,
                 stored,
@@ -246,13 +265,13 @@ impl Service {
     }
 }
 
-/// Whether every entry of a list can be read, before anything is made of the first.
+/// Checks that every entry of a list can be parsed, before the first is used.
 fn check_entries<'a, T: Deserialize<'a>>(name: &str, list: &Few<'a, T>) -> Result<(), Problem> {
     let within = |(at, problem): (usize, Problem)| problem.within(&format!("{name}[{at}]"));
     list.check(entry).map_err(within)
 }
 
-/// What a message is, as it is shown. `sequence` is its number in the queue where it is now.
+/// A message as the API returns it. `sequence` is its number in the queue where it is now.
 pub(super) fn content(
     queue: &QueueEntry,
     stored: &StoredMessage,
@@ -288,12 +307,12 @@ pub(super) fn content(
     }
 }
 
-/// What a message's place goes by, if the queue keeps an order by it.
+/// The key of a message, if the queue keeps an order by keys.
 pub(super) fn key(queue: &QueueEntry, place: Option<&Key>) -> Option<String> {
     place.filter(|_| queue.settings.keyed).map(Key::to_string)
 }
 
-/// The same, if the queue lets it take turns only.
+/// The group of a message, if the queue's groups only take turns.
 pub(super) fn group(queue: &QueueEntry, place: Option<&Key>) -> Option<String> {
     place.filter(|_| !queue.settings.keyed).map(Key::to_string)
 }

@@ -1,4 +1,4 @@
-//! Messages on their way in, and those that wait.
+//! Operations that send, cancel and reschedule messages.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::{
         input::entry,
         shapes::{
             Encoding, HeaderValue, OutgoingMessage, Reschedule, Rescheduled, SendMessages,
-            SendResult, SendResults, SentMessage,
+            SendResult, SendResults, SentMessage, Within,
         },
     },
     auth::Verb,
@@ -107,10 +107,11 @@ impl Service {
     ) -> Result<Rescheduled, Problem> {
         let queue = self.queue(request, Verb::Receive, queue)?.name.clone();
         let message = message_id(id)?;
-        let Some(due) = self.due(input.delay_ms, input.due_at.map(|at| at.0))? else {
+        let Some(due) = self.due(input.delay_ms.map(Within::get), input.due_at.map(|at| at.0))?
+        else {
             return Err(Problem::invalid(
                 "due_at",
-                "due_at or delay_ms must be given",
+                "it or delay_ms is needed: \"due_at\": \"2027-01-01T00:00:00Z\", or \"delay_ms\": 0",
             ));
         };
         let reschedule = machine::Reschedule {
@@ -136,15 +137,13 @@ impl Service {
             Some(id) => {
                 Some(UniqueId::new(&id).map_err(|error| Problem::invalid("unique_id", error))?)
             }
-            // If the queue's settings change before the message gets there, the machine refuses it.
+            // If the queue's settings change before the message arrives in the machine, the machine
+            // refuses it.
             None if queue.settings.dedup_content => {
                 UniqueId::new(&hex(&Sha256::digest(&body))).ok()
             }
             None => None,
         };
-        if given.time_to_live_ms == Some(0) {
-            return Err(Problem::invalid("time_to_live_ms", "0 is not 1 or more"));
-        }
         Ok(Message {
             headers: headers(
                 given
@@ -155,8 +154,8 @@ impl Service {
             key: named("key", given.key)?,
             group: named("group", given.group)?,
             unique_id,
-            due: self.due(given.delay_ms, given.due_at.map(|at| at.0))?,
-            time_to_live: given.time_to_live_ms,
+            due: self.due(given.delay_ms.map(Within::get), given.due_at.map(|at| at.0))?,
+            time_to_live: given.time_to_live_ms.map(Within::get),
             content_type: label("content_type", given.content_type)?,
             trace_context: label("trace_context", given.trace_context)?,
             level: given.level.map(Into::into),
@@ -172,7 +171,7 @@ impl Service {
         match (delay_ms, due_at) {
             (Some(_), Some(_)) => Err(Problem::invalid(
                 "due_at",
-                "due_at and delay_ms cannot both be given",
+                "due_at and delay_ms exclude each other: leave one out",
             )),
             (Some(delay), None) => Ok(Some(self.engine.now().wall.plus(delay))),
             (None, due) => Ok(due),
@@ -181,7 +180,7 @@ impl Service {
 }
 
 impl Encoding {
-    /// The bytes that a text stands for.
+    /// Decodes a text into its bytes.
     fn decode(self, field: &str, text: String) -> Result<Bytes, Problem> {
         match self {
             Self::Text => Ok(text.into()),
@@ -192,7 +191,7 @@ impl Encoding {
         }
     }
 
-    /// Bytes as a text, and how that is to be read.
+    /// Encodes bytes as a text, and returns the encoding.
     pub(in crate::api) fn encode(bytes: &[u8]) -> (String, Self) {
         match std::str::from_utf8(bytes) {
             Ok(text) => (text.to_owned(), Self::Text),
@@ -201,7 +200,7 @@ impl Encoding {
     }
 }
 
-/// Headers of a message, in order of their names. They must be such as SQS's clients can take.
+/// Headers of a message, in order of their names. SQS clients must be able to receive them.
 fn headers(given: BTreeMap<String, HeaderValue>) -> Result<Vec<Header>, Problem> {
     given
         .into_iter()
@@ -216,7 +215,7 @@ fn headers(given: BTreeMap<String, HeaderValue>) -> Result<Vec<Header>, Problem>
         .collect()
 }
 
-/// A key or group, where one is given.
+/// An optional key or group.
 pub(super) fn named(field: &str, text: Option<String>) -> Result<Option<Key>, Problem> {
     text.map(|text| Key::new(&text).map_err(|error| Problem::invalid(field, error)))
         .transpose()
@@ -232,7 +231,8 @@ fn label(field: &str, text: Option<String>) -> Result<Option<std::sync::Arc<str>
             Err(Problem::invalid(
                 field,
                 format_args!(
-                    "there must be 1 to {LABEL_BYTES_MAX} bytes without control characters"
+                    "there must be 1 to {LABEL_BYTES_MAX} bytes without control characters, not {} bytes like {text:?}",
+                    text.len()
                 ),
             ))
         }

@@ -1,4 +1,4 @@
-//! What each operation does, over the engine.
+//! The operations over the engine.
 
 mod dead_letters;
 mod keys;
@@ -8,17 +8,24 @@ mod peek;
 mod queues;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
-use lockgate_core::{QueueName, SpaceState};
+use lockgate_core::{QueueName, Sequence, SpaceState};
 use lockgate_engine::Status;
+use lockgate_machine::QueueSettings;
 
+use self::messages::BATCH_MAX;
 use super::{
     Code, Problem, Service,
-    shapes::{Instant, LogWork, ServerInfo, Space, SpaceStateWord, StatusWord},
+    shapes::{
+        Instant, Limits, LogWork, RECEIVE_MAX, ServerInfo, Space, SpaceStateWord, StatusWord,
+        WAIT_MS_MAX, Within,
+    },
 };
 
-/// Queues or keys of a page that does not say.
-const PAGE_DEFAULT: u16 = 100;
-const PAGE_MAX: u16 = 1000;
+/// Queues or keys of a page.
+fn page_limit(given: Option<Within<1, 1000>>) -> usize {
+    let limit = given.map_or(100, Within::get);
+    usize::try_from(limit).unwrap_or(usize::MAX)
+}
 
 impl Service {
     /// Says which server this is.
@@ -39,6 +46,14 @@ impl Service {
                 _ => StatusWord::Stopping,
             },
             queues: self.engine.directory().len() as u64,
+            limits: Limits {
+                body_bytes_max: self.body_bytes_max as u64,
+                entries_max: BATCH_MAX as u64,
+                receive_max: RECEIVE_MAX,
+                wait_ms_max: WAIT_MS_MAX,
+                lease_ms_max: QueueSettings::LEASE_MAX,
+                level_max: self.engine.level_max().into(),
+            },
             space: Space {
                 state: match space.state {
                     SpaceState::Normal => SpaceStateWord::Normal,
@@ -58,28 +73,12 @@ impl Service {
     }
 }
 
-/// The engine gives a result for each command. If there were fewer, that would be no reason to panic.
+/// The engine gives a result for each command. If one were missing, this error avoids a panic.
 fn unanswered() -> Problem {
     Problem::new(Code::UnknownOutcome, "the engine left it without an answer")
 }
 
-/// A number that must lie in a range, if it is given.
-fn in_range<T: PartialOrd + std::fmt::Display>(
-    field: &str,
-    value: Option<T>,
-    min: T,
-    max: T,
-) -> Result<Option<T>, Problem> {
-    match value {
-        Some(value) if value < min || value > max => Err(Problem::invalid(
-            field,
-            format_args!("{value} is not from {min} to {max}"),
-        )),
-        value => Ok(value),
-    }
-}
-
-/// A list must have something in it, and not too much.
+/// A list must not be empty or too long.
 fn check_len(field: &str, len: usize, max: usize) -> Result<(), Problem> {
     if (1..=max).contains(&len) {
         return Ok(());
@@ -95,7 +94,7 @@ fn page_after(last: &str) -> String {
     URL_SAFE_NO_PAD.encode(last)
 }
 
-/// What the page before ended with.
+/// The last name on the previous page.
 fn page_start(token: &str) -> Result<String, Problem> {
     URL_SAFE_NO_PAD
         .decode(token)
@@ -104,9 +103,15 @@ fn page_start(token: &str) -> Result<String, Problem> {
         .ok_or_else(invalid_page)
 }
 
-/// What the page before ended with, of a list of queues.
+/// The last name on the previous page of a list of queues.
 fn page_start_queue(token: &str) -> Result<QueueName, Problem> {
     QueueName::new(&page_start(token)?).map_err(|_| invalid_page())
+}
+
+/// What the page before ended with, of a list of messages.
+fn page_start_sequence(token: &str) -> Result<Sequence, Problem> {
+    let number = page_start(token)?.parse().map_err(|_| invalid_page())?;
+    Ok(Sequence(number))
 }
 
 fn invalid_page() -> Problem {

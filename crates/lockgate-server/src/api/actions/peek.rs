@@ -1,13 +1,13 @@
-//! Looking at messages without leasing them.
+//! Peeks at messages without leasing them.
 
 use lockgate_core::{Key, Sequence};
 use lockgate_engine::{Peek, Peeked, QueueEntry};
 use lockgate_machine::{self as machine, MessagePage, MessageStatus, MessageWait, Query};
 
 use super::{
-    in_range, invalid_page, leases,
+    leases,
     messages::{message_id, named},
-    page_after, page_start,
+    page_after, page_start_sequence,
 };
 use crate::{
     answer,
@@ -15,15 +15,11 @@ use crate::{
         Problem, Request, Service,
         shapes::{
             Content, Instant, ListDeadLetters, ListMessages, PeekedMessage, PeekedMessages,
-            StateWord,
+            StateWord, Within,
         },
     },
     auth::Verb,
 };
-
-/// Messages of a page. It has fewer if they are large.
-const PAGE_MAX: u16 = 100;
-const PAGE_DEFAULT: u16 = 10;
 
 /// Which part of a queue is wanted.
 struct Page {
@@ -89,7 +85,7 @@ impl Service {
         self.filtered(&queue, None, page, wanted).await
     }
 
-    /// The wanted ones of a page of statuses, and only then their payloads.
+    /// Selects from a page of statuses, and reads only the payloads of the selected messages.
     async fn filtered(
         &self,
         queue: &QueueEntry,
@@ -112,7 +108,7 @@ impl Service {
                 break;
             }
             match self.engine.peek_one(queue.name.clone(), status.id).await {
-                // By now it may stand otherwise.
+                // Its state may have changed since.
                 Ok(peeked) if wanted(&peeked.status) => {
                     bytes += u64::from(peeked.status.size);
                     found.push(peeked);
@@ -181,17 +177,16 @@ impl Service {
 }
 
 impl Page {
-    fn new(limit: Option<u16>, page: Option<&str>, bodies: Option<bool>) -> Result<Self, Problem> {
-        let limit = in_range("limit", limit, 1, PAGE_MAX)?.unwrap_or(PAGE_DEFAULT);
-        let after = match page {
-            None => None,
-            Some(page) => Some(Sequence(
-                page_start(page)?.parse().map_err(|_| invalid_page())?,
-            )),
-        };
+    fn new(
+        limit: Option<Within<1, 100>>,
+        page: Option<&str>,
+        bodies: Option<bool>,
+    ) -> Result<Self, Problem> {
+        let limit = limit.map_or(10, Within::get);
+        let after = page.map(page_start_sequence).transpose()?;
         Ok(Self {
             after,
-            limit: usize::from(limit),
+            limit: usize::try_from(limit).unwrap_or(usize::MAX),
             bodies: bodies.unwrap_or(true),
         })
     }

@@ -1,4 +1,4 @@
-//! Queues: listing, making, changing, emptying, stopping.
+//! Operations on queues: list, create, change, purge, delete, pause.
 
 use std::collections::BTreeMap;
 
@@ -8,23 +8,23 @@ use lockgate_machine::{
     QueuePage, QueueSettings,
 };
 
-use super::{PAGE_DEFAULT, PAGE_MAX, in_range, page_after, page_start_queue};
+use super::{page_after, page_limit, page_start_queue};
 use crate::{
     answer::json_len,
     api::{
         Code, Problem, Request, Service,
-        shapes::{ChangeQueue, CreateQueue, ListQueues, Purged, Queue, Queues},
+        shapes::{ChangeQueue, CreateQueue, ListQueues, Purged, Queue, Queues, Sending},
     },
     auth::Verb,
     queue::{allow_policy::lets_in, extension, kind, tags},
 };
 
-/// Queues that a page is made longer by at a time.
+/// How many queues a page grows by at a time.
 const PAGE_STEP: usize = 100;
-/// A page is not made longer when the tags of its queues have so many bytes as they are written.
+/// A page does not grow further once its queues' tags have so many bytes as written.
 const TAGS_BYTES_MAX: usize = 4 << 20;
 
-/// How many bytes a queue's tags have as they are written.
+/// The bytes of a queue's tags as written.
 fn tags_len(queue: &QueueDescription) -> usize {
     let texts = queue.tags.iter().flat_map(|(tag, value)| [tag, value]);
     texts.map(|text| json_len(text.as_bytes())).sum()
@@ -36,39 +36,37 @@ impl Service {
         request: &Request<'_>,
         input: ListQueues,
     ) -> Result<Queues, Problem> {
-        let limit = in_range("limit", input.limit, 1, PAGE_MAX)?.unwrap_or(PAGE_DEFAULT);
-        let limit = usize::from(limit);
+        let limit = page_limit(input.limit);
         let mut after = input.page.as_deref().map(page_start_queue).transpose()?;
         let prefix = input.prefix.unwrap_or_default();
         let mut queues: Vec<Queue> = Vec::new();
         let mut bytes = 0;
-        // Pages are filled up where some queues are not for the caller to see, and step by step, because
-        // the tags of one queue may take a hundred kilobytes.
+        // Pages are filled although the caller may not see some queues; in steps, because the tags
+        // of one queue may take a hundred kilobytes.
         loop {
             let asked = machine::ListQueues {
                 prefix: prefix.clone(),
                 after: after.clone(),
                 limit: (limit - queues.len()).min(PAGE_STEP),
             };
-            let QueuePage { queues: page, more } = self.engine.query(asked).await?;
-            after = page.last().map(|queue| queue.name.clone());
+            let QueuePage { queues: page, next } = self.engine.query(asked).await?;
+            after = next;
             bytes += page.iter().map(tags_len).sum::<usize>();
             queues.extend(
                 page.into_iter()
                     .filter(|queue| request.may(Verb::Read, &queue.name))
                     .map(|queue| self.view(queue)),
             );
-            if !more || queues.len() == limit || bytes >= TAGS_BYTES_MAX {
-                let next_page = after.filter(|_| more);
+            if after.is_none() || queues.len() == limit || bytes >= TAGS_BYTES_MAX {
                 return Ok(Queues {
                     queues,
-                    next_page: next_page.map(|last| page_after(last.as_str())),
+                    next_page: after.map(|last| page_after(last.as_str())),
                 });
             }
         }
     }
 
-    /// The queue, and whether it was there already.
+    /// The queue, and whether it existed before.
     pub(in crate::api) async fn create_queue(
         &self,
         request: &Request<'_>,
@@ -90,7 +88,7 @@ impl Service {
             .map_err(|error| Problem::invalid("tags", error))?;
         tags::check(&tags).map_err(|error| Problem::invalid("tags", error.message))?;
         let mut settings = QueueSettings::over_http(keyed);
-        // What is set by name wins over what a tag says.
+        // A setting by name wins over a tag.
         extension::apply(&BTreeMap::new(), &tags, &mut settings)
             .map_err(|error| Problem::invalid("tags", error.message))?;
         input.settings.apply(&mut settings)?;
@@ -121,6 +119,19 @@ impl Service {
     ) -> Result<Queue, Problem> {
         let entry = self.queue(request, Verb::Read, name)?;
         Ok(self.view(self.describe(&entry.name).await?))
+    }
+
+    pub(in crate::api) fn get_sending(
+        &self,
+        request: &Request<'_>,
+        name: &str,
+    ) -> Result<Sending, Problem> {
+        let entry = self.queue(request, Verb::Send, name)?;
+        Ok(Sending {
+            keyed: entry.settings.keyed,
+            dedup_content: entry.settings.dedup_content,
+            message_bytes_max: entry.settings.message_bytes_max,
+        })
     }
 
     pub(in crate::api) async fn change_queue(
@@ -198,7 +209,7 @@ impl Service {
         Ok(self.view(self.describe(&queue).await?))
     }
 
-    /// The queue as it is shown.
+    /// The queue as the API returns it.
     fn view(&self, description: QueueDescription) -> Queue {
         let from = description.settings.dedup_scope_from;
         let mut queue = Queue::from(description);
@@ -216,7 +227,8 @@ impl Service {
         Ok(self.engine.query(query).await?)
     }
 
-    /// Whoever names a dead-letter queue sends messages there, and that queue may say whose it takes.
+    /// Naming a dead-letter queue sends messages to it, so the caller must be allowed to send
+    /// there, and that queue's policy may refuse the source.
     fn check_dead_letter(
         &self,
         request: &Request<'_>,

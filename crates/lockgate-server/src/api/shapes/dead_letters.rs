@@ -1,80 +1,90 @@
-//! Dead letters.
+//! Shapes of dead letters.
 
 use serde::{Deserialize, Serialize};
 
-/// Which of the queues to list whose dead letters come to a queue.
+use super::Within;
+
+/// Selects queues by their dead-letter queue.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ListDeadLetterSources {
-    /// How many at most, 1 to 1000. Default 100.
+    /// The most entries of the page, 1 to 1000. Default 100.
     #[serde(default)]
-    pub(crate) limit: Option<u16>,
-    /// The `next_page` of the page before.
+    pub(crate) limit: Option<Within<1, 1000>>,
+    /// The `next_page` of the previous page.
     #[serde(default)]
     pub(crate) page: Option<String>,
 }
 
-/// A page of the queues whose dead letters come to a queue.
+/// A page of the queues that have this queue as dead-letter queue.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct DeadLetterSources {
     /// Their names, in order.
     pub(crate) queues: Vec<String>,
-    /// What to give as `page` for the next page; not there on the last.
+    /// Pass it as `page` to get the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) next_page: Option<String>,
 }
 
-/// Where dead letters are to go.
+/// The dead letters to move, and their destination.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Redrive {
-    /// A queue, keyed exactly if this one is. Default: each to the queue it came from.
+    /// The destination, of the same kind (keyed or not) as this queue. Default: each message
+    /// returns to the queue it came from.
     #[serde(default)]
     pub(crate) to: Option<String>,
-    /// Only those that came from this queue. Others are passed over: at most 100,000 of them.
+    /// Only those that came from this queue. A request that comes across 100,000 others ends with a
+    /// `next_page`.
     #[serde(default)]
     pub(crate) source: Option<String>,
-    /// How many messages at most, 1 to 10,000. Default 10,000.
+    /// With `source`: the `next_page` of the request before.
     #[serde(default)]
-    pub(crate) max: Option<u32>,
+    pub(crate) page: Option<String>,
+    /// The most messages to move, 1 to 10,000. Default 10,000.
+    #[serde(default)]
+    pub(crate) max: Option<Within<1, 10_000>>,
 }
 
-/// How far it got.
+/// The result of moving dead letters.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Redriven {
     /// Messages moved.
     pub(crate) moved: u64,
-    /// Messages that could be moved next; what is delayed, in flight or parked is not among them.
+    /// Messages that could be moved next, of whatever source; what is delayed, in flight or parked is not among them.
     pub(crate) left: u64,
-    /// The message at which it ended, if it did: nothing behind it is moved to where it came from
-    /// until that one is gone.
+    /// The message at which the move stopped, if it did: no message behind it returns to its queue
+    /// until this one is gone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) stuck: Option<StuckView>,
+    /// With `source`: what to give as `page` in the next request; not there when all messages were looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) next_page: Option<String>,
 }
 
-/// A message that has nowhere to go back to.
+/// A message that cannot return to its queue.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct StuckView {
     /// Its id.
     pub(crate) id: String,
-    /// Why.
+    /// The reason.
     pub(crate) reason: StuckReasonWord,
 }
 
-/// Why a message has nowhere to go back to.
+/// Why a message cannot return to its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum StuckReasonWord {
-    /// It was sent to this queue, or somebody moved it here.
+    /// It was sent to this queue, or an operator moved it here.
     NoOrigin,
-    /// The queue it came from was deleted, or made again of the other kind.
+    /// The queue that it came from was deleted, or created again with the other kind.
     OriginGone,
-    /// The access key has no grant to send to the queue it came from.
+    /// The access key has no grant to send to the queue that it came from.
     OriginNotAllowed,
 }

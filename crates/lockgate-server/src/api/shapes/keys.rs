@@ -1,22 +1,22 @@
-//! Keys, and why they do not move.
+//! Shapes of keys, and why a key waits.
 
 use lockgate_core::Millis;
 use serde::{Deserialize, Serialize};
 
-use super::Instant;
+use super::{Instant, Within};
 
-/// Which keys to list.
+/// Selects the keys to list.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ListKeys {
-    /// Only parked ones. Default no.
+    /// Only parked keys. Default no.
     #[serde(default)]
     pub(crate) parked: bool,
-    /// How many at most, 1 to 1000. Default 100.
+    /// The most entries of the page, 1 to 1000. Default 100.
     #[serde(default)]
-    pub(crate) limit: Option<u16>,
-    /// The `next_page` of the page before.
+    pub(crate) limit: Option<Within<1, 1000>>,
+    /// The `next_page` of the previous page.
     #[serde(default)]
     pub(crate) page: Option<String>,
 }
@@ -27,12 +27,12 @@ pub(crate) struct ListKeys {
 pub(crate) struct Keys {
     /// In no order.
     pub(crate) keys: Vec<KeyExplanation>,
-    /// What to give as `page` for the next page; not there on the last.
+    /// Pass it as `page` to get the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) next_page: Option<String>,
 }
 
-/// Why a key does, or does not, move.
+/// Why the next message of a key waits, or that it does not.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct KeyExplanation {
@@ -40,28 +40,28 @@ pub(crate) struct KeyExplanation {
     pub(crate) queue: String,
     /// The key.
     pub(crate) key: String,
-    /// Messages in its order: waiting or in flight.
+    /// Messages of the key that wait or are in flight.
     pub(crate) messages: u64,
-    /// Messages not yet due, which do not hold it up.
+    /// Messages that are not due yet; they do not block the key.
     pub(crate) delayed: u64,
-    /// What its next message waits for.
+    /// What the key's next message waits for.
     pub(crate) waits_for: WaitWord,
-    /// The same in words, and what can be done about it.
+    /// The same in words, with what can be done about it.
     pub(crate) explanation: String,
-    /// The number in the queue of the message that holds it up, or with `due` of the one that comes
-    /// first.
+    /// The number in the queue of the message that blocks the key; with `due`, of the first message
+    /// that becomes due.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sequence: Option<u64>,
-    /// With `lease`: who holds it.
+    /// With `lease`: the holder of the lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) holder: Option<String>,
-    /// With `lease`: which attempt it is.
+    /// With `lease`: the number of the attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) attempt: Option<u16>,
-    /// How much longer it lasts, at most; not there where that depends on somebody.
+    /// How much longer the wait lasts, at most; absent if it depends on a client or an operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remaining_ms: Option<Millis>,
-    /// When it is over, by the server's clock.
+    /// When the wait ends, by the server's clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) until: Option<Instant>,
 }
@@ -71,17 +71,17 @@ pub(crate) struct KeyExplanation {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WaitWord {
-    /// Nothing: the next receive may have it.
+    /// Nothing: the next receive may return it.
     Nothing,
     /// The key has no message.
     NoMessage,
     /// None of the key's messages is due yet.
     Due,
-    /// The queue has as many messages in flight as it may.
+    /// The queue has reached its limit of messages in flight.
     InFlightFull,
-    /// A message in front is in flight.
+    /// An earlier message is in flight.
     Lease,
-    /// A failed message in front waits for its next attempt.
+    /// An earlier message failed and waits for its next attempt.
     Backoff,
     /// The key is parked.
     Parked,
@@ -89,14 +89,14 @@ pub(crate) enum WaitWord {
     Paused,
     /// The message has not reached its durability level yet.
     Durability,
-    /// Leases that a power cut made the server forget may still be held.
+    /// Leases that the server forgot in a power cut may still be held.
     LeaseBound,
 }
 
-/// How many messages were dropped.
+/// The result of dropping messages.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct MessagesDropped {
-    /// So many.
+    /// How many messages were dropped.
     pub(crate) messages: u64,
 }

@@ -1,63 +1,78 @@
-//! Leases: receiving and settling.
+//! Shapes of leases: receiving and settling.
 
 use std::collections::BTreeMap;
 
 use lockgate_core::Millis;
-use lockgate_machine::StaleReason;
+use lockgate_machine::{QueueSettings, Settle, StaleReason};
 use serde::{Deserialize, Serialize};
 
-use super::{super::problem::Problem, Encoding, Instant, OutgoingMessage};
+use super::{super::problem::Problem, Encoding, Instant, LevelWord, OutgoingMessage, Within};
 use crate::few::Few;
+
+/// The most messages of one receive: their bodies are in memory together.
+pub(crate) const RECEIVE_MAX: u64 = 100;
 
 /// The longest a receive may wait.
 pub(crate) const WAIT_MS_MAX: Millis = 20_000;
 
-/// What to receive.
+/// The parameters of a receive.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReceiveMessages {
-    /// How many messages at most, 1 to 100. Default 1.
+    /// How many messages at most, 1 to 100: their bodies are in memory together. Default 1.
     #[serde(default)]
-    pub(crate) max: Option<u16>,
-    /// How long to wait for a first message. 0 to 20 s; default: as the queue says.
+    pub(crate) max: Option<Within<1, RECEIVE_MAX>>,
+    /// How long to wait for a first message. 0 to 20 s; default: the queue's setting.
     #[serde(default)]
-    pub(crate) wait_ms: Option<Millis>,
-    /// How long the leases last. 0 to 12 h; default: as the queue says.
+    pub(crate) wait_ms: Option<Within<0, WAIT_MS_MAX>>,
+    /// How long the leases last. 0 to 12 h; default: the queue's setting.
     #[serde(default)]
-    pub(crate) lease_ms: Option<Millis>,
-    /// Who will hold the leases, for those who want to know why a key does not move. Default: the
-    /// header `x-lockgate-consumer`, else the access key and address.
+    pub(crate) lease_ms: Option<Within<0, { QueueSettings::LEASE_MAX }>>,
+    /// The holder of the leases, shown where a key waits for a lease. Default: the header
+    /// `x-lockgate-consumer`, else the access key and address.
     #[serde(default)]
     pub(crate) holder: Option<String>,
 }
 
-/// Messages received.
+/// The messages of a receive.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ReceivedMessages {
-    /// In order; may be none.
+    /// In order; may be empty.
     pub(crate) messages: Vec<ReceivedMessage>,
 }
 
-/// A message received.
+/// A received message.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ReceivedMessage {
     /// Its id.
     pub(crate) id: String,
-    /// What settles it. The same as an SQS receipt handle; either API takes it.
+    /// Names the lease when it is settled. Also valid as an SQS receipt handle, and the other way
+    /// round.
     pub(crate) receipt: String,
-    /// Which lease of the message in this queue it is, from 1.
+    /// The number of this lease among the message's leases in this queue, from 1.
     pub(crate) attempt: u16,
     /// When the lease ends, by the server's clock.
     pub(crate) lease_ends_at: Instant,
-    /// What it is.
+    /// How much longer the lease lasts.
+    pub(crate) remaining_ms: Millis,
+    /// When it came due, where it was to come later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) due_at: Option<Instant>,
+    /// The time to live that it was sent with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) time_to_live_ms: Option<Millis>,
+    /// The level that it was sent with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) level: Option<LevelWord>,
+    /// The message itself.
     #[serde(flatten)]
     pub(crate) content: Content,
 }
 
-/// What a message is, whoever has it.
+/// A message without its lease or state.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Content {
@@ -65,26 +80,27 @@ pub(crate) struct Content {
     pub(crate) sequence: u64,
     /// When it was accepted.
     pub(crate) sent_at: Instant,
-    /// Its key, in a keyed queue.
+    /// Its key; keyed queues only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key: Option<String>,
-    /// Its group, in an unkeyed queue, if it has one.
+    /// Its group, if it has one; unkeyed queues only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) group: Option<String>,
-    /// Its number among the messages of its key, from 1 without a gap, where the queue's
-    /// `key_sequences_max` says so. A message that was moved keeps the one it got first.
+    /// Its number among the messages of its key, from 1 without a gap, if the queue's
+    /// `key_sequences_max` is set. A moved message keeps its first number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) key_sequence: Option<u64>,
     /// Its unique id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) unique_id: Option<String>,
-    /// The payload, as `body_encoding` says. Not there where it was not asked for.
+    /// The payload, in the encoding that `body_encoding` names. Absent if the request does not want
+    /// bodies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) body: Option<String>,
-    /// How `body` is to be read: `text` if it is UTF-8.
+    /// The encoding of `body`: `text` if it is UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) body_encoding: Option<Encoding>,
-    /// Named values beside the body.
+    /// Named values besides the body.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) headers: BTreeMap<String, HeaderView>,
     /// Media type of the body.
@@ -93,13 +109,13 @@ pub(crate) struct Content {
     /// Trace context.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) trace_context: Option<String>,
-    /// Where it comes from, if it was moved here.
+    /// The queue that it was moved from, if it was moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) origin: Option<OriginView>,
 }
 
 impl Content {
-    /// Of a message whose payload cannot be read.
+    /// A message whose payload cannot be read.
     pub(crate) fn unknown(sequence: u64, sent_at: Instant) -> Self {
         Self {
             sequence,
@@ -118,37 +134,38 @@ impl Content {
     }
 }
 
-/// A value beside a body.
+/// A named value besides the body.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct HeaderView {
-    /// What it is, as SQS has it: `String`, `Number` or `Binary`, and perhaps more after a dot.
+    /// Its type in SQS's terms: `String`, `Number` or `Binary`, possibly followed by a dot and any
+    /// text.
     #[serde(rename = "type")]
     pub(crate) kind: String,
-    /// The value, as `encoding` says.
+    /// The value, in the encoding that `encoding` names.
     pub(crate) value: String,
-    /// How `value` is to be read: `text` if it is UTF-8.
+    /// The encoding of `value`: `text` if it is UTF-8.
     pub(crate) encoding: Encoding,
 }
 
-/// Where a moved message comes from.
+/// The origin of a moved message.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct OriginView {
-    /// The queue it left last; not there if that was deleted.
+    /// The queue that it left last; absent if that queue was deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) queue: Option<String>,
-    /// Its number there.
+    /// Its number in that queue.
     pub(crate) sequence: u64,
     /// Why it was moved.
     pub(crate) reason: OriginReasonWord,
-    /// With `rejected`: in the consumer's words.
+    /// With `rejected`: the consumer's reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) detail: Option<String>,
-    /// With `attempts`: how many leases it had there.
+    /// With `attempts`: how many leases it had in that queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) attempts: Option<u16>,
-    /// When.
+    /// When it was moved.
     pub(crate) moved_at: Instant,
 }
 
@@ -157,11 +174,11 @@ pub(crate) struct OriginView {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum OriginReasonWord {
-    /// It had as many leases as its queue allows.
+    /// It reached its queue's limit of attempts.
     Attempts,
     /// A consumer rejected it.
     Rejected,
-    /// Somebody moved it (back).
+    /// An operator moved it.
     Redriven,
 }
 
@@ -181,16 +198,16 @@ pub(crate) struct SettleMessages<'a> {
 pub(crate) struct SettleInput {
     /// The message's receipt.
     pub(crate) receipt: String,
-    /// How.
+    /// What to do with the lease.
     pub(crate) action: SettleActionWord,
-    /// With `nack` and `defer`: not leased again before so much time has passed. Default 0.
+    /// With `nack` and `defer`: not leased again before so much time has passed, up to 366 days. Default 0.
     #[serde(default)]
-    pub(crate) delay_ms: Option<Millis>,
-    /// With `extend`, which needs it: how long the lease lasts from now on. Up to 12 h after it was
-    /// given.
+    pub(crate) delay_ms: Option<Within<0, { Settle::DELAY_MAX }>>,
+    /// With `extend`, required: how long the lease lasts from now on. It ends at most 12 h after it
+    /// was given.
     #[serde(default)]
-    pub(crate) lease_ms: Option<Millis>,
-    /// With `reject`: why, up to 1024 bytes.
+    pub(crate) lease_ms: Option<Within<1, { QueueSettings::LEASE_MAX }>>,
+    /// With `reject`: the reason, up to 1024 bytes.
     #[serde(default)]
     pub(crate) reason: Option<String>,
 }
@@ -202,39 +219,46 @@ pub(crate) struct SettleInput {
 pub(crate) enum SettleActionWord {
     /// The message is done and leaves the queue.
     Ack,
-    /// The message failed: it returns to its place, and the attempt counts.
+    /// The message failed: it returns to its place in the queue, and the attempt counts.
     Nack,
-    /// The message is to come later, and this attempt does not count.
+    /// The message returns later, and this attempt does not count.
     Defer,
     /// The holder needs more time.
     Extend,
-    /// The message can never succeed: to the dead-letter queue now; dropped where there is none.
+    /// The message can never succeed: it moves to the dead-letter queue now, or is dropped if there
+    /// is none.
     Reject,
+    /// Nobody has tried the message: it returns to its place, and this attempt does not count.
+    GiveBack,
 }
 
-/// What became of leases.
+/// The results of settling leases.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct SettleResults {
-    /// One for each, in order.
+    /// One result for each lease, in order.
     pub(crate) results: Vec<SettleResult>,
 }
 
-/// What became of a lease.
+/// The result of settling a lease.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub(crate) enum SettleResult {
-    /// It was settled.
-    Done,
-    /// It was not current any more: nothing changed.
+    /// The lease was settled.
+    Done {
+        /// With `extend`: how much longer the lease lasts.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        remaining_ms: Option<Millis>,
+    },
+    /// The lease is not current any more; nothing changed.
     Stale {
-        /// What became of it.
+        /// The reason.
         reason: StaleWord,
     },
-    /// It could not be settled so: nothing changed.
+    /// The request was refused; nothing changed.
     Refused {
-        /// Why.
+        /// The reason.
         problem: Box<Problem>,
     },
 }
@@ -246,7 +270,7 @@ pub(crate) enum SettleResult {
 pub(crate) enum StaleWord {
     /// The message is gone: settled, dropped or purged.
     Gone,
-    /// The lease has ended: nobody has the message, or (keyed queues) it was moved since.
+    /// The lease has ended: the message is not leased, or (keyed queues) it was moved since.
     Ended,
     /// The message was leased again.
     Superseded,
@@ -265,12 +289,12 @@ impl From<StaleReason> for StaleWord {
     }
 }
 
-/// What is to happen together. Up to 1000 of both.
+/// Settles and sends that happen together, up to 1000 of each.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, bound(deserialize = "'de: 'a"))]
 pub(crate) struct Transaction<'a> {
-    /// Leases to settle, of any queues.
+    /// Leases to settle, in any queues.
     #[serde(default)]
     pub(crate) settles: Few<'a, SettleInput>,
     /// Messages to send, to any queues.
@@ -283,13 +307,13 @@ pub(crate) struct Transaction<'a> {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TransactionSend {
-    /// Where to.
+    /// The queue to send it to.
     pub(crate) queue: String,
-    /// What.
+    /// The message.
     pub(crate) message: OutgoingMessage,
 }
 
-/// All of it happened.
+/// The result of a transaction: all of it happened.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Transacted {

@@ -1,9 +1,10 @@
-//! Messages on their way in.
+//! Shapes of requests that send messages, and their answers.
 
-use lockgate_core::{Level, Millis};
+use lockgate_core::Level;
+use lockgate_machine::QueueSettings;
 use serde::{Deserialize, Serialize};
 
-use super::{super::problem::Problem, Instant};
+use super::{super::problem::Problem, Instant, Within};
 use crate::few::{Few, FewByName};
 
 /// Messages to send.
@@ -20,31 +21,33 @@ pub(crate) struct SendMessages<'a> {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct OutgoingMessage {
-    /// The payload, as `body_encoding` says.
+    /// The payload, in the encoding that `body_encoding` names.
     pub(crate) body: String,
-    /// How `body` is to be read. Default `text`.
+    /// The encoding of `body`. Default `text`.
     #[serde(default)]
     pub(crate) body_encoding: Encoding,
-    /// Ordering key: a keyed queue needs one, an unkeyed one keeps no order and refuses it.
+    /// Ordering key. A keyed queue requires one; an unkeyed queue keeps no order and refuses it.
     #[serde(default)]
     pub(crate) key: Option<String>,
-    /// Group that takes turns with others, without an order (SQS: a fair queue's MessageGroupId). For
-    /// unkeyed queues only.
+    /// Group that takes turns with other groups, without an order (SQS: a fair queue's
+    /// MessageGroupId). For unkeyed queues only.
     #[serde(default)]
     pub(crate) group: Option<String>,
-    /// Id for deduplication. A second message with it, within the queue's window, is not added.
+    /// Id for deduplication. A second message with the same id within the queue's window is not
+    /// added.
     #[serde(default)]
     pub(crate) unique_id: Option<String>,
-    /// Not delivered before so much time has passed. Any length; default: as the queue says.
+    /// Not delivered before so much time has passed. 0 to 3,000,000 days;
+    /// default: as the queue says.
     #[serde(default)]
-    pub(crate) delay_ms: Option<Millis>,
-    /// Not delivered before this instant; instead of `delay_ms`.
+    pub(crate) delay_ms: Option<Within<0, { QueueSettings::DELAY_MAX }>>,
+    /// The message is not delivered before this instant; instead of `delay_ms`.
     #[serde(default)]
     pub(crate) due_at: Option<Instant>,
-    /// Dropped when it has waited so long. Default: the queue's retention alone.
+    /// Dropped when it has waited so long, 1 ms to 3,000,000 days. Default: the queue's retention alone.
     #[serde(default)]
-    pub(crate) time_to_live_ms: Option<Millis>,
-    /// Named values beside the body, up to 10 (SQS: message attributes).
+    pub(crate) time_to_live_ms: Option<Within<1, { QueueSettings::DELAY_MAX }>>,
+    /// Named values besides the body, up to 10 (SQS: message attributes).
     #[serde(default)]
     pub(crate) headers: FewByName<HeaderValue, 10>,
     /// Media type of the body.
@@ -53,23 +56,23 @@ pub(crate) struct OutgoingMessage {
     /// Trace context that travels with the message.
     #[serde(default)]
     pub(crate) trace_context: Option<String>,
-    /// A durability above the queue's own.
+    /// A durability level above the queue's own.
     #[serde(default)]
     pub(crate) level: Option<LevelWord>,
 }
 
-/// A value beside a body.
+/// A named value besides the body.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct HeaderValue {
-    /// What it is, as SQS has it: `String`, `Number` or `Binary`, and after a dot what you like.
-    /// Default `String`.
+    /// Its type in SQS's terms: `String`, `Number` or `Binary`, optionally followed by a dot and
+    /// any text. Default `String`.
     #[serde(rename = "type", default = "string")]
     pub(crate) kind: String,
-    /// The value, as `encoding` says.
+    /// The value, in the encoding that `encoding` names.
     pub(crate) value: String,
-    /// How `value` is to be read. Default `text`.
+    /// The encoding of `value`. Default `text`.
     #[serde(default)]
     pub(crate) encoding: Encoding,
 }
@@ -78,36 +81,36 @@ fn string() -> String {
     "String".to_owned()
 }
 
-/// How bytes stand in JSON.
+/// The encoding of bytes in JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Encoding {
-    /// As the text whose UTF-8 they are.
+    /// UTF-8 text.
     #[default]
     Text,
-    /// In base64, with padding.
+    /// Base64 with padding.
     Base64,
 }
 
-/// What became of messages.
+/// The results of a send.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct SendResults {
-    /// One for each message, in order.
+    /// One result for each message, in order.
     pub(crate) results: Vec<SendResult>,
 }
 
-/// What became of a message.
+/// The result for a message.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub(crate) enum SendResult {
-    /// It was accepted, now or before.
+    /// The message was accepted, now or before.
     Sent(SentMessage),
-    /// It was not.
+    /// The message was not accepted.
     Refused {
-        /// Why.
+        /// The reason.
         problem: Box<Problem>,
     },
 }
@@ -120,47 +123,58 @@ pub(crate) struct SentMessage {
     pub(crate) id: String,
     /// Its number in the queue.
     pub(crate) sequence: u64,
-    /// Whether its unique id was known, so that nothing was added; id and number are the first
-    /// message's.
+    /// Whether the unique id was known, so that nothing was added; `id` and `sequence` are then
+    /// those of the first message.
     pub(crate) duplicate: bool,
 }
 
-/// When a message is to be delivered.
+/// A new delivery time of a message.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Reschedule {
-    /// Not before this instant.
+    /// The message is not delivered before this instant.
     #[serde(default)]
     pub(crate) due_at: Option<Instant>,
-    /// Not before so much time has passed; instead of `due_at`. 0: at once.
+    /// The message is not delivered before this time has passed; instead of `due_at`. 0: at once.
     #[serde(default)]
-    pub(crate) delay_ms: Option<Millis>,
+    pub(crate) delay_ms: Option<Within<0, { QueueSettings::DELAY_MAX }>>,
 }
 
-/// When a message will be delivered.
+/// The delivery time of a message.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Rescheduled {
     /// Its id.
     pub(crate) id: String,
-    /// Not before this instant.
+    /// The message is not delivered before this instant.
     pub(crate) due_at: Instant,
 }
 
-/// What an answered send survives; each survives everything the ones before it do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+/// What an acknowledged send survives; each level includes the levels before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LevelWord {
-    /// Nothing is promised.
+    /// No promise.
     Memory,
     /// A crash of the server.
     Process,
     /// A power cut.
     Disk,
-    /// The loss of a machine; refused where the log cannot do it.
+    /// The loss of a machine; refused if the log cannot replicate.
     Replicated,
+}
+
+impl From<Level> for LevelWord {
+    fn from(level: Level) -> Self {
+        match level {
+            Level::Memory => Self::Memory,
+            Level::Process => Self::Process,
+            Level::Disk => Self::Disk,
+            Level::Replicated => Self::Replicated,
+        }
+    }
 }
 
 impl From<LevelWord> for Level {

@@ -1,7 +1,7 @@
-//! What operations take and answer, as serde sees it.
+//! The inputs and outputs of operations.
 //!
-//! Lengths of time are whole milliseconds, sizes are bytes, instants are RFC 3339 texts in UTC. A
-//! field that has nothing to say is left out of an answer.
+//! Durations are whole milliseconds, sizes are bytes, instants are RFC 3339 texts in UTC. Optional
+//! fields without a value are left out of an answer.
 
 mod dead_letters;
 mod keys;
@@ -11,6 +11,7 @@ mod peek;
 mod queues;
 mod server;
 mod settings;
+mod within;
 
 use jiff::Timestamp;
 use lockgate_core::WallTime;
@@ -18,9 +19,10 @@ use serde::{Deserialize, Serialize, Serializer};
 
 pub(super) use self::{
     dead_letters::*, keys::*, leases::*, messages::*, peek::*, queues::*, server::*, settings::*,
+    within::Within,
 };
 
-/// Nothing to say: it is done.
+/// An empty answer: the operation is done.
 #[derive(Debug, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -32,7 +34,7 @@ pub(crate) struct Instant(pub(crate) WallTime);
 
 impl Serialize for Instant {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // Beyond the year 9999 it is the year 9999.
+        // Later instants are written as the year 9999.
         let millis = i64::try_from(self.0.0).unwrap_or(i64::MAX);
         let time = Timestamp::from_millisecond(millis).unwrap_or(Timestamp::MAX);
         serializer.collect_str(&format_args!("{time:.3}"))
@@ -47,8 +49,11 @@ impl<'de> Deserialize<'de> for Instant {
                 "{text:?} is no instant, such as 2026-11-21T08:00:00.000Z"
             ))
         })?;
-        let millis = u64::try_from(time.as_millisecond())
-            .map_err(|_| serde::de::Error::custom("the instant lies before 1970"))?;
+        let millis = u64::try_from(time.as_millisecond()).map_err(|_| {
+            serde::de::Error::custom(format_args!(
+                "{text} lies before 1970-01-01T00:00:00Z, the earliest instant"
+            ))
+        })?;
         Ok(Self(WallTime(millis)))
     }
 }

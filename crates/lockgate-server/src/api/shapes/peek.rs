@@ -1,50 +1,50 @@
-//! Messages that somebody looks at.
+//! Shapes of peeking at messages.
 
 use lockgate_core::Millis;
 use serde::{Deserialize, Serialize};
 
-use super::{Content, Instant};
+use super::{Content, Instant, Within};
 
-/// Which messages to look at.
+/// Selects the messages to peek at.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ListMessages {
-    /// Only of this key; of keyed queues.
+    /// Only messages of this key; keyed queues only.
     #[serde(default)]
     pub(crate) key: Option<String>,
-    /// Only of this group; of unkeyed queues.
+    /// Only messages of this group; unkeyed queues only.
     #[serde(default)]
     pub(crate) group: Option<String>,
-    /// Only those in this state.
+    /// Only messages in this state.
     #[serde(default)]
     pub(crate) state: Option<StateWord>,
-    /// Whether bodies are wanted. Default yes.
+    /// Whether to return bodies. Default yes.
     #[serde(default)]
     pub(crate) bodies: Option<bool>,
-    /// How many at most, 1 to 100. Default 10.
+    /// The most messages of the page, 1 to 100. Default 10.
     #[serde(default)]
-    pub(crate) limit: Option<u16>,
-    /// The `next_page` of the page before.
+    pub(crate) limit: Option<Within<1, 100>>,
+    /// The `next_page` of the previous page.
     #[serde(default)]
     pub(crate) page: Option<String>,
 }
 
-/// Which dead letters to list.
+/// Selects the dead letters to list.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ListDeadLetters {
-    /// Only those that came from this queue.
+    /// Only messages that came from this queue.
     #[serde(default)]
     pub(crate) source: Option<String>,
-    /// Whether bodies are wanted. Default yes.
+    /// Whether to return bodies. Default yes.
     #[serde(default)]
     pub(crate) bodies: Option<bool>,
-    /// How many at most, 1 to 100. Default 10.
+    /// The most messages of the page, 1 to 100. Default 10.
     #[serde(default)]
-    pub(crate) limit: Option<u16>,
-    /// The `next_page` of the page before.
+    pub(crate) limit: Option<Within<1, 100>>,
+    /// The `next_page` of the previous page.
     #[serde(default)]
     pub(crate) page: Option<String>,
 }
@@ -55,51 +55,52 @@ pub(crate) struct ListDeadLetters {
 pub(crate) struct PeekedMessages {
     /// The messages.
     pub(crate) messages: Vec<PeekedMessage>,
-    /// What to give as `page` for the next page; not there on the last.
+    /// Pass it as `page` to get the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) next_page: Option<String>,
 }
 
-/// A message that somebody looks at.
+/// A message with its state.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct PeekedMessage {
     /// Its id.
     pub(crate) id: String,
-    /// How it stands.
+    /// Its state.
     pub(crate) state: StateWord,
     /// How many leases it had in this queue.
     pub(crate) attempts: u16,
     /// Bytes of its body and headers.
     pub(crate) bytes: u32,
-    /// With `in_flight`: who holds it.
+    /// With `in_flight`: the holder of the lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) holder: Option<String>,
-    /// With `in_flight` and `backoff`: for how much longer, at most.
+    /// With `in_flight` and `backoff`: how much longer that lasts, at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remaining_ms: Option<Millis>,
     /// With `delayed`: when it is due.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) due_at: Option<Instant>,
-    /// Whether its payload is damaged, so that a receive would drop it; not there where it is not.
+    /// Whether its payload is damaged, so that a receive would drop the message; absent if it is
+    /// not.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) damaged: bool,
-    /// What it is.
+    /// The message itself.
     #[serde(flatten)]
     pub(crate) content: Content,
 }
 
-/// How a message stands.
+/// The state of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum StateWord {
-    /// It waits for a lease, perhaps behind others of its key.
+    /// It waits for a lease, possibly behind others of its key.
     Ready,
-    /// Somebody holds it.
+    /// It is leased.
     InFlight,
     /// It failed or was deferred, and waits for its next attempt.
     Backoff,
-    /// It is not yet due.
+    /// It is not due yet.
     Delayed,
 }

@@ -1,4 +1,4 @@
-//! Queues, their settings and counts.
+//! Shapes of queues, their settings and counts.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use lockgate_machine::{
 };
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap as _};
 
-use super::{Instant, Settings, SettingsChange};
+use super::{Instant, Settings, SettingsChange, Within};
 use crate::{few::FewByName, queue::tags::TAGS_MAX};
 
-/// Tags that one request changes: all of a queue's are removed, and as many are added.
+/// The most tags that one request changes: it can remove all tags of a queue and add as many.
 const TAG_CHANGES_MAX: usize = 2 * TAGS_MAX;
 
 /// A page of queues.
@@ -19,12 +19,12 @@ const TAG_CHANGES_MAX: usize = 2 * TAGS_MAX;
 pub(crate) struct Queues {
     /// In order of their names.
     pub(crate) queues: Vec<Queue>,
-    /// What to give as `page` for the next page; not there on the last.
+    /// Pass it as `page` to get the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) next_page: Option<String>,
 }
 
-/// Which queues to list.
+/// Selects the queues to list.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -32,10 +32,10 @@ pub(crate) struct ListQueues {
     /// Only queues whose names start with this.
     #[serde(default)]
     pub(crate) prefix: Option<String>,
-    /// How many at most, 1 to 1000. Default 100.
+    /// The most entries of the page, 1 to 1000. Default 100.
     #[serde(default)]
-    pub(crate) limit: Option<u16>,
-    /// The `next_page` of the page before.
+    pub(crate) limit: Option<Within<1, 1000>>,
+    /// The `next_page` of the previous page.
     #[serde(default)]
     pub(crate) page: Option<String>,
 }
@@ -46,35 +46,48 @@ pub(crate) struct ListQueues {
 pub(crate) struct Queue {
     /// Its name.
     pub(crate) name: String,
-    /// Whether messages of one key are kept in order, with one holder at a time. Such a queue's name
-    /// ends in `.fifo`.
+    /// Whether messages of one key are kept in order, one in flight at a time. The name of such a
+    /// queue ends in `.fifo`.
     pub(crate) keyed: bool,
-    /// Whether it gives no leases, because somebody paused it.
+    /// Whether the queue is paused, so that it gives no leases.
     pub(crate) paused: bool,
-    /// When it was made.
+    /// When the queue was created.
     pub(crate) created_at: Instant,
     /// When its settings or tags last changed.
     pub(crate) changed_at: Instant,
-    /// What it holds now. Exact.
+    /// What the queue holds now. Exact.
     pub(crate) counts: Counts,
-    /// What came and went since it was made. Exact: `accepted + moved_in = acknowledged + moved_out
-    /// + dropped + what it holds`.
+    /// What was added and removed since the queue was created. Exact: `accepted + moved_in =
+    /// acknowledged + moved_out + dropped + what it holds`.
     pub(crate) totals: Totals,
-    /// Its settings, all of them.
+    /// All its settings.
     pub(crate) settings: Settings,
     /// Its tags.
     pub(crate) tags: BTreeMap<String, String>,
 }
 
-/// What a queue holds: `ready + in_flight + delayed` is all of it.
+/// What a sender to a queue must know.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct Sending {
+    /// Whether every message needs a key.
+    pub(crate) keyed: bool,
+    /// Whether a message without a unique id takes the SHA-256 of its body as one.
+    pub(crate) dedup_content: bool,
+    /// The largest message, body and headers.
+    pub(crate) message_bytes_max: u32,
+}
+
+/// What a queue holds: `ready + in_flight + delayed` is the sum of its messages.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Counts {
-    /// Waiting for a lease, also behind a message of the same key that is in flight or parked.
+    /// Waiting for a lease, including messages behind one of the same key that is in flight or
+    /// parked.
     pub(crate) ready: u64,
-    /// Leased, or given back and waiting for its next attempt.
+    /// Leased, or returned and waiting for the next attempt.
     pub(crate) in_flight: u64,
-    /// Not yet due.
+    /// Not due yet.
     pub(crate) delayed: u64,
     /// Bytes of bodies and headers.
     pub(crate) bytes: u64,
@@ -82,14 +95,14 @@ pub(crate) struct Counts {
     pub(crate) keys: u64,
     /// Parked keys.
     pub(crate) parked_keys: u64,
-    /// Unique ids that are remembered.
+    /// Unique ids that are remembered for deduplication.
     pub(crate) unique_ids: u64,
-    /// When the oldest message was accepted; not there for an empty queue.
+    /// When the oldest message was accepted; absent for an empty queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) oldest_at: Option<Instant>,
 }
 
-/// What came and went, by the table of counters.
+/// What was added to and removed from a queue, from the table of counters.
 #[derive(Debug)]
 pub(crate) struct Totals(QueueTotals);
 
@@ -112,14 +125,14 @@ impl Serialize for Totals {
     }
 }
 
-/// A queue to be made.
+/// A queue to create.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CreateQueue {
-    /// Its name: 1 to 80 letters, digits, `-` and `_`, and for a keyed queue `.fifo` at its end.
+    /// Its name: 1 to 80 letters, digits, `-` and `_`; the name of a keyed queue ends in `.fifo`.
     pub(crate) name: String,
-    /// Settings that are not to be the default.
+    /// Settings that differ from the default.
     #[serde(default)]
     pub(crate) settings: SettingsChange,
     /// Its tags, up to 50.
@@ -127,15 +140,15 @@ pub(crate) struct CreateQueue {
     pub(crate) tags: FewByName<String, TAGS_MAX>,
 }
 
-/// What is to change about a queue.
+/// Changes of a queue.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ChangeQueue {
-    /// Settings that change.
+    /// Settings to change.
     #[serde(default)]
     pub(crate) settings: SettingsChange,
-    /// Tags that change; `null` removes one.
+    /// Tags to change; `null` removes one.
     #[serde(default)]
     pub(crate) tags: FewByName<Option<String>, TAG_CHANGES_MAX>,
 }
@@ -171,11 +184,11 @@ impl From<QueueCounts> for Counts {
     }
 }
 
-/// How many messages a purge removed.
+/// The result of a purge.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Purged {
-    /// What the queue held when it was emptied.
+    /// How many messages the queue held when it was purged.
     pub(crate) messages: u64,
 }
 

@@ -1,37 +1,57 @@
-//! The server itself.
+//! Shapes of the server itself.
 
 use lockgate_core::Millis;
 use serde::Serialize;
 
-use super::Instant;
+use super::{Instant, LevelWord};
 
-/// Which server this is.
+/// The server and its state.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct ServerInfo {
     /// Its version.
     pub(crate) version: &'static str,
-    /// The number of its shard, which is in every message id it gives.
+    /// The number of its shard, which is part of every message id that it gives.
     pub(crate) shard: u16,
-    /// The term it serves in: one more with every start on the same data.
+    /// The number of its term; it grows with every start on the same data.
     pub(crate) epoch: u64,
     /// When it started.
     pub(crate) started_at: Instant,
-    /// How long ago that was.
+    /// How long it has been running.
     pub(crate) uptime_ms: Millis,
     /// Its clock now.
     pub(crate) now: Instant,
-    /// Whether it takes work.
+    /// Whether it accepts work.
     pub(crate) status: StatusWord,
     /// How many queues there are.
     pub(crate) queues: u64,
-    /// Room for its data.
+    /// What one request may ask for.
+    pub(crate) limits: Limits,
+    /// Space for its data.
     pub(crate) space: Space,
-    /// What it has written since it started.
+    /// What it has written since its start.
     pub(crate) log: LogWork,
 }
 
-/// What a server has written since it started.
+/// What one request may ask for.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct Limits {
+    /// Bytes of its body.
+    pub(crate) body_bytes_max: u64,
+    /// Messages of a send, and leases of a settle.
+    pub(crate) entries_max: u64,
+    /// Messages of a receive.
+    pub(crate) receive_max: u64,
+    /// The longest wait of a receive.
+    pub(crate) wait_ms_max: Millis,
+    /// The longest lease.
+    pub(crate) lease_ms_max: Millis,
+    /// The highest level that a message may ask for.
+    pub(crate) level_max: LevelWord,
+}
+
+/// What a server has written since its start.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct LogWork {
@@ -41,44 +61,44 @@ pub(crate) struct LogWork {
     pub(crate) record_bytes: u64,
     /// Syncs.
     pub(crate) syncs: u64,
-    /// Records that were durable once, and that the start could not read.
+    /// Records that were durable once and could not be read at the start.
     pub(crate) records_lost: u64,
 }
 
-/// Whether a server takes work.
+/// Whether a server accepts work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum StatusWord {
-    /// It does.
+    /// It accepts work.
     Serving,
-    /// It is coming to an end.
+    /// It is shutting down.
     Stopping,
-    /// It does not: storage has failed, or it was told to stop.
+    /// It accepts no work: storage has failed, or the server was told to stop.
     Stopped,
 }
 
-/// Room for data.
+/// Space for data.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Space {
-    /// Whether there is enough.
+    /// Whether there is enough space.
     pub(crate) state: SpaceStateWord,
     /// Bytes its data takes.
     pub(crate) used_bytes: u64,
-    /// Bytes that are free for it.
+    /// Bytes that are free for its data.
     pub(crate) free_bytes: u64,
 }
 
-/// Whether there is enough room.
+/// Whether there is enough space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum SpaceStateWord {
-    /// There is.
+    /// There is enough.
     Normal,
-    /// It is getting scarce.
+    /// Space is getting scarce.
     Low,
-    /// There is none: sends are refused, everything else goes on.
+    /// There is none: sends are refused, and everything else works.
     Full,
 }

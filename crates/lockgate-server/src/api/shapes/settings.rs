@@ -1,4 +1,4 @@
-//! The settings of a queue as JSON, by the table of settings.
+//! The settings of a queue as JSON, from the table of settings.
 
 use std::{fmt, sync::LazyLock};
 
@@ -8,7 +8,7 @@ use lockgate_machine::{
 };
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
-    de::{DeserializeSeed, Error as _, MapAccess, Visitor},
+    de::{DeserializeSeed, Error, MapAccess, Unexpected, Visitor},
     ser::SerializeMap as _,
 };
 
@@ -18,15 +18,17 @@ use crate::fault::shorten;
 #[derive(Debug)]
 pub(crate) struct Settings {
     settings: QueueSettings,
-    /// If the scope of unique ids was changed shortly ago: for how much longer sends follow the former one.
+    /// If the scope of unique ids was changed recently: for how much longer sends follow the former
+    /// scope.
     pub(crate) dedup_scope_pending_ms: Option<Millis>,
 }
 
-/// Settings that are to change, or not to be the default. What is not named stays; `null` is the default.
+/// Settings to change, or to create a queue with. A setting that is not named stays; `null` sets
+/// the default.
 #[derive(Debug, Default)]
 pub(crate) struct SettingsChange(Vec<(&'static Setting, Option<SettingValue>)>);
 
-/// The names that a change may have.
+/// The names that a change may contain.
 static NAMES: LazyLock<Vec<&'static str>> =
     LazyLock::new(|| SETTINGS.iter().map(Setting::json_name).collect());
 
@@ -34,14 +36,14 @@ impl Settings {
     pub(crate) fn of(settings: QueueSettings) -> Self {
         Self {
             settings,
-            // Whoever knows the time says it.
+            // The caller sets this if it knows the time.
             dedup_scope_pending_ms: None,
         }
     }
 }
 
 impl SettingsChange {
-    /// Sets what is named.
+    /// Sets the named settings.
     pub(crate) fn apply(self, settings: &mut QueueSettings) -> Result<(), SettingsError> {
         let default = QueueSettings::over_http(settings.keyed);
         let mut changes = self.0.into_iter();
@@ -102,7 +104,7 @@ impl<'de> Visitor<'de> for Changes {
     }
 }
 
-/// Reads the value of a setting; `null` is none.
+/// Parses the value of a setting; `null` is none.
 struct ValueOf(&'static Setting);
 
 impl<'de> DeserializeSeed<'de> for ValueOf {
@@ -112,7 +114,7 @@ impl<'de> DeserializeSeed<'de> for ValueOf {
         Ok(match self.0.kind {
             SettingKind::Flag => Option::deserialize(from)?.map(SettingValue::Flag),
             SettingKind::Count { .. } | SettingKind::Time { .. } | SettingKind::Bytes { .. } => {
-                Option::deserialize(from)?.map(SettingValue::Number)
+                return from.deserialize_option(NumberOf(self.0));
             }
             SettingKind::Word(words) => match Option::<String>::deserialize(from)? {
                 None => None,
@@ -128,6 +130,47 @@ impl<'de> DeserializeSeed<'de> for ValueOf {
                 )),
             },
         })
+    }
+}
+
+/// Reads a number and says in every refusal which ones there are.
+struct NumberOf(&'static Setting);
+
+impl<'de> Visitor<'de> for NumberOf {
+    type Value = Option<SettingValue>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.kind {
+            SettingKind::Time { min, max } => {
+                write!(f, "a number of milliseconds from {min} to {max}")
+            }
+            SettingKind::Bytes { min, max } => write!(f, "a number of bytes from {min} to {max}"),
+            _ => f.write_str(&self.0.values()),
+        }
+    }
+
+    fn visit_none<E: Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_some<D: Deserializer<'de>>(self, from: D) -> Result<Self::Value, D::Error> {
+        from.deserialize_u64(self)
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Self::Value, E> {
+        // Its bounds are checked where it is set, together with all else.
+        Ok(Some(SettingValue::Number(number)))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Self::Value, E> {
+        match u64::try_from(number) {
+            Ok(number) => self.visit_u64(number),
+            Err(_) => Err(E::invalid_value(Unexpected::Signed(number), &self)),
+        }
     }
 }
 
@@ -164,7 +207,8 @@ mod schema {
             }
             if let Some((min, max)) = bounds {
                 property["minimum"] = min.into();
-                // Beyond what is exact in every language there is no bound that anybody meets.
+                // A larger bound is left out: not every language can represent it exactly, and no
+                // value comes near it.
                 if max <= 1 << 53 {
                     property["maximum"] = max.into();
                 }

@@ -1,4 +1,4 @@
-//! The decoder by itself: no body costs much stack, and an input that is too long is refused by its
+//! The decoder alone: no body costs much stack, and an input that is too long is refused by its
 //! length.
 
 use crate::{
@@ -62,7 +62,7 @@ fn entries_are_counted_and_what_is_wrong_in_one_is_told_by_its_place() {
         let kept = input.messages.into_entries(entry);
         assert_eq!(kept.count(), count.min(ENTRIES_MAX));
     }
-    // Whether it was read with its list or waited as text.
+    // Both for an entry that is parsed with its list and for one that waits as text.
     let text = messages(3, "{\"body\":7}");
     let problem = body::<SendMessages<'_>>(text.as_bytes()).unwrap_err();
     assert_eq!(

@@ -1,5 +1,5 @@
 //! Makes the description of the API: operations from their table, fields from their types, examples
-//! from answers that were really given.
+//! from real answers.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use super::{
 
 const FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/api/openapi.json");
 
-/// What the table of operations does not say of one.
+/// The parts of an operation's description that the table of operations lacks.
 struct Described {
     tag: &'static str,
     /// The verb the caller needs.
@@ -25,7 +25,7 @@ struct Described {
     parameters: Option<Schema>,
     body: Option<Schema>,
     answers: Vec<(u16, &'static str, Schema)>,
-    /// Codes beside those that every operation can have.
+    /// Codes besides those that every operation can have.
     codes: &'static [Code],
 }
 
@@ -107,6 +107,7 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
             ..queue("manage", vec![])
         },
         Operation::GetQueue => queue("read", to.ok::<Queue>()),
+        Operation::GetSending => queue("send", to.ok::<Sending>()),
         Operation::ChangeQueue => Described {
             body: to.input::<ChangeQueue>(),
             ..queue("manage", to.ok::<Queue>())
@@ -227,7 +228,7 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
     }
 }
 
-/// The description as it must be.
+/// The complete description.
 pub(super) fn document(examples: &[Example]) -> Value {
     let mut generators = Generators::new();
     let problem = generators.outputs.subschema_for::<Problem>();
@@ -400,7 +401,7 @@ fn describe(
     described_operation
 }
 
-/// Of the path and of the address.
+/// Parameters of the path and of the query.
 fn parameters(operation: Operation, described: &Described, generators: &Generators) -> Vec<Value> {
     let mut parameters = Vec::new();
     for part in operation.path().split('/') {
@@ -445,7 +446,7 @@ fn parameters(operation: Operation, described: &Described, generators: &Generato
     parameters
 }
 
-/// A parameter is there or not; it is never `null`.
+/// A parameter is present or absent, never `null`.
 fn without_null(schema: &mut Value) {
     if let Some(kinds) = schema["type"].as_array_mut() {
         kinds.retain(|kind| kind != "null");
@@ -461,7 +462,7 @@ fn without_null(schema: &mut Value) {
     }
 }
 
-/// Takes out what is of Rust and not of the API.
+/// Removes what concerns Rust and not the API.
 fn tidy(schemas: &mut Map<String, Value>) {
     fn walk(value: &mut Value) {
         if let Some(fields) = value.as_object_mut() {
@@ -475,7 +476,7 @@ fn tidy(schemas: &mut Map<String, Value>) {
             if fields.get("default").is_some_and(Value::is_null) {
                 fields.remove("default");
             }
-            // Lines of a comment are no paragraphs.
+            // The lines of a comment are one paragraph.
             if let Some(Value::String(text)) = fields.get_mut("description") {
                 *text = text.replace('\n', " ");
             }
@@ -486,12 +487,12 @@ fn tidy(schemas: &mut Map<String, Value>) {
             values.iter_mut().for_each(walk);
         }
     }
-    // Parameters stand with their operations.
+    // Parameters are described with their operations.
     schemas.retain(|name, _| !name.starts_with("List"));
     schemas.values_mut().for_each(walk);
 }
 
-/// Types that are only another view of a thing are called as the thing.
+/// Types that are another view of a thing get the name of the thing.
 fn rename(document: &mut Value) {
     let schemas = document["components"]["schemas"].as_object().unwrap();
     let mut plain_names = BTreeSet::new();
@@ -513,8 +514,8 @@ fn rename(document: &mut Value) {
     *document = serde_json::from_str(&text).unwrap();
 }
 
-/// The description in the repository is the one that the code makes. To renew it:
-/// `UPDATE_SNAPSHOTS=1 cargo test -p lockgate-server api`.
+/// The description in the repository must be the generated one. To renew it: `UPDATE_SNAPSHOTS=1
+/// cargo test -p lockgate-server api`.
 #[tokio::test]
 async fn the_description_is_true() {
     let examples = examples::record().await;

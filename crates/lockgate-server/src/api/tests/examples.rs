@@ -1,4 +1,4 @@
-//! A history of requests, one after the other, whose answers are the examples of the description.
+//! A sequence of requests whose answers are the examples of the description.
 
 use hyper::Method;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use super::{
     Shop, describe, schema,
 };
 
-/// A request and its answer, with texts that differ from run to run replaced.
+/// A request and its answer; texts that differ from run to run are replaced.
 pub(super) struct Example {
     pub(super) name: &'static str,
     pub(super) operation: Operation,
@@ -20,7 +20,7 @@ pub(super) struct Example {
 struct Recorder {
     shop: Shop,
     examples: Vec<Example>,
-    /// What stands in the examples for ids and receipts.
+    /// The replacements of ids and receipts.
     replaced: Vec<(String, String)>,
 }
 
@@ -56,7 +56,7 @@ impl Recorder {
         self.record(name, Method::POST, target, body).await
     }
 
-    /// Notes ids and receipts not seen before, and sets what depends on the machine this runs on.
+    /// Records new ids and receipts, and replaces values that depend on the machine.
     fn replace_new(&mut self, value: &mut Value) {
         match value {
             Value::Array(values) => values.iter_mut().for_each(|value| self.replace_new(value)),
@@ -99,7 +99,7 @@ impl Recorder {
     }
 }
 
-/// Every operation, at least once.
+/// Sends every operation at least once.
 pub(super) async fn record() -> Vec<Example> {
     let mut to = Recorder {
         shop: Shop::open(),
@@ -224,6 +224,7 @@ pub(super) async fn record() -> Vec<Example> {
     to.post("drop", &format!("{target}/drop"), Value::Null)
         .await;
     to.get("not keyed", "/queues/mail/keys/user-7").await;
+    to.get("sending", "/queues/orders.fifo/sending").await;
 
     to.post("pause", "/queues/mail/pause", Value::Null).await;
     to.post("resume", "/queues/mail/resume", Value::Null).await;
@@ -281,7 +282,7 @@ async fn every_operation_has_an_example_that_the_description_allows() {
     }
 }
 
-/// What a client misspells is told to it: every object of a request is closed.
+/// Every object of a request refuses unknown fields, so a client hears of a misspelt name.
 #[tokio::test]
 async fn requests_have_no_fields_that_are_not_described() {
     let document = describe::document(&[]);

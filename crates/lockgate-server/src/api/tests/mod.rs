@@ -1,9 +1,11 @@
-//! The API over a real engine and a real log, on a disk in memory and a clock set by hand.
+//! The API over a real engine and a real log, on a disk in memory and with a manual clock.
 
 mod decoders;
 mod describe;
 mod examples;
+mod limits;
 mod operations;
+mod reads;
 mod schema;
 
 use std::sync::Arc;
@@ -56,7 +58,7 @@ impl Shop {
             Engine::start(log, Arc::new(clock.clone()), EngineOptions::default()).unwrap();
         let (trigger, drain) = drain::drain();
         Self {
-            service: Service::new(engine.clone(), drain, Arc::default()),
+            service: Service::new(engine.clone(), drain, Arc::default(), 4 << 20),
             engine,
             clock,
             identity: None,
@@ -64,13 +66,13 @@ impl Shop {
         }
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     fn pass(&self, span: Millis) {
         self.clock.advance(span);
         self.engine.clock_changed();
     }
 
-    /// Asks as a client would, `target` being the path after `/api/v1` with its query.
+    /// Sends a request as a client would; `target` is the path after `/api/v1` with its query.
     async fn raw(&self, method: &Method, target: &str, body: impl Into<Bytes>) -> Answer {
         let target = format!("/api/v1{target}");
         let (path, query) = match target.split_once('?') {
@@ -99,7 +101,7 @@ impl Shop {
         }
     }
 
-    /// Asks, and keeps the leases that the answer hands out.
+    /// Sends a request, and keeps the leases of the answer.
     async fn ask(&self, method: Method, target: &str, body: Value) -> Answer {
         let body = match body {
             Value::Null => String::new(),
@@ -118,7 +120,7 @@ impl Shop {
         answer
     }
 
-    /// Asks for something that works.
+    /// Sends a request that must succeed.
     async fn ok(&self, method: Method, target: &str, body: Value) -> Value {
         let answer = self.ask(method.clone(), target, body).await;
         assert!(answer.status < 300, "{method} {target}: {answer:?}");
@@ -133,7 +135,7 @@ impl Shop {
         self.ok(Method::POST, target, body).await
     }
 
-    /// Asks for something that is refused: status, code, field and detail.
+    /// Sends a request that must be refused, and returns status, code, field and detail.
     async fn refused(&self, method: Method, target: &str, body: Value) -> (u16, String, String) {
         let answer = self.ask(method, target, body).await;
         assert!(answer.status >= 400, "{target}: {answer:?}");

@@ -1,5 +1,5 @@
-//! As much of JSON Schema as the description of the API uses. Stricter in one thing: a field that a
-//! schema does not name is wrong.
+//! The part of JSON Schema that the description of the API uses. Stricter in one point: a field
+//! that a schema does not name is an error.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Reading and changing a queue's attributes.
+//! Reads and changes a queue's attributes.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ impl Service {
         let queue = self.queue(call, Verb::Read, input.queue_url.as_ref())?;
         let names = input.attribute_names.unwrap_or_default();
         let wanted = queue_attributes::wanted(names.iter().map(|name| &**name))?;
-        // Only counts need the engine, and then all comes from its one answer.
+        // Only counts need the engine; then its one answer provides everything.
         let counts = if wanted.iter().any(|attribute| attribute.is_count()) {
             let query = DescribeQueue {
                 queue: queue.name.clone(),
@@ -58,7 +58,6 @@ impl Service {
         Ok(GetQueueAttributesOutput { attributes })
     }
 
-    /// Changes the given attributes and leaves the others.
     pub(crate) async fn set_queue_attributes(
         &self,
         call: &Call<'_>,

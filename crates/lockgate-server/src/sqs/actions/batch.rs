@@ -1,4 +1,4 @@
-//! What all batches have in common.
+//! What all batch actions share.
 
 use std::collections::HashSet;
 
@@ -15,20 +15,20 @@ use crate::{
     },
 };
 
-/// Entries of a batch that are few, as all are on AWS.
+/// The most entries of a batch on AWS.
 const FEW: usize = 10;
 
 /// An entry of a batch.
 pub(super) trait Entry {
-    /// What AWS calls such an entry.
+    /// AWS's name of such an entry.
     const NAME: &'static str;
 
     /// Its id, as sent.
     fn id(&self) -> Option<&Text<'_>>;
 }
 
-/// Checks what holds for a batch as a whole, of at most `max` entries, and joins each entry with its
-/// id.
+/// Checks the rules for a batch as a whole, of at most `max` entries, and returns each entry with
+/// its id.
 pub(super) fn check<'a, T: Deserialize<'a>, E: Entry>(
     entries: Option<Few<'a, Object<T>>>,
     max: usize,
@@ -53,13 +53,13 @@ pub(super) fn check<'a, T: Deserialize<'a>, E: Entry>(
     let read = |raw| read_entry(raw).map(Object);
     entries.check(read).map_err(|(_, error)| error)?;
     let mut seen = HashSet::new();
-    // Where many are allowed, most of those that come may yet be wrong.
+    // No capacity for all entries: where a tag allows many, most of them may be wrong.
     let mut checked: Vec<(String, E)> = Vec::with_capacity(entries.len().min(FEW));
     for (number, given) in (1..).zip(entries.into_entries(read)) {
         let entry = entry(given?.0);
         let id = entry.id().ok_or_else(|| missing::<E>(number, "Id"))?;
         names::entry_id(id)?;
-        // Looking through ten is cheaper than anything that would not have to.
+        // For ten entries, a linear search is the cheapest way.
         let repeated = if max <= FEW {
             checked.iter().any(|(earlier, _)| **earlier == **id)
         } else {
@@ -76,12 +76,13 @@ pub(super) fn check<'a, T: Deserialize<'a>, E: Entry>(
     Ok(checked)
 }
 
-/// An entry, counted from 1, lacks something. AWS names it as the Query protocol does, in both.
+/// The error for an entry (counted from 1) that lacks a member. In both protocols AWS names the
+/// member as the Query protocol does.
 pub(super) fn missing<E: Entry>(number: usize, member: &str) -> SqsError {
     SqsError::missing(&format!("{}.{number}.{member}", E::NAME))
 }
 
-/// An outcome for as many entries.
+/// An empty outcome with room for so many entries.
 pub(super) fn output<T>(entries: usize) -> BatchOutput<T> {
     BatchOutput {
         successful: Vec::with_capacity(entries),
@@ -89,7 +90,7 @@ pub(super) fn output<T>(entries: usize) -> BatchOutput<T> {
     }
 }
 
-/// An entry that was refused.
+/// A refused entry, as the answer has it.
 pub(super) fn failed(id: String, error: SqsError) -> FailedEntry {
     let (code, message) = error.into_entry();
     let row = code.row();

@@ -1,4 +1,4 @@
-//! What each action does, over the engine. Knows AWS's rules and no wire format.
+//! The actions over the engine. This module knows AWS's rules and no wire format.
 
 mod attempts;
 mod attributes;
@@ -36,7 +36,7 @@ pub(crate) struct Service {
     drain: Drain,
     receipts: Receipts,
     /// Held while a queue's attributes or tags are read, changed and written back, so that of two
-    /// such changes at once neither is lost.
+    /// concurrent changes neither is lost.
     pub(crate) changes: Arc<Mutex<()>>,
     purges: Purges,
     attempts: Attempts,
@@ -44,33 +44,33 @@ pub(crate) struct Service {
     pub(crate) request_ids: RequestIds,
 }
 
-/// What an action knows of its call beside its input.
+/// What an action knows of its call besides its input.
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
-    /// Host and port that queue URLs name.
+    /// The host and port in queue URLs.
     pub(crate) host: &'a str,
-    /// Who will hold the leases it takes.
+    /// The holder of the leases that the call takes.
     pub(crate) holder: &'a HolderName,
-    /// The trace that the request as such is part of.
+    /// The trace of the request itself.
     pub(crate) trace_id: Option<&'a str>,
-    /// What the texts of its input may be borrowed from.
+    /// The request's bytes, from which texts of the input may be borrowed.
     pub(crate) request: &'a Bytes,
-    /// Tells when its client has ended its side.
+    /// Signals that the client has ended its side.
     pub(crate) hangup: &'a Hangup,
-    /// Who asks; `None` where nobody has to say.
+    /// The caller; `None` without authentication.
     pub(crate) identity: Option<&'a AccessKey>,
-    /// How long a text is in the answer.
+    /// Computes the length of a text in the answer.
     pub(crate) text_len: TextLen,
 }
 
 impl Call<'_> {
-    /// Whether the caller may do that with that queue.
+    /// Whether the caller may do `verb` with the queue.
     fn may(&self, verb: Verb, queue: &QueueName) -> bool {
         self.identity.is_none_or(|key| key.may(verb, queue))
     }
 
-    /// Refuses what the caller may not do. Whoever may not even read of a queue is told what is told
-    /// of one that is not there.
+    /// Refuses what the caller may not do. A caller that may not even read a queue gets the error
+    /// for a missing queue.
     fn check(&self, verb: Verb, queue: &QueueName) -> Result<(), SqsError> {
         if self.may(verb, queue) || self.may(Verb::Read, queue) {
             self.check_openly(verb, queue)
@@ -79,7 +79,7 @@ impl Call<'_> {
         }
     }
 
-    /// The same where the answer tells nothing of whether there is such a queue.
+    /// The same for answers that do not reveal whether the queue exists.
     fn check_openly(&self, verb: Verb, queue: &QueueName) -> Result<(), SqsError> {
         if self.may(verb, queue) {
             return Ok(());
@@ -90,8 +90,8 @@ impl Call<'_> {
 }
 
 impl Service {
-    /// `drain`: when it has begun, waiting receives end empty at once and new ones do not wait.
-    /// `keys`: what a move task may do is up to the one that started it.
+    /// `drain`: once it has begun, waiting receives return empty at once and new ones do not wait.
+    /// `keys`: a move task may do what the key that started it may do.
     pub(crate) fn new(
         engine: Engine,
         config: Config,
@@ -112,7 +112,7 @@ impl Service {
         }
     }
 
-    /// The queue that a URL names, for a caller who may do that with it.
+    /// The queue that a URL names, if the caller may do `verb` with it.
     fn queue(
         &self,
         call: &Call<'_>,
@@ -125,24 +125,24 @@ impl Service {
         Ok(entry)
     }
 
-    /// The queue of that name, as it is now; `None` is a name that no queue of ours can have.
+    /// The current state of a queue; `None` is a name that no queue can have.
     fn queue_named(&self, name: Option<&QueueName>) -> Result<Arc<QueueEntry>, SqsError> {
         name.and_then(|name| self.engine.directory().get(name))
             .ok_or_else(SqsError::queue_does_not_exist)
     }
 }
 
-/// A parameter that must be there.
+/// A required parameter.
 fn required<T>(value: Option<T>, parameter: &str) -> Result<T, SqsError> {
     value.ok_or_else(|| SqsError::missing(parameter))
 }
 
-/// A text that says something: an empty one is taken for none, as AWS does with some parameters.
+/// A text that is not empty; AWS treats some empty parameters as missing.
 fn filled(text: Option<Text<'_>>) -> Option<Text<'_>> {
     text.filter(|text| !text.is_empty())
 }
 
-/// A whole number that must lie in a range, if it is given. `rule` says which, in AWS's words.
+/// An optional integer that must be in a range. `rule` is the range in AWS's words.
 fn in_range(
     value: Option<i64>,
     min: u64,
@@ -160,7 +160,7 @@ fn in_range(
         .transpose()
 }
 
-/// The same for the newer parameters, whose values AWS does not repeat.
+/// The same for newer parameters, whose values AWS's errors do not repeat.
 fn in_range_unnamed(
     value: Option<i64>,
     min: u64,

@@ -1,8 +1,8 @@
-//! Statements of a queue's policy, added and removed one by one.
+//! Adds and removes statements of a queue's policy.
 //!
-//! The statements are written as AWS writes them, and like the rest of a policy they are kept and
-//! returned without effect: there is one account here, and what a caller may do is said by its
-//! access key.
+//! The statements are written in AWS's form. Like the rest of a policy, they are kept and returned
+//! without effect: the server has one account, and a caller's access key says what the caller may
+//! do.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ use crate::{
 const LABEL_LEN_MAX: usize = 80;
 const ACCOUNT_DIGITS: usize = 12;
 
-/// What an account may be let do on another's queue.
+/// The actions that another account may be allowed.
 const SHARED: [&str; 8] = [
     "*",
     "ChangeMessageVisibility",
@@ -39,7 +39,7 @@ const SHARED: [&str; 8] = [
     "SendMessage",
 ];
 
-/// What only the account of the queue may do.
+/// The actions that only the queue's own account may do.
 const OWNERS: [&str; 13] = [
     "AddPermission",
     "CancelMessageMoveTask",
@@ -56,7 +56,7 @@ const OWNERS: [&str; 13] = [
     "UntagQueue",
 ];
 
-/// A policy, of which only the statements matter here.
+/// A policy; only its statements matter here.
 #[derive(Debug, Serialize, Deserialize)]
 struct Policy {
     #[serde(rename = "Version", default = "version")]
@@ -93,7 +93,7 @@ enum OneOrMore {
 }
 
 impl Service {
-    /// Adds a statement that lets accounts do something with a queue.
+    /// Adds a statement that allows accounts some actions on a queue.
     pub(crate) async fn add_permission(
         &self,
         call: &Call<'_>,
@@ -139,7 +139,7 @@ impl Service {
         .await
     }
 
-    /// Removes the statement of that label, and with the last one the policy.
+    /// Removes the statement with that label. Removing the last one removes the policy.
     pub(crate) async fn remove_permission(
         &self,
         call: &Call<'_>,
@@ -177,7 +177,7 @@ impl Service {
         let mut annotations = queue.annotations.clone();
         let attribute = Attribute::Policy.name();
         let mut policy = match annotations.get(attribute) {
-            // What was set as an attribute is an object, and may yet be no policy that we can read.
+            // The attribute holds an object that may still not have the form of a policy.
             Some(text) => serde_json::from_str(text).map_err(|error| {
                 let what = if error.is_data() {
                     "has no list of statements".to_owned()
@@ -200,7 +200,7 @@ impl Service {
             annotations.remove(attribute);
         } else {
             let text = serde_json::to_string(&policy).expect("it was made of JSON");
-            // One that was too long before may become shorter.
+            // A policy that was too long before may become shorter.
             if text.len() > annotations.get(attribute).map_or(0, String::len) {
                 policy::check_size(&text)?;
             }
@@ -295,7 +295,7 @@ fn version() -> String {
     "2008-10-17".to_owned()
 }
 
-/// AWS takes a list of one also as that one.
+/// AWS also accepts a list of one as its only value.
 fn one_or_more<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<Value>, D::Error> {
     match Value::deserialize(deserializer)? {
         Value::Array(statements) => Ok(statements),

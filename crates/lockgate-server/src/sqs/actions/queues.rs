@@ -1,4 +1,4 @@
-//! Making, finding, emptying and removing queues.
+//! Creates, finds, empties and deletes queues.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -33,7 +33,7 @@ use crate::{
 const PAGE_MAX: u64 = 1_000;
 
 impl Service {
-    /// Makes a queue; again with the same attributes: nothing.
+    /// Creates a queue. Does nothing if it exists with the same attributes.
     pub(crate) async fn create_queue(
         &self,
         call: &Call<'_>,
@@ -59,8 +59,7 @@ impl Service {
         let url = QueueUrlOutput {
             queue_url: names::queue_url(&self.config, call.host, &name),
         };
-        // The usual start of a program that declares its queues every time costs no trip to the
-        // engine.
+        // Many programs declare their queues at each start. This answers them without the engine.
         if let Some(existing) = self.engine.directory().get(&name) {
             let existing = Form::of(&existing.settings, &existing.annotations);
             self.check_same(&existing, &wanted, &attributes)?;
@@ -102,8 +101,8 @@ impl Service {
         }
     }
 
-    /// Removes a queue and all it holds. A queue of the same name can be made at once: AWS asks
-    /// for 60 seconds in between, which protects its caches and nothing that is here.
+    /// Deletes a queue and all its messages. A queue of the same name can be created at once: AWS
+    /// demands a wait of 60 seconds, which protects its caches, and Lockgate has none.
     pub(crate) async fn delete_queue(
         &self,
         call: &Call<'_>,
@@ -117,7 +116,7 @@ impl Service {
         Ok(Nothing {})
     }
 
-    /// Removes all messages of a queue; once in 60 seconds.
+    /// Removes all messages of a queue, at most once in 60 seconds.
     pub(crate) async fn purge_queue(
         &self,
         call: &Call<'_>,
@@ -207,7 +206,7 @@ impl Service {
     }
 }
 
-/// The queues that a caller may name as where dead letters go: they are messages sent there.
+/// The queues that a caller may name as dead-letter queue: dead letters are messages sent there.
 pub(super) struct Reachable<'a> {
     pub(super) service: &'a Service,
     pub(super) call: &'a Call<'a>,
@@ -222,14 +221,14 @@ impl Targets for Reachable<'_> {
     }
 }
 
-/// Which part of a list is wanted. Lists are in order of names, so the last name of a page says
-/// where the next one starts, whatever is made or removed in between.
+/// Which part of a list is wanted. Lists are in order of names, so the next page starts after the
+/// last name of a page, whatever queues are created or deleted in between.
 #[derive(Debug)]
 struct Page {
-    /// Only names after this one.
+    /// The page has only names after this one.
     after: Option<QueueName>,
     limit: usize,
-    /// Whether the answer has a token if there is more. AWS gives none unless it was asked for a
+    /// Whether the answer has a token if there is more. AWS gives a token only if the request has a
     /// number of results.
     gives_token: bool,
 }
@@ -278,16 +277,16 @@ impl Page {
     }
 }
 
-/// When each queue was purged last, as far back as it matters. Forgotten by a restart, which AWS's
-/// clients cannot tell from a minute that has passed.
+/// When each queue was last purged, as long as it matters. A restart forgets it; to AWS's clients
+/// that looks like a minute that has passed.
 #[derive(Debug, Default)]
 pub(super) struct Purges(Mutex<HashMap<QueueId, MachineTime>>);
 
 impl Purges {
-    /// How long AWS wants to be left alone after a purge.
+    /// AWS's minimum interval between two purges.
     const INTERVAL: Millis = 60_000;
 
-    /// Whether a purge may begin now; if so, it counts.
+    /// Whether a purge may begin now; if so, records it.
     fn begin(&self, queue: QueueId, now: MachineTime) -> bool {
         let mut purges = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         purges.retain(|_, &mut began| now.since(began) < Self::INTERVAL);
@@ -298,7 +297,7 @@ impl Purges {
         true
     }
 
-    /// The purge that began then did not happen.
+    /// Forgets the purge recorded at `began`, which failed.
     fn undo(&self, queue: QueueId, began: MachineTime) {
         let mut purges = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if purges.get(&queue) == Some(&began) {
@@ -307,7 +306,7 @@ impl Purges {
     }
 }
 
-/// The name that a queue is asked for by.
+/// The queue's name in the request.
 fn given_name(name: Option<Text<'_>>) -> Result<Text<'_>, SqsError> {
     name.ok_or_else(|| {
         SqsError::invalid_parameter(

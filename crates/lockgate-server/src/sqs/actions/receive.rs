@@ -1,4 +1,4 @@
-//! Receiving messages.
+//! Receives messages.
 
 use std::{future, num::NonZeroU64, time::Duration};
 
@@ -34,8 +34,8 @@ use crate::{
 };
 
 impl Service {
-    /// Takes messages, waiting for a first one if the request or the queue says so. The guard gives
-    /// them back unless it is kept.
+    /// Takes messages; waits for a first one if the request or the queue says so. The guard gives
+    /// the leases back unless it is kept.
     pub(crate) async fn receive_message(
         &self,
         call: &Call<'_>,
@@ -71,7 +71,7 @@ impl Service {
         if let Some(id) = &attempt {
             names::receive_attempt_id(id)?;
         }
-        // AWS says that it applies to FIFO queues only, and takes it everywhere.
+        // AWS documents that it applies to FIFO queues only, and accepts it on all queues.
         let attempt = attempt
             .filter(|_| kind_of(&queue.settings) == Kind::Fifo)
             .map(|id| Attempt {
@@ -107,11 +107,11 @@ impl Service {
         };
         let turn = self.attempts.turn(attempt).await;
         let lease = receive.lease.unwrap_or(queue.settings.lease);
-        // Asked in the other protocol they may take more room than they did.
+        // A repeat in the other protocol may take more bytes than the first answer did.
         let fits = |received: &[Received]| fitting(call, received);
         let repeated = self
             .attempts
-            .repeat(&turn, &self.engine, lease, fits)
+            .repeat(&turn, &self.engine, &queue.name, lease, fits)
             .await?;
         if let Some((received, claim)) = repeated {
             let messages = self.messages(&queue, &received, &system, &user);
@@ -133,7 +133,7 @@ impl Service {
         }
     }
 
-    /// `None`: nothing came before the server began to shut down.
+    /// `None`: the server began to shut down before a message came.
     async fn wait_for(
         &self,
         call: &Call<'_>,
@@ -159,14 +159,15 @@ impl Service {
                 biased;
                 result = waiting::receive(&self.engine, receive, wait, call.hangup) => result,
                 () = self.drain.begun() => return Ok(None),
-                // The client asks again and does not wait for this answer any more. What is there
-                // is still taken: the repeat will have it.
+                // The client has repeated its request and does not wait for this answer any more.
+                // Messages that are there are still taken: the repeat returns them.
                 receive = contested => self.engine.receive(receive, Duration::ZERO).await,
             }
         };
         match result {
             Ok(batch) => Ok(Some(batch)),
-            // AWS tells consumers of standard queues, and has nothing for those of FIFO queues.
+            // AWS reports it to consumers of standard queues, and has no such error for FIFO
+            // queues.
             Err(EngineError::Rejected(Rejection::InFlightFull { .. }))
                 if kind_of(&queue.settings) == Kind::Fifo =>
             {
@@ -237,7 +238,7 @@ impl Service {
         let text = |text: &str| text.to_owned();
         let dead_letter_of = delivery.origin.as_ref().and_then(|o| o.source.as_ref());
         SystemAttributes {
-            // Without authentication there is one sender: the account.
+            // Without authentication the account is the only sender.
             sender_id: wants(SystemAttribute::SenderId).then(|| self.config.account.clone()),
             sent_timestamp: wants(SystemAttribute::SentTimestamp).then_some(stored.accepted),
             approximate_receive_count: wants(SystemAttribute::ApproximateReceiveCount)
@@ -253,7 +254,8 @@ impl Service {
                 .as_ref()
                 .filter(|_| wants(SystemAttribute::MessageDeduplicationId))
                 .map(|id| match dead_letter_of {
-                    // Two dead letters may have had one id, so AWS names each by its own there.
+                    // Two dead letters may have had the same id, so AWS gives each its own group id
+                    // there.
                     Some(_) => text(UuidText::new(delivery.id.to_bits()).as_str()),
                     None => text(id.as_str()),
                 }),
@@ -270,7 +272,7 @@ impl Service {
             dead_letter_queue_source_arn: dead_letter_of
                 .filter(|_| wants(SystemAttribute::DeadLetterQueueSourceArn))
                 .map(|name| names::queue_arn(&self.config, name)),
-            // A queue passes over a number only if the message that had it may be lost.
+            // A queue skips a number only if the message that had it may be lost.
             previous_sequence_number: filter
                 .previous
                 .then(|| Sequence(delivery.token.sequence.0.saturating_sub(1)))
@@ -283,14 +285,14 @@ impl Service {
     }
 }
 
-/// How many of the messages the answer has room for.
+/// How many of the messages fit into the answer.
 fn fitting(call: &Call<'_>, received: &[Received]) -> usize {
     let stored = received.iter().map(|received| Some(&received.stored));
     answer::fitting(stored, call.text_len, true)
 }
 
-/// How often the message was received. AWS goes on counting in the dead-letter queue, where our
-/// attempts start anew.
+/// How often the message was received. AWS continues the count in the dead-letter queue, where our
+/// attempts start again.
 fn receive_count(received: &Received) -> u32 {
     let before = match &received.delivery.origin {
         Some(origin) => match origin.reason {
@@ -333,13 +335,13 @@ system_attributes! {
     DeadLetterQueueSourceArn,
 }
 
-// Not AWS's; `All` does not ask for them.
+// Lockgate's own attributes; `All` does not include them.
 
-/// The queue's number before the message's.
+/// The number in the queue before this message's.
 const PREVIOUS_SEQUENCE_NUMBER: &str = "lockgate.PrevSequenceNumber";
 /// The message's number in its group.
 const KEY_SEQUENCE: &str = "lockgate.KeySequence";
-/// The group's number before the message's.
+/// The number in the group before this message's.
 const PREVIOUS_KEY_SEQUENCE: &str = "lockgate.PrevKeySequence";
 
 /// Which system attributes a receive wants.
@@ -347,11 +349,11 @@ const PREVIOUS_KEY_SEQUENCE: &str = "lockgate.PrevKeySequence";
 struct SystemFilter {
     /// One bit per attribute.
     wanted: u16,
-    /// Whether the number before the message's is wanted.
+    /// Whether the previous number in the queue is wanted.
     previous: bool,
-    /// Whether its number in its group is.
+    /// Whether the number in the group is wanted.
     key: bool,
-    /// Whether the number before that is.
+    /// Whether the previous number in the group is wanted.
     previous_of_key: bool,
 }
 
@@ -367,15 +369,15 @@ impl SystemFilter {
             } else if let Some(ours) = filter.ours(&name) {
                 *ours = true;
             } else if Attribute::from_name(&name).is_none() {
-                // The older of the two lists is modelled with the names of queue attributes too;
-                // they ask for nothing.
+                // AWS's model allows queue attributes in the older of the two lists too; they
+                // select nothing here.
                 return Err(SqsError::unknown_attribute(&name));
             }
         }
         Ok(filter)
     }
 
-    /// What this name asks for, if it is one of ours.
+    /// The flag of one of Lockgate's own attributes.
     fn ours(&mut self, name: &str) -> Option<&mut bool> {
         match name {
             PREVIOUS_SEQUENCE_NUMBER => Some(&mut self.previous),

@@ -1,11 +1,11 @@
-//! What the engine's refusals are called in SQS.
+//! Turns the engine's errors into SQS's.
 
 use lockgate_engine::EngineError;
 use lockgate_machine::{Rejection, SettingsError};
 
 use crate::sqs::error::{ErrorCode, SqsError};
 
-/// What a FIFO queue asks for when a message has no deduplication id.
+/// The error text for a message of a FIFO queue without a deduplication id.
 pub(super) const NEEDS_DEDUPLICATION: &str = "The queue should either have \
      ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly";
 
@@ -20,7 +20,7 @@ impl From<EngineError> for SqsError {
                 tracing::error!(%error, "a request's outcome is unknown");
                 Self::new(ErrorCode::InternalFailure, error.to_string())
             }
-            // Nothing happened: a read failed and the leases went back.
+            // Nothing happened: a read failed, and the leases were given back.
             EngineError::Unreadable { .. } => {
                 tracing::error!(error = ?error, "a message could not be read");
                 Self::new(ErrorCode::ServiceUnavailable, error.to_string())
@@ -49,7 +49,7 @@ impl From<Rejection> for SqsError {
             Rejection::OtherShard { .. } => {
                 Self::new(ErrorCode::ReceiptHandleIsInvalid, rejection.to_string())
             }
-            // Room may come back by itself, as consumers delete messages or time passes.
+            // There may be room later without an operator, as consumers delete messages or time passes.
             Rejection::QuotaExceeded { .. }
             | Rejection::DedupFull { .. }
             | Rejection::LogFull { .. }
@@ -57,7 +57,7 @@ impl From<Rejection> for SqsError {
             | Rejection::ShardFull { .. } => {
                 Self::new(ErrorCode::ServiceUnavailable, rejection.to_string())
             }
-            // The rest has no word of its own in SQS.
+            // SQS has no code of its own for the others.
             _ => Self::invalid_parameter(rejection.to_string()),
         }
     }
@@ -79,7 +79,7 @@ fn settings(error: &SettingsError) -> SqsError {
     }
 }
 
-/// A receipt handle whose time is over, on a queue where that matters.
+/// An expired receipt handle, on a queue where that matters.
 pub(super) fn receipt_expired(handle: &str) -> SqsError {
     SqsError::stale_receipt_handle(handle, "The receipt handle has expired.")
 }
@@ -92,7 +92,7 @@ pub(super) fn not_available(handle: &str) -> SqsError {
     )
 }
 
-/// A parameter that only the other kind of queue takes.
+/// A parameter that only the other kind of queue may have.
 pub(super) fn not_for_this_kind(value: impl std::fmt::Display, parameter: &str) -> SqsError {
     SqsError::invalid_value(
         value,

@@ -39,7 +39,7 @@ impl batch::Entry for SendMessageEntry<'_> {
     }
 }
 
-/// A message that was checked, and what its sender will be told with its id.
+/// A checked message, and the parts of the answer to its sender.
 struct Prepared {
     message: Message,
     attributes_digest: Option<Md5Hex>,
@@ -78,7 +78,7 @@ impl Service {
         Ok(prepared.output(&queue, digests[0], sent))
     }
 
-    /// Accepts several messages, each by itself.
+    /// Accepts several messages, each independently.
     pub(crate) async fn send_message_batch(
         &self,
         call: &Call<'_>,
@@ -188,8 +188,8 @@ impl Service {
                 group,
                 unique_id,
                 due: delay.map(|delay| self.engine.now().wall.plus(delay)),
-                // The request's trace stands in for one of the message, as on AWS. It is not part of
-                // what the client gets a digest of.
+                // As on AWS, the request's trace is used if the message has none. The digest for
+                // the client does not cover it.
                 trace_context: trace
                     .as_deref()
                     .or(call
@@ -203,7 +203,7 @@ impl Service {
 }
 
 impl Prepared {
-    /// The command that sends the message, which is taken out.
+    /// The command that sends the message; takes the message out.
     fn command(&mut self, queue: &QueueEntry) -> SendMessage {
         SendMessage {
             queue: queue.name.clone(),
@@ -229,7 +229,8 @@ impl Prepared {
     }
 }
 
-/// What AWS refuses a whole batch for: an entry for a FIFO queue without group or deduplication id.
+/// Refuses a whole batch, as AWS does, for an entry for a FIFO queue without group or deduplication
+/// id.
 fn check_fifo_entries(
     queue: &QueueEntry,
     entries: &[(String, SendMessageEntry<'_>)],
@@ -250,7 +251,8 @@ fn check_fifo_entries(
     Ok(())
 }
 
-/// Bytes that count towards the limits: body, and names, types and values of user attributes.
+/// The bytes that count towards the limits: the body, and the names, types and values of user
+/// attributes.
 fn size(entry: &SendMessageEntry<'_>) -> u64 {
     let len = |text: &Option<Text<'_>>| text.as_ref().map_or(0, |text| text.len());
     let binary_len = |text: &Option<Text<'_>>| {
@@ -273,13 +275,13 @@ fn size(entry: &SendMessageEntry<'_>) -> u64 {
     (len(&entry.message_body) + attributes) as u64
 }
 
-/// How long the message waits before its first delivery, if it says so itself.
+/// The message's own delay, if it has one.
 fn delay(queue: &QueueEntry, seconds: Option<i64>) -> Result<Option<Millis>, SqsError> {
     let Some(seconds) = seconds else {
         return Ok(None);
     };
     if kind_of(&queue.settings) == Kind::Fifo && !extension::fifo_delay(&queue.tags) {
-        // The queue's own delay applies. A zero is what many clients send without being asked.
+        // The queue's own delay applies. Many clients send a zero by default.
         return match seconds {
             0 => Ok(None),
             _ => Err(not_for_this_kind(seconds, "DelaySeconds")),
@@ -306,16 +308,18 @@ fn key(queue: &QueueEntry, group: Option<Text<'_>>) -> Result<Option<Key>, SqsEr
     }
 }
 
-/// Whether every message must bring a unique id: AWS's rule for queues that AWS's name makes FIFO. A keyed
-/// queue of the library has any name, and no more than a key is asked of its messages by any door.
+/// Whether every message needs a unique id: AWS's rule for FIFO queues by their name. A keyed queue
+/// that was created through the library may have any name; its messages need only a key, whatever
+/// API sends them.
 fn needs_unique_id(queue: &QueueEntry) -> bool {
     queue.settings.keyed
         && !queue.settings.dedup_content
         && queue.name.as_str().ends_with(FIFO_SUFFIX)
 }
 
-/// The unique id of a message: the one it brings, else the digest of its body where the queue wants
-/// that. If the queue's settings change before the message gets there, the machine refuses it.
+/// The unique id of a message: its own, else the digest of its body if the queue's settings ask for
+/// it. If the settings change before the message arrives in the machine, the machine refuses the
+/// message.
 fn unique_id(
     queue: &QueueEntry,
     given: Option<Text<'_>>,

@@ -1,4 +1,4 @@
-//! Deleting messages and changing their visibility.
+//! Deletes messages and changes their visibility.
 
 use lockgate_core::LeaseToken;
 use lockgate_engine::{Batch, QueueEntry};
@@ -26,7 +26,7 @@ use crate::{
     },
 };
 
-/// What is done with a lease.
+/// What to do with a lease.
 #[derive(Clone, Copy, Debug)]
 enum Wanted {
     Delete,
@@ -57,7 +57,7 @@ impl Service {
         self.settle(&queue, &handle, wanted).await
     }
 
-    /// Deletes several messages, each by itself.
+    /// Deletes several messages, each independently.
     pub(crate) async fn delete_message_batch(
         &self,
         call: &Call<'_>,
@@ -70,7 +70,7 @@ impl Service {
             .await
     }
 
-    /// Changes how long several messages stay invisible, each by itself.
+    /// Changes how long several messages stay invisible, each independently.
     pub(crate) async fn change_message_visibility_batch(
         &self,
         call: &Call<'_>,
@@ -148,7 +148,7 @@ impl Service {
         Ok(output)
     }
 
-    /// The lease that a receipt handle names, if it is one of this queue's.
+    /// The lease that a receipt handle names, if it is a lease of this queue.
     fn lease(&self, queue: &QueueEntry, handle: &str) -> Result<LeaseToken, SqsError> {
         let token = self
             .receipts
@@ -179,7 +179,7 @@ impl Wanted {
         Settle { token, action }
     }
 
-    /// What the caller is told of a settling.
+    /// Turns the machine's result into AWS's answer.
     fn outcome(
         self,
         kind: Kind,
@@ -205,8 +205,9 @@ impl Wanted {
             Err(rejection) => return Err(rejection.into()),
         };
         match (self, kind, stale) {
-            // Deleting what is deleted is no error anywhere. On a standard queue AWS also answers
-            // an older handle so, and leaves the message to whoever received it since.
+            // Deleting a deleted message is no error on any queue. On a standard queue AWS also
+            // accepts an older handle, and leaves the message to the consumer that received it
+            // since.
             (Self::Delete, _, StaleReason::Gone) => Ok(()),
             (Self::Delete, Kind::Standard, _) => Ok(()),
             (Self::ChangeVisibility { .. }, _, StaleReason::Gone) => Err(not_available(handle)),
@@ -239,7 +240,7 @@ fn visibility(seconds: Option<i64>) -> Result<Option<Wanted>, SqsError> {
     Ok(seconds.map(|seconds| Wanted::ChangeVisibility { seconds }))
 }
 
-/// The same entry under the two names AWS has for it.
+/// A settle entry under another of AWS's two names for it.
 struct DeleteEntry<'a>(SettleEntry<'a>);
 struct VisibilityEntry<'a>(SettleEntry<'a>);
 

@@ -21,7 +21,7 @@ use crate::{
 };
 
 impl Service {
-    /// Adds tags to a queue; a key that it has gets the new value.
+    /// Adds tags to a queue; an existing key gets the new value.
     pub(crate) async fn tag_queue(
         &self,
         call: &Call<'_>,
@@ -36,7 +36,7 @@ impl Service {
             .await
     }
 
-    /// Removes tags from a queue; keys that it does not have are ignored.
+    /// Removes tags from a queue; ignores keys that the queue does not have.
     pub(crate) async fn untag_queue(
         &self,
         call: &Call<'_>,
@@ -50,7 +50,7 @@ impl Service {
         if keys.is_empty() {
             return Err(tags::key_length().into());
         }
-        // A reserved key may be removed: there may be one from before they were refused.
+        // A reserved key may be removed: older versions did not refuse them.
         for key in &keys {
             tags::check_key_length(key)?;
         }
@@ -105,7 +105,7 @@ impl Service {
     }
 }
 
-/// The tags a queue has after some were added, if they are allowed.
+/// The tags of a queue after some are added, if they are allowed.
 pub(crate) fn checked(
     added: TextMap<'_>,
     mut tags: BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! Parameters as forms and URLs carry them.
+//! Parses the parameters of forms and URLs.
 
 use std::borrow::Cow;
 
@@ -6,16 +6,16 @@ use percent_encoding::percent_decode;
 
 use crate::sqs::error::SqsError;
 
-/// A parameter, its name decoded; the value stays as it came until somebody wants it.
+/// A parameter with its name decoded. The value is decoded when it is read.
 #[derive(Clone, Debug)]
 pub(super) struct Parameter<'f> {
     pub(super) name: Cow<'f, str>,
-    /// The whole of it, as it came.
+    /// The whole parameter, not decoded.
     pub(super) written: &'f [u8],
 }
 
 impl<'f> Parameter<'f> {
-    /// Reads one that is not empty. A name that is no text is an error.
+    /// Parses a parameter that is not empty. A name that is no UTF-8 is an error.
     pub(super) fn read(written: &'f [u8]) -> Result<Self, SqsError> {
         let (name, _) = parts(written);
         let name = decode(name, name)?;
@@ -27,14 +27,15 @@ impl<'f> Parameter<'f> {
         parts(self.written).1.is_empty()
     }
 
-    /// Its value. Bytes that are no text are an error: they could not be given back as they came.
+    /// The decoded value. Bytes that are no UTF-8 are an error: they could not be returned
+    /// unchanged.
     pub(super) fn value(&self) -> Result<Cow<'f, str>, SqsError> {
         let (name, value) = parts(self.written);
         decode(value, name)
     }
 }
 
-/// The parameters of a form, in order. Nothing is kept of them.
+/// The parameters of a form, in order, parsed one at a time.
 pub(super) fn parameters(
     form: &[u8],
 ) -> impl Iterator<Item = Result<Parameter<'_>, SqsError>> + Clone {
@@ -70,7 +71,7 @@ fn unescaped(bytes: &[u8]) -> Option<String> {
     let decoded = percent_decode(bytes).count();
     let mut text = Vec::with_capacity(decoded);
     let mut from = 0;
-    // A plus is a space only where it stands as it is: `%2B` is a plus.
+    // A literal plus is a space; `%2B` is a plus.
     while let Some(len) = bytes[from..].iter().position(|&byte| byte == b'+') {
         text.extend(percent_decode(&bytes[from..from + len]));
         text.push(b' ');

@@ -1,8 +1,8 @@
-//! From numbered parameters to the members that the actions' shapes have.
+//! Turns numbered parameters into the members of the actions' shapes.
 //!
-//! A form is read parameter by parameter. Only what the action knows is kept, and no more of it than a
-//! request may have, so a form costs no more memory than it has bytes. Names are looked at as deep as
-//! the shapes are, three numbers at most; what stands behind that is not looked at.
+//! A form is read parameter by parameter. The reader keeps only members that the action knows, and
+//! no more of them than a request may have, so a form costs no more memory than it has bytes. It
+//! parses names as deep as the shapes are, at most three numbers, and ignores what follows.
 
 use std::{
     borrow::Cow,
@@ -25,7 +25,7 @@ use crate::{
     sqs::{dispatch::Action, error::SqsError, message_attributes::ATTRIBUTES_MAX, text::TEXTS_MAX},
 };
 
-/// What a parameter holds.
+/// The type of a parameter.
 #[derive(Clone, Copy)]
 enum Kind {
     Text,
@@ -43,7 +43,7 @@ enum Kind {
     Entries,
 }
 
-/// The member that a parameter's first name stands for, and what it holds; `None`: no action knows it.
+/// The member that a parameter's first name means, and its type; `None` if no action knows it.
 fn member(action: Action, name: &str) -> Option<(&'static str, Kind)> {
     Some(match name {
         "QueueUrl" => ("QueueUrl", Kind::Text),
@@ -79,7 +79,7 @@ fn member(action: Action, name: &str) -> Option<(&'static str, Kind)> {
         }
         "Tag" => {
             let (key, value) = ("Key", "Value");
-            // AWS models it so.
+            // As in AWS's model.
             let small = action == Action::CreateQueue;
             (
                 if small { "tags" } else { "Tags" },
@@ -104,24 +104,25 @@ fn member(action: Action, name: &str) -> Option<(&'static str, Kind)> {
     })
 }
 
-/// What a request asks, by member.
+/// A request's members by name.
 #[derive(Debug, Default)]
 pub(super) struct Members<'f>(BTreeMap<&'static str, Member<'f>>);
 
-/// What was given of a member so far.
+/// The content of a member so far.
 #[derive(Debug)]
 enum Member<'f> {
     Text(Cow<'f, str>),
-    /// Under the name of its parameter.
+    /// With the name of its parameter.
     Integer(String, Cow<'f, str>),
     List(BTreeMap<u64, Cow<'f, str>>),
     Map(BTreeMap<u64, (Cow<'f, str>, Cow<'f, str>)>),
     Attributes(Attributes<'f>),
-    /// Entries as they came, each parameter with its entry's number.
+    /// The unparsed parameters of entries, each with its entry's number.
     Entries(Vec<(u64, &'f [u8])>),
 }
 
-/// Message attributes by their numbers, as many as a message may have. Further ones are only counted.
+/// Message attributes by their numbers, as many as a message may have. Further ones are only
+/// counted.
 #[derive(Debug, Default)]
 struct Attributes<'f> {
     kept: BTreeMap<u64, Attribute<'f>>,
@@ -132,14 +133,14 @@ struct Attributes<'f> {
 struct Attribute<'f> {
     name: Cow<'f, str>,
     value: BTreeMap<&'static str, Cow<'f, str>>,
-    /// Whether lists of values are given. They are refused later, and by what they are.
+    /// Whether there are lists of values. They are refused later by an error that names them.
     string_list: bool,
     binary_list: bool,
 }
 
 impl<'f> Members<'f> {
-    /// The members that the parameters of `forms` give. What the action does not know is passed over,
-    /// as by AWS: it may be part of a signature.
+    /// Reads the members in the parameters of `forms`. As on AWS, unknown parameters are ignored:
+    /// they may be part of a signature.
     pub(super) fn read(action: Action, forms: [&'f [u8]; 2]) -> Result<Self, SqsError> {
         let mut members = Self::default();
         for parameter in forms.into_iter().flat_map(parameters) {
@@ -151,14 +152,14 @@ impl<'f> Members<'f> {
         }
         for member in members.0.values_mut() {
             if let Member::Entries(parameters) = member {
-                // In rising order of entries, and within one as they came.
+                // In order of entries; the parameters of an entry keep their order.
                 parameters.sort_by_key(|&(number, _)| number);
             }
         }
         Ok(members)
     }
 
-    /// The members of an entry of a batch, by its parameters as they came.
+    /// The members of one entry of a batch, from its unparsed parameters.
     fn read_entry(parameters: impl Iterator<Item = &'f [u8]>) -> Result<Self, SqsError> {
         let mut members = Self::default();
         for parameter in parameters {
@@ -166,7 +167,7 @@ impl<'f> Members<'f> {
             let (_, numbered) = split(&parameter.name);
             let (_, rest) = number(numbered);
             let (first, rest) = split(rest);
-            // Of entries there is no batch within: no action that has one is named.
+            // An entry has no batch within it, so the members of any action without one will do.
             if let Some((name, kind)) = member(Action::SendMessage, first) {
                 members.add(name, kind, first, rest, &parameter)?;
             }
@@ -174,7 +175,7 @@ impl<'f> Members<'f> {
         Ok(members)
     }
 
-    /// Adds what a parameter says of a member; `rest` is what stands behind the first name.
+    /// Adds a parameter to a member; `rest` is the part of the name behind the first name.
     fn add(
         &mut self,
         member: &'static str,
@@ -185,10 +186,11 @@ impl<'f> Members<'f> {
     ) -> Result<(), SqsError> {
         let given = self.0.entry(member).or_insert_with(|| kind.empty());
         match given {
-            // An empty list or map is written as its bare name, by JavaScript v2 and Go v1 for example.
+            // Some SDKs, such as JavaScript v2 and Go v1, write an empty list or map as its bare
+            // name.
             Member::List(_) | Member::Map(_) | Member::Attributes(_) | Member::Entries(_)
                 if rest.is_empty() && parameter.is_bare() => {}
-            // Of several the last one counts.
+            // The last of several values wins.
             Member::Text(text) => *text = parameter.value()?,
             Member::Integer(name, text) => {
                 first.clone_into(name);
@@ -218,7 +220,7 @@ impl<'f> Members<'f> {
         Ok(())
     }
 
-    /// The queue is the one of that URL unless it is named.
+    /// Sets the queue's URL if no parameter names the queue.
     pub(super) fn default_queue_url(&mut self, url: &'f str) {
         self.0
             .entry("QueueUrl")
@@ -266,7 +268,7 @@ impl<'f> Attributes<'f> {
     }
 }
 
-/// A list or map has a bound of its own; what it has already may be given again.
+/// The bound of a list or map. A number or name that it already has may be given again.
 fn check_room(len: usize, known: bool, name: &str) -> Result<(), SqsError> {
     if len < TEXTS_MAX || known {
         return Ok(());
@@ -276,8 +278,8 @@ fn check_room(len: usize, known: bool, name: &str) -> Result<(), SqsError> {
     )))
 }
 
-/// The number that a name begins with, and the rest. One without a number is the first: an old way to
-/// give a single one.
+/// The number at the beginning of a name, and the rest. A name without a number is the first entry:
+/// an old way to give a single one.
 fn number(name: &str) -> (u64, &str) {
     let (first, rest) = split(name);
     match first.parse() {
@@ -286,12 +288,12 @@ fn number(name: &str) -> (u64, &str) {
     }
 }
 
-/// The part of a name before its first dot, and the part behind it.
+/// The parts of a name before and behind its first dot.
 fn split(name: &str) -> (&str, &str) {
     name.split_once('.').unwrap_or((name, ""))
 }
 
-/// Why members are not what the action's shape wants.
+/// Why members do not fit the action's shape.
 #[derive(Debug)]
 pub(super) struct Refused(pub(super) SqsError);
 
@@ -309,12 +311,12 @@ impl de::Error for Refused {
     }
 }
 
-/// Reads the members of a request as the action's shape wants them.
+/// Parses the members of a request into the action's shape.
 pub(super) fn read<'f, T: Deserialize<'f>>(members: Members<'f>) -> Result<T, SqsError> {
     T::deserialize(MapDeserializer::new(members.values())).map_err(|refused: Refused| refused.0)
 }
 
-/// Reads an entry of a batch that waited as text.
+/// Parses an entry of a batch that waited as text.
 pub(in crate::sqs) fn read_entry<'a, T: Deserialize<'a>>(form: &[u8]) -> Result<T, SqsError> {
     let members = Members::read_entry(form.split(|&byte| byte == b'&'))?;
     let values = members
@@ -323,17 +325,16 @@ pub(in crate::sqs) fn read_entry<'a, T: Deserialize<'a>>(form: &[u8]) -> Result<
     T::deserialize(MapDeserializer::new(values)).map_err(|refused: Refused| refused.0)
 }
 
-/// A value as serde's visitors take it.
+/// A value for serde's visitors.
 enum Value<'f> {
     Text(Cow<'f, str>),
-    /// Under the name of its parameter.
+    /// With the name of its parameter.
     Integer(String, Cow<'f, str>),
-    /// Whether a list of values is given.
     Given(bool),
     List(Vec<Value<'f>>),
     Map(Vec<(Cow<'f, str>, Value<'f>)>),
-    /// And how many more there are. That they are there is all that can matter of them: so many are
-    /// refused.
+    /// With the number of further attributes. Their content does not matter: a request with so many
+    /// is refused.
     Attributes(Vec<(Cow<'f, str>, Value<'f>)>, usize),
     Entries(Vec<(u64, &'f [u8])>),
 }
@@ -378,7 +379,7 @@ impl<'f> Attribute<'f> {
 }
 
 impl Value<'_> {
-    /// The same, borrowing nothing. Entries are not within entries.
+    /// The same value, without borrows. Entries have no entries within them.
     fn into_owned<'a>(self) -> Value<'a> {
         let own = |text: Cow<'_, str>| Cow::Owned(text.into_owned());
         let all = |pairs: Vec<(Cow<'_, str>, Value<'_>)>| {
@@ -456,7 +457,6 @@ impl<'de> Deserializer<'de> for Value<'de> {
     }
 }
 
-/// The entries of a batch, one after the other.
 struct Entries<'f> {
     /// In order of entries.
     parameters: Vec<(u64, &'f [u8])>,
@@ -480,7 +480,7 @@ impl<'f> SeqAccess<'f> for Entries<'f> {
     }
 }
 
-/// An entry of a batch, by its parameters as they came.
+/// An entry of a batch, from its unparsed parameters.
 struct Entry<'e, 'f>(&'e [(u64, &'f [u8])]);
 
 impl<'de> Deserializer<'de> for Entry<'_, 'de> {
@@ -521,7 +521,7 @@ mod tests {
     use super::*;
     use crate::sqs::shapes::SendMessageInput;
 
-    /// The members as the other protocol would have them.
+    /// The members in the form of the AWS JSON protocol.
     fn built(action: Action, form: &str) -> Json {
         let members = Members::read(action, [form.as_bytes(), b""]).unwrap();
         read(members).unwrap()

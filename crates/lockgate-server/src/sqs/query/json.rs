@@ -1,17 +1,17 @@
-//! Answers and errors as JSON, which AWS writes in this protocol for those who accept it.
+//! Writes answers and errors as JSON, which AWS offers in this protocol to clients that accept it.
 
 use serde_json::{Map, Value, json};
 
 use super::output::answers;
 use crate::sqs::dispatch::Action;
 
-/// The answer to an action that was done.
+/// The answer to an action that succeeded.
 pub(super) fn answer(action: Action, output: Value, request_id: &str) -> Vec<u8> {
     let name = action.name();
     let mut response = Map::new();
     if answers(action) {
         let mut result = member(output);
-        // Lists that are empty are not left out, as the other members are.
+        // Empty lists are kept; other empty members are left out.
         let list = match action {
             Action::ReceiveMessage => Some("messages"),
             Action::ListQueues | Action::ListDeadLetterSourceQueues => Some("queueUrls"),
@@ -31,7 +31,7 @@ pub(super) fn answer(action: Action, output: Value, request_id: &str) -> Vec<u8>
         .into()
 }
 
-/// The answer to one that was refused.
+/// The answer to an action that was refused.
 pub(super) fn error(blame: &str, code: &str, message: &str, request_id: &str) -> String {
     json!({
         "Error": {"Code": code, "Message": message, "Type": blame},
@@ -40,8 +40,7 @@ pub(super) fn error(blame: &str, code: &str, message: &str, request_id: &str) ->
     .to_string()
 }
 
-/// A member as it is written here: maps are lists of names and values, and two lists have names of
-/// their own.
+/// A member in this form: maps are lists of names and values, and two lists have different names.
 fn member(value: Value) -> Value {
     match value {
         Value::Array(entries) => entries.into_iter().map(member).collect(),

@@ -1,10 +1,10 @@
-//! The Query protocol: form parameters in, XML out, or JSON for who accepts it. SDKs of 2023 and before
-//! speak it, and people with `curl`.
+//! The Query protocol: form parameters in, XML out, or JSON for clients that accept it. SDKs until
+//! 2023 and people with `curl` use it.
 //!
-//! A form is flat: lists and maps are numbered parameters. `input` reads from it the members that the
-//! other protocol would have carried, so that both are read into the same shapes; `output` writes a
-//! shape as AWS's XML, `json` as the JSON of this protocol. Nothing in a request is XML, so there is no
-//! XML parser to attack.
+//! A form is flat: lists and maps are numbered parameters. `input` reads from it the members of the
+//! AWS JSON protocol, so that both protocols share the same shapes. `output` writes a shape as
+//! AWS's XML, `json` as the JSON of this protocol. No request contains XML, so there is no XML
+//! parser to attack.
 
 mod form;
 mod input;
@@ -37,7 +37,7 @@ const CONTENT_TYPE_XML: HeaderValue = HeaderValue::from_static("text/xml");
 const CONTENT_TYPE_JSON: HeaderValue = HeaderValue::from_static("application/json");
 const CONTENT_TYPE_FORM: &str = "application/x-www-form-urlencoded";
 
-/// How answers are written.
+/// The format of answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Xml,
@@ -45,7 +45,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// The one that the header `Accept` names first; XML if it names neither.
+    /// The format that the header `Accept` names first; XML if it names none of them.
     pub(crate) fn accepted(accept: Option<&str>) -> Self {
         let named = |part: &str| match part.split(';').next().unwrap_or("").trim() {
             kind if kind.eq_ignore_ascii_case("application/json") => Some(Self::Json),
@@ -69,8 +69,8 @@ impl Format {
     }
 }
 
-/// Whether a request with such headers is one of this protocol: its body is a form, or it has no
-/// target and is not JSON by its type.
+/// Whether a request with such headers uses this protocol: its body is a form, or it has no target
+/// and its type is not JSON.
 pub(crate) fn speaks(content_type: Option<&str>, has_target: bool) -> bool {
     match content_type {
         None => !has_target,
@@ -84,7 +84,7 @@ fn is_form(content_type: &str) -> bool {
     kind.eq_ignore_ascii_case(CONTENT_TYPE_FORM)
 }
 
-/// The parameters of an address, for tests of what may be signed; `None` if they are refused.
+/// The parameters of a URL, for tests of what may be signed; `None` if they are refused.
 #[cfg(test)]
 pub(crate) fn parameters(query: &str) -> Option<Vec<(String, String)>> {
     form::parameters(query.as_bytes())
@@ -104,9 +104,9 @@ pub(super) struct Query<'r> {
     action: Result<Action, SqsError>,
     /// The parameters of URL and body.
     forms: [&'r [u8]; 2],
-    /// The older form: the queue is named by the URL that is asked.
+    /// The older form: the request's own URL names the queue.
     queue_url: Option<&'r str>,
-    /// Whether it names no action at all.
+    /// Whether the request names no action.
     nothing_asked: bool,
 }
 
@@ -116,7 +116,7 @@ impl<'r> Query<'r> {
         speaks(request.content_type.as_deref(), request.target.is_some())
     }
 
-    /// Finds out what the parameters of URL and body ask.
+    /// Finds the action in the parameters of URL and body.
     pub(super) fn new(request: &'r Request, request_id: &'r str) -> Self {
         let form_type = request.content_type.as_deref().is_none_or(is_form);
         let body: &[u8] = if form_type { &request.body } else { &[] };
@@ -125,7 +125,7 @@ impl<'r> Query<'r> {
         let on_queue = names::is_queue_path(&request.path);
         let queue_url = (request.path != "/").then_some(&*request.path);
         let named = action_name(forms);
-        // AWS has no JSON for a request that asks nothing.
+        // AWS has no JSON form for a request that names no action.
         let nothing_asked = matches!(named, Ok(None));
         let format = if nothing_asked {
             Format::Xml
@@ -140,7 +140,7 @@ impl<'r> Query<'r> {
                 ));
             };
             Action::from_name(&name)
-                // What is not about a queue is not asked of one.
+                // A queue's URL does not take actions that are not about a queue.
                 .filter(|action| {
                     !on_queue || !matches!(action, Action::CreateQueue | Action::ListQueues)
                 })
@@ -162,8 +162,7 @@ impl<'r> Query<'r> {
     }
 }
 
-/// The action that the parameters name first. All of them must be text, whether anybody knows them or
-/// not.
+/// The first action that the parameters name. All parameters must be UTF-8, known or not.
 fn action_name<'f>(forms: [&'f [u8]; 2]) -> Result<Option<Cow<'f, str>>, SqsError> {
     let mut named = None;
     for parameter in forms.into_iter().flat_map(form::parameters) {
@@ -176,7 +175,7 @@ fn action_name<'f>(forms: [&'f [u8]; 2]) -> Result<Option<Cow<'f, str>>, SqsErro
     Ok(named)
 }
 
-/// Reads what a form asks of an action: the decoder of this protocol, from bytes to an input.
+/// Parses a form into an action's input: this protocol's decoder.
 pub(super) fn read<'f, T: Deserialize<'f>>(
     action: Action,
     forms: [&'f [u8]; 2],
@@ -230,7 +229,7 @@ impl Protocol for Query<'_> {
     }
 }
 
-/// An error as this protocol writes it.
+/// An error in this protocol's format.
 pub(super) fn error_response(error: &SqsError, format: Format, request_id: &str) -> Response {
     let row = error.code.row();
     let code = (row.status(), row.legacy, row.blame);
@@ -239,7 +238,7 @@ pub(super) fn error_response(error: &SqsError, format: Format, request_id: &str)
     response
 }
 
-/// An error of that status, code and fault as this protocol writes it.
+/// An error with this status, code and fault in this protocol's format.
 pub(super) fn refusal(
     (status, code, blame): (StatusCode, &str, Blame),
     message: &str,
@@ -257,7 +256,7 @@ pub(super) fn refusal(
     response
 }
 
-/// The one text that AWS words otherwise here.
+/// AWS words this one error differently in this protocol.
 fn wording(error: &SqsError) -> &str {
     if error.code == ErrorCode::QueueDoesNotExist {
         "The specified queue does not exist for this wsdl version."

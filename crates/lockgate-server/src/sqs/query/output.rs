@@ -1,4 +1,4 @@
-//! Answers and errors as XML.
+//! Writes answers and errors as XML.
 
 use serde_json::{Map, Value};
 
@@ -6,7 +6,7 @@ use crate::sqs::dispatch::Action;
 
 const NAMESPACE: &str = "http://queue.amazonaws.com/doc/2012-11-05/";
 
-/// The answer to an action that was done.
+/// The answer to an action that succeeded.
 pub(super) fn answer(action: Action, output: &Value, request_id: &str, capacity: usize) -> String {
     let name = action.name();
     let mut out = Writer {
@@ -32,7 +32,7 @@ pub(super) fn answer(action: Action, output: &Value, request_id: &str, capacity:
     out.xml
 }
 
-/// The answer to one that was refused.
+/// The answer to an action that was refused.
 pub(super) fn error(blame: &str, code: &str, message: &str, request_id: &str) -> String {
     let mut out = Writer {
         xml: String::with_capacity(message.len() + 256),
@@ -51,7 +51,7 @@ pub(super) fn error(blame: &str, code: &str, message: &str, request_id: &str) ->
     out.xml
 }
 
-/// Whether an action's answer says anything but that it was done.
+/// Whether an action's answer has content besides success.
 pub(super) fn answers(action: Action) -> bool {
     !matches!(
         action,
@@ -101,7 +101,7 @@ impl Writer {
         }
     }
 
-    /// Lists and maps are flattened: an element for each entry, with a name of its own.
+    /// Lists and maps are flattened: each entry is an element with its own name.
     fn member(&mut self, name: &str, value: &Value) {
         match value {
             Value::Null => {}
@@ -146,9 +146,9 @@ impl Writer {
     }
 }
 
-/// Writes text so that a parser reads back exactly that. A bare carriage return would come back as a
-/// line feed. Characters that XML cannot carry never get here: a send with one is refused; from
-/// elsewhere they become U+FFFD.
+/// Writes text so that a parser reads back exactly the same text; a bare carriage return would come
+/// back as a line feed. Characters that XML cannot carry do not occur: a send refuses them, and in
+/// texts from elsewhere they became U+FFFD.
 fn escape(text: &str, out: &mut String) {
     for c in text.chars() {
         match c {

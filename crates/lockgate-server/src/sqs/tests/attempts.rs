@@ -1,4 +1,4 @@
-//! Receives that are asked for again: `ReceiveRequestAttemptId`.
+//! Repeated receives: `ReceiveRequestAttemptId`.
 
 use lockgate_machine::{Command, Settle, SettleAction};
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ fn bodies(messages: &[Value]) -> Vec<String> {
     messages.iter().map(body).collect()
 }
 
-/// A queue with two messages of one group and one of another, and how a receive finds it.
+/// A queue with two messages of one group and one of another, and a receive that asks for them.
 async fn stocked(shop: &Shop) -> String {
     let url = shop.queue("q.fifo", json!({})).await;
     for (group, id) in [("a", "a1"), ("a", "a2"), ("b", "b1")] {
@@ -70,7 +70,7 @@ async fn a_repeat_gives_the_same_messages_under_the_same_handles_and_restarts_th
     assert_eq!(attempt(&shop, &url, "id").await, first);
     shop.pass(29_999);
     assert!(shop.receive(&url).await.is_empty(), "30 s from the repeat");
-    // The timeout that the repeat asks for.
+    // The visibility timeout of the repeat applies.
     let longer = json!({"VisibilityTimeout": 100});
     assert_eq!(attempt_with(&shop, &url, "id", longer).await, first);
     shop.pass(99_999);
@@ -98,7 +98,7 @@ async fn what_was_deleted_is_not_repeated(shop: Shop) {
     let first = attempt(&shop, &url, "id").await;
     shop.delete(&url, &first[0]).await;
     assert!(attempt(&shop, &url, "id").await.is_empty());
-    // The receive that followed is remembered in its place.
+    // The later receive is remembered in its place.
     shop.send_fifo(&url, "c", "c1").await;
     let second = attempt(&shop, &url, "id").await;
     assert_eq!(bodies(&second), ["c1"]);
@@ -171,7 +171,7 @@ async fn nothing_is_extended_if_not_all_is_still_there(shop: Shop) {
     let url = stocked(&shop).await;
     let first = attempt(&shop, &url, "id").await;
     shop.pass(20_000);
-    // By other means than this API.
+    // Deletes through another API.
     let receipts = Receipts::new(shop.engine.term().shard, &shop.engine.secret());
     let token = receipts.open(&text(&first[2]["ReceiptHandle"])).unwrap();
     let action = SettleAction::Ack;
@@ -274,7 +274,7 @@ async fn what_a_repeat_in_the_other_protocol_has_no_room_for_goes_back() {
     let repeat = attempt(&shop, &url, "id").await;
     assert_eq!(bodies(&repeat), bodies(&first[..5]));
     assert_eq!(shop.counts(&url).await, [1, 5, 0]);
-    // A further one has the same, also where there is room for more.
+    // A further repeat returns the same, even if more would fit.
     shop.speaks = Speaks::Json;
     assert_eq!(attempt(&shop, &url, "id").await, first[..5]);
     let rest = attempt(&shop, &url, "other").await;
@@ -282,7 +282,7 @@ async fn what_a_repeat_in_the_other_protocol_has_no_room_for_goes_back() {
     assert_eq!(rest[0]["Attributes"]["ApproximateReceiveCount"], "1");
 }
 
-/// Asks without taking delivery of the answer.
+/// Receives without taking the answer.
 async fn unsent(shop: &Shop, url: &str) -> Answer {
     let input = json!({
         "QueueUrl": url,
@@ -319,7 +319,8 @@ async fn a_repeat_holds_the_leases_of_a_first_answer_that_is_never_sent() {
     drop(lost.guard);
     assert_eq!(shop.counts(&url).await, [2, 1, 0]);
     repeat.guard.take().unwrap().keep();
-    // A further repeat that is never sent takes nothing from whoever has the answer.
+    // A further repeat whose answer is never sent takes nothing from the client that has the
+    // messages.
     let further = unsent(&shop, &url).await;
     assert_eq!(further.body, lost.body);
     drop(further.guard);

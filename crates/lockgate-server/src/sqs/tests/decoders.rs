@@ -1,4 +1,4 @@
-//! The decoders of both protocols by themselves: no input costs much stack, and an input that is too long
+//! The decoders of both protocols alone: no input costs much stack, and an input that is too long
 //! is refused by its length.
 
 use serde::Deserialize;
@@ -102,7 +102,7 @@ fn a_batch_is_counted_in_both_protocols_and_kept_as_far_as_any_queue_takes_it() 
                  &SendMessageBatchRequestEntry.{number}.MessageAttribute.1.Value.StringValue=v"
             )
         };
-        // From the last to the first: their numbers say in which order they are.
+        // In reverse: the entries' numbers define their order.
         let text: Vec<String> = (1..=count).rev().map(entry).collect();
         let text = text.join("&");
         let in_form: SendMessageBatchInput<'_> = form(Action::SendMessageBatch, &text).unwrap();

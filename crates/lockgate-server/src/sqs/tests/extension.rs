@@ -1,4 +1,4 @@
-//! What tags switch on, and that nothing is switched on without.
+//! What each tag allows, and that without tags nothing more is allowed.
 
 use lockgate_core::{Level, QueueName};
 use serde_json::{Value, json};
@@ -51,7 +51,7 @@ impl Shop {
         output["Tags"].clone()
     }
 
-    /// What a receive of one message by a lease of `seconds` gives.
+    /// The result of receiving one message with a lease of `seconds`.
     async fn one(&self, url: &str, seconds: u64) -> Value {
         let input = json!({"QueueUrl": url, "VisibilityTimeout": seconds,
             "MessageSystemAttributeNames": ["All"]});
@@ -91,7 +91,7 @@ async fn delays_are_as_long_as_a_tag_allows(shop: Shop) {
     shop.pass(1);
     assert_eq!(shop.bodies(&url).await, ["x"]);
 
-    // The queue's own delay too, and the tag cannot go before it.
+    // The queue's own delay may be long too, and then the tag cannot be removed.
     shop.ok("SetQueueAttributes", attribute("3600")).await;
     let untag = json!({"QueueUrl": url, "TagKeys": [TAG]});
     let (code, message) = shop.refused("UntagQueue", untag.clone()).await;
@@ -161,7 +161,7 @@ async fn a_deduplication_window_of_its_own_outlasts_a_purge(shop: Shop) {
 }
 
 async fn the_memory_for_unique_ids_is_bounded_by_a_tag(shop: Shop) {
-    let tags = json!({"lockgate:dedup-bytes-max": "64"});
+    let tags = json!({"lockgate:dedup-bytes-max": "64B"});
     let url = shop.tagged_queue("q.fifo", json!({}), tags).await;
     shop.send_fifo(&url, "g", "a").await;
     let (code, message) = shop
@@ -234,7 +234,7 @@ async fn a_key_policy_parks_what_fails(shop: Shop) {
         [2, 0, 2],
         "{seen:?}"
     );
-    // As without the tag: the first one again and again.
+    // As without the tag: the first message comes again and again.
     shop.untag(&url, "lockgate:key-policy").await;
     assert_eq!(shop.settings("q.fifo").key_policy, None);
 }
@@ -278,10 +278,10 @@ async fn quotas_and_the_limit_in_flight_are_set_by_tags(shop: Shop) {
     let send = |body: &str| json!({"QueueUrl": url, "MessageBody": body});
     let (code, message) = shop.refused("SendMessage", send("c")).await;
     assert_eq!(code, "ServiceUnavailable");
-    assert!(message.contains("messages are limited to 2"), "{message}");
+    assert!(message.contains("its quota_messages is 2"), "{message}");
     shop.untag(&url, "lockgate:quota-messages").await;
     let (_, message) = shop.refused("SendMessage", send(&"c".repeat(1_024))).await;
-    assert!(message.contains("bytes are limited to 1024"), "{message}");
+    assert!(message.contains("its quota_bytes is 1024"), "{message}");
     assert_eq!(shop.bodies(&url).await, ["a"]);
     let (code, _) = shop
         .refused("ReceiveMessage", json!({"QueueUrl": url}))
@@ -379,7 +379,7 @@ async fn the_previous_sequence_number_is_told_by_name_only(shop: Shop) {
     }
 }
 
-/// What a receive that names both numbers of groups gets of each message, and nothing more of it.
+/// What a receive that names both numbers in groups returns of each message.
 async fn numbers_in_groups(shop: &Shop, url: &str) -> Vec<Value> {
     let input = json!({"QueueUrl": url, "MaxNumberOfMessages": 10, "VisibilityTimeout": 0,
         "MessageSystemAttributeNames": ["lockgate.KeySequence", "lockgate.PrevKeySequence"]});

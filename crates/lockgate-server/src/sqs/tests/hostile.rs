@@ -1,4 +1,4 @@
-//! Requests that no client would send: whatever comes in, an answer in SQS's form goes out.
+//! Requests that no client would send: every one must get an answer in SQS's form.
 
 use lockgate_sim::SeededRandom;
 use serde_json::{Value, json};
@@ -205,7 +205,7 @@ async fn no_request_brings_the_service_down() {
             _ => panic!("round {round}: {action} {text}: {answer:?}"),
         }
     }
-    // Still in order.
+    // The service still works.
     let url = shop.queue("after", json!({})).await;
     shop.send(&url, "x").await;
     assert_eq!(shop.bodies(&url).await, ["x"]);

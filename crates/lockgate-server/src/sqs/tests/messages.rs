@@ -224,7 +224,7 @@ async fn on_a_fifo_queue_an_expired_handle_is_refused(shop: Shop) {
         shop.refused("ChangeMessageVisibility", change).await,
         expected
     );
-    // The same after somebody else has it.
+    // The same after another consumer has received it.
     assert_eq!(shop.bodies(&url).await, ["a"]);
     assert_eq!(shop.refused("DeleteMessage", delete).await, expected);
 }
@@ -278,7 +278,7 @@ async fn visibility_is_extended_shortened_and_ended(shop: Shop) {
     assert_eq!(shop.counts(&url).await, [1, 0, 0]);
     shop.ok("ChangeMessageVisibility", change(0)).await;
     shop.ok("ChangeMessageVisibility", change(9)).await;
-    // Its last handle deletes it meanwhile.
+    // Meanwhile its last handle deletes it.
     let change = json!({"QueueUrl": url, "ReceiptHandle": again["ReceiptHandle"],
         "VisibilityTimeout": 5});
     shop.delete(&url, &again).await;
@@ -430,8 +430,8 @@ const REGULAR_THROUGHPUT: [(&str, &str); 2] = [
     ("FifoThroughputLimit", "perQueue"),
 ];
 
-/// What a queue gives of messages that are sent one after the other, each with a group and an id,
-/// received and deleted at once.
+/// Sends messages one after the other, each with a group and an id, receives and deletes at once,
+/// and returns which of them came.
 async fn passed(shop: &Shop, url: &str, sends: &[(&str, &str)]) -> Vec<bool> {
     let mut passed = Vec::new();
     for (group, id) in sends {
@@ -468,7 +468,7 @@ async fn a_queue_that_becomes_one_of_high_throughput_deduplicates_as_recorded_fr
     );
     let sends = [("group3", "same"), ("group4", "new"), ("group5", "new")];
     assert_eq!(passed(&shop, &url, &sends).await, [false, true, false]);
-    // Nothing is recorded of later: then what was set holds.
+    // No later answers are recorded. After this time the new setting applies.
     shop.pass(60_000);
     let sends = [
         ("a", "later"),
@@ -525,7 +525,7 @@ async fn a_message_received_too_often_goes_to_the_dead_letter_queue() {
             attributes["DeadLetterQueueSourceArn"],
             format!("arn:aws:sqs:us-east-1:000000000000:{name}")
         );
-        // As on AWS the count goes on.
+        // The count continues, as on AWS.
         assert_eq!(attributes["ApproximateReceiveCount"], "3");
     }
 }
@@ -648,7 +648,7 @@ async fn no_changed_or_foreign_handle_does_anything(shop: Shop) {
         assert_eq!(code, "ReceiptHandleIsInvalid");
     }
     assert_eq!(shop.counts(&url).await, [0, 1, 0]);
-    // The true one still works, also after a restart.
+    // The correct handle still works, also after a restart.
     let shop = shop.reopened().await;
     let delete = json!({"QueueUrl": url, "ReceiptHandle": handle});
     shop.ok("DeleteMessage", delete).await;
@@ -656,7 +656,7 @@ async fn no_changed_or_foreign_handle_does_anything(shop: Shop) {
 }
 
 async fn a_handle_of_another_shard_is_refused_with_both_numbers(shop: Shop) {
-    // The same queue and message there, by their numbers.
+    // A queue and a message with the same numbers on another shard.
     let (disk, clock) = (FaultyDisk::new(), ManualClock::default());
     let there = Shop::of_shard(ShardId::new(1).unwrap(), disk, clock, shop.speaks);
     let mut handles = Vec::new();
@@ -735,13 +735,13 @@ async fn the_largest_message_passes_and_one_byte_more_does_not(shop: Shop) {
         message,
         "One or more parameters are invalid. Reason: Message must be shorter than 1048576 bytes."
     );
-    // Attributes count: name, type and value.
+    // The name, type and value of attributes count.
     let attribute = json!({"a": {"DataType": "Binary", "BinaryValue": "AAE="}});
     let send =
         |body: &str| json!({"QueueUrl": url, "MessageBody": body, "MessageAttributes": attribute});
     shop.ok("SendMessage", send(&body[9..])).await;
     shop.refused("SendMessage", send(&body[8..])).await;
-    // And the sum of a batch.
+    // So does the sum of a batch.
     let half = &body[..524_288];
     let batch = |extra: &str| {
         json!({"QueueUrl": url, "Entries": [
@@ -777,7 +777,7 @@ async fn an_engine_that_has_stopped_is_a_503_that_clients_retry(shop: Shop) {
     shop.engine.shutdown().await;
     let send = json!({"QueueUrl": url, "MessageBody": "x"});
     let purge = json!({"QueueUrl": url});
-    // A purge that did not happen does not count as one.
+    // A purge that failed does not count.
     for (action, input) in [
         ("SendMessage", send),
         ("PurgeQueue", purge.clone()),

@@ -1,5 +1,5 @@
-//! The service over a real engine and a real log, on a disk in memory and a clock set by hand:
-//! nothing here waits.
+//! The service over a real engine and a real log, on a disk in memory and with a manual clock. No
+//! test waits.
 
 mod attempts;
 mod decoders;
@@ -100,7 +100,7 @@ impl Shop {
         }
     }
 
-    /// The same shard after a stop in good order and a new start.
+    /// The same shard after an orderly stop and a new start.
     async fn reopened(self) -> Self {
         self.engine.shutdown().await;
         drop(self.service);
@@ -108,7 +108,7 @@ impl Shop {
         Self::on(self.disk, self.clock, self.speaks)
     }
 
-    /// Lets time pass.
+    /// Advances the clock.
     fn pass(&self, span: Millis) {
         self.clock.advance(span);
         self.engine.clock_changed();
@@ -161,7 +161,7 @@ impl Shop {
         }
     }
 
-    /// Asks, and keeps the leases that the answer hands out.
+    /// Sends a request, and keeps the leases of its answer.
     async fn ask(&self, action: &str, input: Value) -> Answer {
         let mut answer = match self.speaks {
             Speaks::Json => {
@@ -196,21 +196,21 @@ impl Shop {
         }
     }
 
-    /// Asks for something that works.
+    /// Sends a request that must succeed.
     async fn ok(&self, action: &str, input: Value) -> Value {
         let answer = self.ask(action, input.clone()).await;
         assert_eq!(answer.status, 200, "{action} {input}: {answer:?}");
         answer.body
     }
 
-    /// Asks for something that is refused, and returns the legacy code and the text.
+    /// Sends a request that must be refused, and returns the legacy code and the text.
     async fn refused(&self, action: &str, input: Value) -> (String, String) {
         let answer = self.ask(action, input.clone()).await;
         assert_ne!(answer.status, 200, "{action} {input}: {answer:?}");
         answer.error()
     }
 
-    /// Makes a queue and returns its URL.
+    /// Creates a queue and returns its URL.
     async fn queue(&self, name: &str, attributes: Value) -> String {
         let mut attributes = attributes;
         if name.ends_with(".fifo") {

@@ -25,14 +25,14 @@ fn arn(name: &str) -> String {
 }
 
 impl Shop {
-    /// A queue `name` whose messages die at the second receive, and go to `dead`.
+    /// A queue `name` that moves a message to `dead` at its second receive.
     async fn dying(&self, name: &str, dead: &str) -> String {
         let policy = json!({"deadLetterTargetArn": arn(dead), "maxReceiveCount": 1});
         self.queue(name, json!({"RedrivePolicy": policy.to_string()}))
             .await
     }
 
-    /// Receives what there is until it is dead.
+    /// Receives all messages until they are dead letters.
     async fn kill(&self, url: &str) {
         let input = json!({"QueueUrl": url, "VisibilityTimeout": 0, "MaxNumberOfMessages": 10});
         while self.counts(url).await != [0, 0, 0] {
@@ -55,7 +55,7 @@ impl Shop {
         output["Results"].as_array().unwrap().clone()
     }
 
-    /// The newest task of a queue, once that holds of it.
+    /// The newest task of a queue, once `holds` is true for it.
     async fn task_when(&self, of: &str, holds: impl Fn(&Value) -> bool) -> Value {
         let looking = async {
             loop {
@@ -70,7 +70,7 @@ impl Shop {
         found.expect("it comes to hold")
     }
 
-    /// The newest task of a queue, once it is over.
+    /// The newest task of a queue, once it has ended.
     async fn ended(&self, of: &str) -> Value {
         let over = ["COMPLETED", "CANCELLED", "FAILED"];
         self.task_when(of, |task| over.contains(&text(&task["Status"]).as_str()))
@@ -135,7 +135,7 @@ async fn a_chain_of_dead_letter_queues_is_gone_back(shop: Shop) {
     }
     shop.kill(&dead).await;
     assert_eq!(shop.counts(&last).await, [2, 0, 0]);
-    // To where the policy took them from, and from there to where they were sent.
+    // First to the queues that the policy took them from, then to those they were sent to.
     for from in ["last", "dead"] {
         shop.start(from, json!({})).await;
         let task = shop.ended(from).await;
@@ -193,7 +193,7 @@ async fn a_task_whose_destination_is_gone_fails(shop: Shop) {
     for body in ["1", "2", "3"] {
         shop.send(&dead, body).await;
     }
-    // A rate at which the second message waits for as long as the destination needs to go.
+    // At this rate the second message waits until the destination is gone.
     let more = json!({"DestinationArn": arn("other"), "MaxNumberOfMessagesPerSecond": 1});
     shop.start("dead", more).await;
     shop.ok("DeleteQueue", json!({"QueueUrl": other})).await;
@@ -329,8 +329,7 @@ async fn groups_keep_their_order(shop: Shop) {
     shop.start("dead.fifo", json!({"DestinationArn": arn("other.fifo")}))
         .await;
     shop.ended("dead.fifo").await;
-    // Moved messages are not duplicates of themselves, and a new send of the same id is not one of
-    // them.
+    // Moved messages do not count as duplicates, and neither does a new send of the same id.
     shop.send_fifo(&other, "g", "1").await;
     assert_eq!(shop.bodies(&other).await, ["1", "2", "3", "1"]);
 }

@@ -114,7 +114,7 @@ async fn statements_have_a_limit(shop: Shop) {
     assert_eq!(message, "21 Statements were found, maximum allowed is 20.");
 }
 
-/// As it may be in a data folder, where nothing is checked.
+/// A data folder may hold a policy beyond the limits, because nothing checks it there.
 async fn a_policy_beyond_what_may_be_set_is_told_as_what_it_is(shop: Shop) {
     let url = shop.queue("q", json!({})).await;
     let deep = format!("{{\"a\":{}{}}}", "[".repeat(200), "]".repeat(200));

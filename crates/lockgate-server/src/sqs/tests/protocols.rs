@@ -1,7 +1,7 @@
-//! One test in both protocols: inputs as AWS JSON has them become forms, answers in XML become what
-//! AWS JSON would have said.
+//! Runs one test in both protocols: AWS JSON inputs become forms, and XML answers become AWS JSON.
 //!
-//! Names are AWS's own for the older protocol, and stand here once more on purpose: what the server
+//! The names of the older protocol are written here a second time on purpose: the code under test
+//! must not also produce the expected names.
 //! has to read them must not also write them.
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -34,8 +34,8 @@ macro_rules! in_both_protocols {
 }
 pub(super) use in_both_protocols;
 
-/// The form that asks for the same; `None` if the input is of a shape that no form has. An empty list
-/// is left out, as SDKs do.
+/// The form of the same request; `None` if no form can express the input. Empty lists are left out,
+/// as SDKs do.
 pub(super) fn form(action: &str, input: &Value) -> Option<String> {
     let mut pairs = vec![("Action".to_owned(), action.to_owned())];
     members("", action, input.as_object()?, &mut pairs)?;
@@ -130,7 +130,7 @@ fn scalar(value: &Value) -> Option<String> {
     }
 }
 
-/// What an answer in XML says, in the shape of AWS JSON.
+/// The content of an XML answer, in the shape of AWS JSON.
 pub(super) fn output(action: &str, xml: &str) -> Value {
     let answer = parse(xml);
     let Some(result) = answer.child(&format!("{action}Result")) else {
@@ -149,15 +149,15 @@ pub(super) fn output(action: &str, xml: &str) -> Value {
     output
 }
 
-/// An error's code, whose fault it is, and its text, as JSON would have it.
+/// An error's code, fault and text, as JSON would have them.
 pub(super) fn error(xml: &str) -> (String, String, String) {
     let (code, fault, message) = error_as_written(xml);
-    // AWS says so in this protocol only.
+    // AWS adds this in this protocol only.
     let message = message.replace(" for this wsdl version", "");
     (code, fault, message)
 }
 
-/// The same with the text as it is.
+/// The same without changes to the text.
 pub(super) fn error_as_written(xml: &str) -> (String, String, String) {
     let answer = parse(xml);
     assert_eq!(answer.name, "ErrorResponse");

@@ -3,7 +3,6 @@
 use super::*;
 use crate::{http::response::Response, sqs::dispatch::Action};
 
-/// An answer in XML.
 pub(super) struct Xml {
     pub(super) status: u16,
     pub(super) body: String,
@@ -28,7 +27,7 @@ impl Shop {
         kept(self.posted(path, form).await)
     }
 
-    /// The same, with the leases that the answer hands out still to be kept.
+    /// The same, without keeping the leases of the answer yet.
     pub(super) async fn posted(&self, path: &str, form: &str) -> Xml {
         let kind = Some("application/x-www-form-urlencoded; charset=utf-8".into());
         self.query_request(path, None, kind, form).await
@@ -89,7 +88,7 @@ impl Shop {
     }
 }
 
-/// A form is of this protocol at every address of the service, and whatever else its headers say.
+/// A form uses this protocol at every address of the service, whatever its other headers say.
 #[tokio::test]
 async fn a_form_is_taken_at_every_address_and_with_a_target() {
     let shop = Shop::open();
@@ -340,7 +339,7 @@ async fn who_accepts_json_is_answered_in_it() {
     let sent = &sent["SendMessageResponse"]["SendMessageResult"];
     assert_eq!(message["MessageId"], sent["MessageId"]);
 
-    // What is named first is taken, and XML if nothing is.
+    // The format named first is used, and XML if none is named.
     for (accept, expected) in [
         ("application/json, text/plain, */*", "application/json"),
         ("text/html, Application/JSON;q=0.9", "application/json"),
@@ -360,7 +359,7 @@ async fn who_accepts_json_is_answered_in_it() {
     assert_eq!(body, "<UnknownOperationException/>\n");
 }
 
-/// One row for each action is in `dispatch`: whether it reads or changes.
+/// `dispatch` has a row for each action: whether it reads or changes.
 #[tokio::test]
 async fn a_link_of_a_web_page_reads_and_changes_nothing() {
     let reads = [

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch};
 
-use super::memory::Attempt;
+use super::Attempt;
 
 /// Lets the receives of an attempt pass one after the other, so that the second finds the answer of
 /// the first and does not take messages of its own.

@@ -1,8 +1,9 @@
-//! Message move tasks: dead letters go back to where they came from, or to a queue that is named.
+//! Message move tasks: move dead letters back to the queues they came from, or to a given queue.
 //!
-//! A task is a loop of small commands, each of which moves a bounded number of messages in one record,
-//! so a message is in one queue or in the other and nobody waits for a long task. What a task is to do,
-//! and how it ended, is kept with the source queue: one that a stop of the server cut short goes on
+//! A task is a loop of small commands. Each command moves a bounded number of messages in one
+//! record, so every message is in exactly one queue and nobody waits for a long task. The task and
+//! its result are kept with the source queue: a task that a stop of the server interrupted
+//! continues after the next start.
 //! after the next start.
 
 mod pace;
@@ -38,12 +39,12 @@ use crate::{
     },
 };
 
-/// How many tasks of a queue are remembered, and listed at most.
+/// How many tasks of a queue are kept, and listed at most.
 const TASKS_MAX: usize = 10;
 const RATE_MAX: u64 = 500;
 
 impl Service {
-    /// Begins to move what waits in a dead-letter queue.
+    /// Starts a task that moves the messages of a dead-letter queue.
     pub(crate) async fn start_message_move_task(
         &self,
         call: &Call<'_>,
@@ -106,7 +107,7 @@ impl Service {
         Ok(StartMessageMoveTaskOutput { task_handle })
     }
 
-    /// Ends a task; what it has moved stays moved.
+    /// Ends a task; the messages that it has moved stay moved.
     pub(crate) async fn cancel_message_move_task(
         &self,
         call: &Call<'_>,
@@ -199,7 +200,7 @@ impl Service {
         Ok(to.name.clone())
     }
 
-    /// The queue that an ARN names, for a caller who may do that with it.
+    /// The queue that an ARN names, if the caller may do `verb` with it.
     fn in_arn(
         &self,
         call: &Call<'_>,
@@ -230,12 +231,12 @@ impl Service {
     }
 }
 
-/// A task's handle, of the form that AWS's have.
+/// A task's handle, in the form of AWS's handles.
 fn handle(id: &str, source_arn: &str) -> String {
     STANDARD.encode(json!({"taskId": id, "sourceArn": source_arn}).to_string())
 }
 
-/// Task and ARN of a handle.
+/// The task and the ARN in a handle.
 fn open_handle(handle: &str) -> Option<(String, String)> {
     let handle: Value = serde_json::from_slice(&STANDARD.decode(handle).ok()?).ok()?;
     let text = |member: &str| Some(handle.get(member)?.as_str()?.to_owned());

@@ -1,14 +1,14 @@
-//! How fast a task moves messages.
+//! The speed of a task.
 
 use std::time::Duration;
 
-/// Messages of one step where no rate is asked for: few enough that others hardly wait.
+/// Messages of one step without a rate: few enough that others hardly wait.
 const STEP: u16 = 250;
 
-/// Steps in a second, where a rate allows as many.
+/// Steps in a second with a rate, if the rate is high enough for so many.
 const STEPS_A_SECOND: u16 = 10;
 
-/// How many messages each step takes, and how long after the step before it begins.
+/// How many messages each step moves, and the time between the beginnings of two steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pace {
     pub(super) step: u16,
@@ -16,7 +16,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// `rate`: at most so many messages in any second; 1 to 500.
+    /// `rate`: the most messages in any second, 1 to 500.
     pub(super) fn of(rate: Option<u16>) -> Self {
         match rate {
             None => Self {

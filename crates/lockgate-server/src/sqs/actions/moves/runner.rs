@@ -27,13 +27,13 @@ use crate::{
     sqs::error::{ErrorCode, SqsError},
 };
 
-/// How long after a step that found no room the next one begins.
+/// How long to wait after a step that found no room in the destination.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What AWS calls a message that was sent to the dead-letter queue and came from nowhere.
+/// AWS's reason for a message that was sent to the dead-letter queue directly.
 const NO_SOURCE: &str = "CouldNotDetermineMessageSource";
 
-/// The tasks that run. Cheap to clone.
+/// The running tasks. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(in crate::sqs::actions) struct Mover {
     engine: Engine,
@@ -43,7 +43,7 @@ pub(in crate::sqs::actions) struct Mover {
     running: Arc<SyncMutex<HashMap<QueueId, Arc<Run>>>>,
 }
 
-/// A task that runs.
+/// A running task.
 #[derive(Debug)]
 struct Run {
     id: String,
@@ -51,18 +51,19 @@ struct Run {
     cancelled: Notify,
 }
 
-/// Whether a task begins, or goes on after a stop of the server.
+/// Whether a task is new, or continues after a stop of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Start {
     First,
     Again,
 }
 
-/// How a task ends: `Err` says why it failed.
+/// How a task ends; `Err` has the reason of a failure.
 type End = Result<Status, String>;
 
 impl Mover {
-    /// Goes on with the tasks that the last stop cut short: must be within a runtime if there are any.
+    /// Continues the tasks that the last stop interrupted. If there are any, the caller must be
+    /// within a runtime.
     pub(in crate::sqs::actions) fn new(
         engine: Engine,
         drain: Drain,
@@ -85,7 +86,7 @@ impl Mover {
         mover
     }
 
-    /// Runs a task until it is over or the server comes to an end.
+    /// Runs a task until it ends or the server stops.
     pub(super) fn run(&self, source: &QueueEntry, task: Task, start: Start) {
         let run = Arc::new(Run {
             id: task.id.clone(),
@@ -107,21 +108,20 @@ impl Mover {
         });
     }
 
-    /// How many messages a task has moved.
     pub(super) fn moved(&self, source: QueueId, task: &Task) -> u64 {
         let runs = self.runs();
         let run = runs.get(&source).filter(|run| run.id == task.id);
         run.map_or(task.moved, |run| run.moved.load(Ordering::Relaxed))
     }
 
-    /// Ends the task of a queue after the step it is at.
+    /// Ends the task of a queue after its current step.
     pub(super) fn cancel(&self, source: QueueId) {
         if let Some(run) = self.runs().get(&source) {
             run.cancelled.notify_one();
         }
     }
 
-    /// Keeps the tasks of a queue. The caller holds the lock on changes.
+    /// Stores the tasks of a queue. The caller holds the lock on changes.
     pub(super) async fn save(&self, source: &QueueEntry, tasks: &[Task]) -> Result<(), SqsError> {
         let mut annotations = source.annotations.clone();
         let text = serde_json::to_string(tasks).expect("texts and numbers are JSON");
@@ -136,12 +136,12 @@ impl Mover {
         Ok(())
     }
 
-    /// `None`: the server comes to an end, and the task goes on after the next start.
+    /// `None`: the server stops, and the task continues after the next start.
     async fn work(&self, source: &QueueName, task: &Task, run: &Run, start: Start) -> Option<End> {
         if task.status == Status::Cancelling {
             return Some(Ok(Status::Cancelled));
         }
-        // After a restart only what is left tells how many were moved.
+        // After a restart, the number of moved messages follows from the messages that are left.
         let query = DescribeQueue {
             queue: source.clone(),
         };
@@ -169,7 +169,9 @@ impl Mover {
                 max: pace.step,
             };
             match self.engine.submit(step).await {
-                Ok(Moved { moved, left, stuck }) => {
+                Ok(Moved {
+                    moved, left, stuck, ..
+                }) => {
                     run.moved.fetch_add(moved, Ordering::Relaxed);
                     if let Some(stuck) = stuck {
                         return Some(Err(stuck_reason(stuck.reason)));
@@ -178,7 +180,7 @@ impl Mover {
                         return Some(Ok(Status::Completed));
                     }
                 }
-                // It has room later, or never: a task has time.
+                // The destination may have room later, and a task can wait.
                 Err(
                     EngineError::Overloaded
                     | EngineError::Rejected(Rejection::LogFull { .. } | Rejection::OutOfDescriptors),
@@ -188,18 +190,18 @@ impl Mover {
                 Err(EngineError::Rejected(rejection)) => {
                     return Some(Err(failure(rejection)));
                 }
-                // The next start finds out what happened: a step is moved whole or not at all.
+                // The next start finds out what happened: a step moves all of its messages or none.
                 Err(_) => return None,
             }
         }
     }
 
-    /// Where the next step moves messages: what a task may do is what the key that started it may
-    /// do now. `None`: nothing any more.
+    /// The destination of the next step. A task may do what the access key that started it may do
+    /// at this moment. `None`: the key allows it nothing any more.
     fn target(&self, source: &QueueName, task: &Task) -> Option<MoveTo> {
         let key = match (&self.keys, &task.by) {
             (Some(keys), Some(id)) => Some(keys.get(id)?),
-            // Nobody has to say who they are, or nobody had to then: whoever asked, might do all.
+            // Without authentication now, or when the task was started, everything is allowed.
             _ => None,
         };
         let may = |verb, queue| key.as_ref().is_none_or(|key| key.may(verb, queue));
@@ -215,7 +217,7 @@ impl Mover {
         }
     }
 
-    /// Writes down how a task ended.
+    /// Stores how a task ended.
     async fn close(&self, queue: QueueId, name: &QueueName, run: &Run, end: End) {
         loop {
             let alone = self.changes.lock().await;

@@ -1,35 +1,35 @@
-//! What is kept of a move task, with its source queue.
+//! The stored form of a move task.
 
 use lockgate_core::QueueName;
 use lockgate_engine::QueueEntry;
 use serde::{Deserialize, Serialize};
 
-/// The annotation of the source queue in which its tasks are kept, newest first.
+/// The annotation of the source queue that holds its tasks, newest first.
 pub(super) const ANNOTATION: &str = "MessageMoveTasks";
 
-/// A task as it is kept: written when it starts, when it is cancelled and when it ends.
+/// A stored task: written when it starts, when it is cancelled and when it ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Task {
     pub(super) id: String,
-    /// The access key that started it, if there had to be one.
+    /// The access key that started it; `None` without authentication.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(super) by: Option<String>,
-    /// `None`: each message goes to where it came from.
+    /// `None`: each message goes to the queue it came from.
     #[serde(with = "name", default)]
     pub(super) destination: Option<QueueName>,
     /// Messages in a second.
     pub(super) rate: Option<u16>,
-    /// In milliseconds of the wall clock.
+    /// The wall clock in milliseconds.
     pub(super) started: u64,
-    /// Messages there were when it started.
+    /// The number of messages in the source when the task started.
     pub(super) to_move: u64,
-    /// Known when it is over.
+    /// Set when the task ends.
     pub(super) moved: u64,
     pub(super) status: Status,
     pub(super) failure: Option<String>,
 }
 
-/// Where a task stands.
+/// The state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub(super) enum Status {
@@ -45,7 +45,7 @@ impl Status {
         !matches!(self, Self::Running | Self::Cancelling)
     }
 
-    /// AWS's word for it.
+    /// AWS's name of the state.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Running => "RUNNING",
@@ -57,7 +57,8 @@ impl Status {
     }
 }
 
-/// The tasks of a queue, newest first. What another version wrote, and cannot be read, is none.
+/// The tasks of a queue, newest first. A list that another version wrote and this one cannot read
+/// counts as empty.
 pub(super) fn of(queue: &QueueEntry) -> Vec<Task> {
     queue
         .annotations
@@ -66,7 +67,6 @@ pub(super) fn of(queue: &QueueEntry) -> Vec<Task> {
         .unwrap_or_default()
 }
 
-/// A queue's name as a text.
 mod name {
     use lockgate_core::QueueName;
     use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};

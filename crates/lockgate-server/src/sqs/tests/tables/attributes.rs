@@ -24,7 +24,7 @@ const NUMBERS: [(&str, &str, &str, &str, &str); 6] = [
     ("KmsDataKeyReusePeriodSeconds", "60", "59", "86400", "86401"),
 ];
 
-/// Rows about the values that a standard queue's attributes may be set to, whoever sets them.
+/// Rows about the values of a standard queue's attributes, for each action that sets them.
 pub(super) fn values(sets: &Sets<'_>) -> Vec<Row> {
     let mut rows = Vec::new();
     for (name, min, below, max, above) in NUMBERS {

@@ -1,12 +1,12 @@
-//! The error codes: each that the server knows is in some row, is what AWS models, and is in the
-//! documentation; each that AWS documents is given here or said never to be.
+//! Checks that each error code that the server knows is in some row, is as AWS models it, and is in
+//! the documentation; and that each code that AWS documents is given here or listed as never given.
 
 use std::collections::BTreeSet;
 
 use super::{Expected, all, codes, malformed};
 use crate::sqs::error::{ErrorCode, Namespace};
 
-/// Codes that no row can bring about, and the tests that do.
+/// Codes that no row can cause, and the tests that cause them.
 const ELSEWHERE: [(ErrorCode, &str); 8] = [
     (
         ErrorCode::AccessDenied,
@@ -33,8 +33,8 @@ const ELSEWHERE: [(ErrorCode, &str); 8] = [
     ),
 ];
 
-/// Codes of AWS's that are never given here: name, code in the older protocol, status. The service's
-/// own as in its model, then those that its reference lists for all services.
+/// AWS's codes that are never given here: name, code in the older protocol, status. First the
+/// service's own as in its model, then those that its reference lists for all services.
 const NEVER: [(&str, &str, u16); 20] = [
     ("InvalidAddress", "InvalidAddress", 404),
     ("InvalidIdFormat", "InvalidIdFormat", 400),
@@ -166,7 +166,7 @@ fn documented(heading: &str) -> BTreeSet<(String, String, u16)> {
         .flat_map(|line| {
             let cells: Vec<&str> = line.split('|').map(|cell| cell.trim()).collect();
             let status = cells[3].parse().expect("a status");
-            // A line may be of several codes that are alike.
+            // A line may have several similar codes.
             let list = |cell: &str| {
                 cell.split(", ")
                     .map(|code| code.trim_matches('`').to_owned())

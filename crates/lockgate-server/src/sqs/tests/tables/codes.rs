@@ -1,5 +1,5 @@
-//! The error codes as AWS models them and SDKs read them. They stand here once more on purpose: what
-//! the server says is held against this and not against its own table.
+//! The error codes as AWS models them and SDKs read them. Written here a second time on purpose:
+//! the server's answers are compared with this table and not with the server's own.
 
 /// An error code.
 #[derive(Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ mod list {
     pub(in super::super) const TOO_MANY_ENTRIES: Code = code("com.amazonaws.sqs#TooManyEntriesInBatchRequest", "AWS.SimpleQueueService.TooManyEntriesInBatchRequest", 400);
     pub(in super::super) const UNSUPPORTED: Code = code("com.amazonaws.sqs#UnsupportedOperation", "AWS.SimpleQueueService.UnsupportedOperation", 400);
 
-    /// All that some row is refused with, or could be.
+    /// All codes that a row expects, or could expect.
     pub(in super::super) const ALL: &[&Code] = &[
         &BATCH_TOO_LONG,
         &EMPTY_BATCH,

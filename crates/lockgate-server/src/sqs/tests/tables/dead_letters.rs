@@ -13,7 +13,7 @@ fn policy(queue: &str, count: Value) -> String {
     json!({"deadLetterTargetArn": arn(queue), "maxReceiveCount": count}).to_string()
 }
 
-/// Rows about a standard queue's two redrive policies, whoever sets them.
+/// Rows about a standard queue's two redrive policies, for each action that sets them.
 pub(super) fn policies(sets: &Sets<'_>) -> Vec<Row> {
     let mut rows = Vec::new();
     for (what, count, kept) in [

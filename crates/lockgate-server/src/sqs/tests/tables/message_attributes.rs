@@ -20,7 +20,7 @@ fn text(value: &str) -> Value {
     json!({"DataType": "String", "StringValue": value})
 }
 
-/// Rows about the attributes of a message for `q`, whoever sends it.
+/// Rows about the attributes of a message for `q`, for each action that sends it.
 pub(super) fn rows(sends: &dyn Fn(Row, Value) -> Row) -> Vec<Row> {
     let mut rows = right(sends);
     rows.extend(wrong_names(sends));

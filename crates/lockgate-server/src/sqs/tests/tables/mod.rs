@@ -1,9 +1,9 @@
-//! The API as tables: for every action, rows of what it is asked and what it answers.
+//! Tables of the API: for every action, rows with a request and its answer.
 //!
-//! A row says its request once, as AWS JSON has it, and is asked in every way in which clients ask:
-//! AWS JSON, and the Query protocol by POST and by GET, at the root and at the queue's own address.
-//! Each way has a service of its own, so a row stands for itself. What is refused must be refused with
-//! the same code, status, fault and text in all of them, and must have changed nothing.
+//! A row has its request once, in AWS JSON, and is sent in every way that clients use: AWS JSON,
+//! and the Query protocol by POST and by GET, at the root and at the queue's own URL. Each way has
+//! its own service, so rows are independent. A refusal must have the same code, status, fault and
+//! text in all ways, and the request must have changed nothing.
 
 mod attributes;
 mod audit;
@@ -33,7 +33,7 @@ use super::{
 };
 use crate::sqs::dispatch::Action;
 
-/// Declares the tables: for each action where its rows are. Makes two tests of each.
+/// Declares the tables by action, and makes two tests of each.
 macro_rules! tables {
     ($($action:literal = $file:ident::$table:ident;)*) => {
         /// Every table, by its action.
@@ -83,7 +83,7 @@ tables! {
     "UntagQueue" = tags::untag_queue;
 }
 
-/// A way to ask.
+/// A way to send a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Json,
@@ -91,9 +91,9 @@ enum Way {
     Form,
     /// A form, posted to the queue's address instead of naming the queue.
     FormAtQueue,
-    /// An address that asks of `/`.
+    /// A URL of `/`.
     Get,
-    /// An address below the queue's.
+    /// A URL of the queue.
     GetAtQueue,
 }
 
@@ -101,20 +101,20 @@ impl Way {
     const QUERY: [Self; 4] = [Self::Form, Self::FormAtQueue, Self::Get, Self::GetAtQueue];
 }
 
-/// The longest form that is also tried as an address.
+/// The longest form that is also sent as a URL.
 const ADDRESS_LEN_MAX: usize = 8_000;
 
-/// What comes before the request of a row.
+/// A step before the request of a row.
 enum Step {
     Ask(&'static str, Value),
     Pass(Millis),
 }
 
-/// What an answer must be.
+/// The expected answer.
 #[derive(Clone)]
 enum Expected {
-    /// Success. An object must have these members, with `null` for one that must not be there; `"*"`
-    /// is any value; an empty object is just that.
+    /// Success. An object must have these members; `null` is a member that must be absent, and
+    /// `"*"` is any value. An empty object must be empty.
     Answer(Value),
     /// Refused, with this text.
     Refusal(&'static Code, String),
@@ -125,11 +125,11 @@ struct Row {
     name: String,
     given: Vec<Step>,
     input: Value,
-    /// `None`: cannot be asked in that protocol.
+    /// `None`: this protocol cannot express the request.
     in_json: Option<Expected>,
     in_query: Option<Expected>,
     then: Vec<(&'static str, Value, Expected)>,
-    /// Whether nothing but the row's request can change anything.
+    /// Whether only the row's request can change anything.
     still: bool,
 }
 
@@ -146,16 +146,16 @@ fn row(name: impl Into<String>) -> Row {
     }
 }
 
-/// Texts in later requests and answers may have `{1/Messages/0/ReceiptHandle}` in them: what stands at
+/// Texts in later requests and answers may contain `{1/Messages/0/ReceiptHandle}`: the value at
 /// that place in the answer to the first request.
 impl Row {
-    /// Asks for something before, which must work.
+    /// Adds a request before, which must succeed.
     fn given(mut self, action: &'static str, input: Value) -> Self {
         self.given.push(Step::Ask(action, input));
         self
     }
 
-    /// Makes a queue before.
+    /// Creates a queue before.
     fn queue(self, name: &str) -> Self {
         self.queue_with(name, json!({}))
     }
@@ -186,19 +186,19 @@ impl Row {
         self.given("ReceiveMessage", input)
     }
 
-    /// Lets time pass before.
+    /// Advances the clock before.
     fn after(mut self, span: Millis) -> Self {
         self.given.push(Step::Pass(span));
         self
     }
 
-    /// Something goes on by itself while the row is asked.
+    /// Other changes go on while the row's request is sent.
     fn moving(mut self) -> Self {
         self.still = false;
         self
     }
 
-    /// What is asked.
+    /// Sets the request.
     fn asks(mut self, input: Value) -> Self {
         self.input = input;
         self
@@ -208,8 +208,8 @@ impl Row {
         self.expects(Expected::Answer(output))
     }
 
-    /// Works. An action that makes the queue `q` answers with its URL, one that changes it with
-    /// nothing.
+    /// Expects success. An action that creates the queue `q` answers with its URL, one that changes
+    /// it with nothing.
     fn works(self) -> Self {
         let makes = self.input.get("QueueName").is_some();
         let output = if makes {
@@ -230,19 +230,19 @@ impl Row {
         self
     }
 
-    /// Forms cannot say this: they have no types, no empty lists and no `null`.
+    /// Forms cannot express this request: they have no types, no empty lists and no `null`.
     fn in_json_only(mut self) -> Self {
         self.in_query = None;
         self
     }
 
-    /// Forms are answered otherwise.
+    /// Expects another answer to forms.
     fn but_in_query(mut self, code: &'static Code, message: impl Into<String>) -> Self {
         self.in_query = Some(Expected::Refusal(code, message.into()));
         self
     }
 
-    /// What can be seen afterwards.
+    /// Adds a request afterwards, and its answer.
     fn then(mut self, action: &'static str, input: Value, output: Value) -> Self {
         self.then.push((action, input, Expected::Answer(output)));
         self
@@ -260,7 +260,7 @@ impl Row {
         self
     }
 
-    /// An attribute of a queue afterwards.
+    /// Checks an attribute of a queue afterwards.
     fn then_attribute(self, queue: &str, name: &str, value: Value) -> Self {
         let input = json!({"QueueUrl": url(queue), "AttributeNames": [name]});
         let attributes = Value::Object(Map::from_iter([(name.to_owned(), value)]));
@@ -278,7 +278,7 @@ impl Row {
         }
     }
 
-    /// Whether the row is about something that works, or about a refusal.
+    /// Whether the row expects a refusal.
     fn is_refused(&self) -> bool {
         matches!(
             self.in_json.as_ref().or(self.in_query.as_ref()),
@@ -299,13 +299,13 @@ fn arn(name: &str) -> String {
 /// An answer of either protocol.
 struct Answered {
     status: u16,
-    /// The output, or of a refusal in JSON the whole body.
+    /// The output; for a refusal in JSON, the whole body.
     output: Value,
-    /// Code, whose fault it is, text; of a refusal.
+    /// Of a refusal: code, fault, text.
     refusal: Option<(String, String, String)>,
 }
 
-/// Every row of a table must hold in each of these ways.
+/// Checks every row of a table in each of these ways.
 async fn hold(action: &'static str, rows: &[Row], ways: &[Way]) {
     let mut wrong = Vec::new();
     for row in rows {
@@ -379,7 +379,7 @@ async fn holds(action: &str, row: &Row, way: Way) -> Result<(), Vec<String>> {
     if wrong.is_empty() { Ok(()) } else { Err(wrong) }
 }
 
-/// In what an answer is not what was expected.
+/// The differences between an answer and the expected one.
 fn judged(way: Way, expected: &Expected, found: &Answered, answers: &[Value]) -> Vec<String> {
     match (expected, &found.refusal) {
         (Expected::Answer(expected), None) => {
@@ -392,7 +392,7 @@ fn judged(way: Way, expected: &Expected, found: &Answered, answers: &[Value]) ->
         }
         (Expected::Refusal(code, message), Some(refusal)) => {
             let mut wrong = Vec::new();
-            // The one text that AWS words otherwise in the older protocol.
+            // AWS words this one error differently in the older protocol.
             let message = if way != Way::Json && *code == &codes::NO_QUEUE {
                 codes::NO_QUEUE_TEXT_IN_QUERY.to_owned()
             } else {
@@ -415,7 +415,7 @@ fn judged(way: Way, expected: &Expected, found: &Answered, answers: &[Value]) ->
     }
 }
 
-/// In what a value differs from the members that it must have.
+/// The differences between a value and its expected members.
 fn compare(at: &str, expected: &Value, found: &Value, wrong: &mut Vec<String>) {
     match (expected, found) {
         (Value::Object(members), Value::Object(all)) if !members.is_empty() => {
@@ -437,7 +437,7 @@ fn compare(at: &str, expected: &Value, found: &Value, wrong: &mut Vec<String>) {
     }
 }
 
-/// A request or an answer with the places filled in that refer to earlier answers.
+/// Fills in the places of a request or an answer that refer to earlier answers.
 fn filled(value: &Value, answers: &[Value]) -> Value {
     match value {
         Value::String(text) => filled_text(text, answers).into(),
@@ -478,7 +478,7 @@ fn filled_text(text: &str, answers: &[Value]) -> String {
 }
 
 impl Shop {
-    /// Asks in one of the ways; `None` if that way cannot ask this.
+    /// Sends a request in one of the ways; `None` if that way cannot express it.
     async fn asked(&self, way: Way, action: &str, input: &Value) -> Option<Answered> {
         if way == Way::Json {
             let target = format!("AmazonSQS.{action}");
@@ -531,7 +531,7 @@ impl Shop {
         })
     }
 
-    /// All that can be seen of all queues.
+    /// The visible state of all queues.
     async fn everything(&self) -> Vec<Value> {
         let all = self.engine.directory().all();
         let mut seen = Vec::new();
@@ -546,7 +546,7 @@ impl Shop {
     }
 }
 
-/// Numbers that none of a service's integers may be.
+/// Numbers outside the range of every integer of the service.
 fn huge_integers() -> [i64; 3] {
     [i64::MIN, -1, i64::MAX]
 }

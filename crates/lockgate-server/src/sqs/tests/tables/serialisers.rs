@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::{super::Shop, Speaks, protocols, text, url};
 
-/// What is asked, and the forms in which SDKs ask it: each by who writes it. `U` stands for the
-/// queue's address and `H` for the handle of a received message.
+/// A request, and its form as each SDK writes it. `U` stands for the queue's URL and `H` for the
+/// handle of a received message.
 struct Recorded {
     action: &'static str,
     input: Value,

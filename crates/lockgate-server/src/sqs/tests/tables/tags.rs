@@ -16,7 +16,7 @@ fn many(count: usize) -> Value {
     Value::Object(tags)
 }
 
-/// Rows about the tags that the queue `q` may get, whoever gives them.
+/// Rows about the tags of the queue `q`, for each action that sets them.
 pub(super) fn limits(tags: &dyn Fn(Row, Value) -> Row) -> Vec<Row> {
     let list = || json!({"QueueUrl": url("q")});
     let mut rows = vec![

@@ -5,48 +5,71 @@ use std::{fmt, str::FromStr};
 use hyper::{Uri, http::uri::Authority};
 
 /// The URL of a server: `http://host:port` or `https://host:port`, with a path behind a reverse proxy.
+///
+/// ```
+/// use lockgate_client::Endpoint;
+///
+/// let endpoint: Endpoint = "http://127.0.0.1:9324".parse().unwrap();
+/// assert_eq!((endpoint.host(), endpoint.port()), ("127.0.0.1", 9324));
+/// assert!("127.0.0.1:9324".parse::<Endpoint>().is_err());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Endpoint {
+pub struct Endpoint {
     https: bool,
     authority: Authority,
     path: String,
 }
 
+/// A text that is no [`Endpoint`]: it has another scheme, no host, a user, or a query.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no endpoint, such as http://127.0.0.1:9324")]
+pub struct EndpointError {
+    text: String,
+}
+
 impl Endpoint {
-    /// Whether it is spoken to through TLS.
-    pub(crate) fn is_https(&self) -> bool {
+    /// Returns whether it is spoken to through TLS.
+    #[must_use]
+    pub fn is_https(&self) -> bool {
         self.https
     }
 
-    /// Host and port, as in the Host header.
-    pub(crate) fn authority(&self) -> &str {
+    /// Returns host and port, as in the Host header.
+    #[must_use]
+    pub fn authority(&self) -> &str {
         self.authority.as_str()
     }
 
-    /// The host without the brackets of an IPv6 address.
-    pub(crate) fn host(&self) -> &str {
+    /// Returns the host without the brackets of an IPv6 address.
+    #[must_use]
+    pub fn host(&self) -> &str {
         self.authority
             .host()
             .trim_start_matches('[')
             .trim_end_matches(']')
     }
 
-    pub(crate) fn port(&self) -> u16 {
+    /// Returns the port: 80 or 443 where the URL names none.
+    #[must_use]
+    pub fn port(&self) -> u16 {
         let usual = if self.https { 443 } else { 80 };
         self.authority.port_u16().unwrap_or(usual)
     }
 
-    /// The path requests go to.
-    pub(crate) fn path(&self) -> &str {
+    /// Returns the path that requests go to.
+    #[must_use]
+    pub fn path(&self) -> &str {
         &self.path
     }
 }
 
 impl FromStr for Endpoint {
-    type Err = String;
+    type Err = EndpointError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let bad = || format!("{text:?} is no endpoint, such as http://127.0.0.1:9324");
+    fn from_str(text: &str) -> Result<Self, EndpointError> {
+        let bad = || EndpointError {
+            text: text.to_owned(),
+        };
         let uri: Uri = text.parse().map_err(|_| bad())?;
         let https = match uri.scheme_str() {
             Some("http") => false,

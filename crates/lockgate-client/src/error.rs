@@ -1,0 +1,132 @@
+//! Why a call has no positive answer.
+
+use std::{io, time::Duration};
+
+use hyper::StatusCode;
+use lockgate_core::{Fate, TransportError, units::show_millis};
+
+use crate::{Endpoint, TlsCause};
+
+/// Says why a call has no positive answer. [`fate`](Self::fate) says what became of what was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The request cannot be written or addressed. Nothing was sent.
+    #[error("the request cannot be made: {what}")]
+    Request {
+        /// What is wrong with it.
+        what: String,
+    },
+    /// There is no connection. Nothing was sent.
+    #[error("no server at {endpoint}")]
+    Connect {
+        /// Where the server should be.
+        endpoint: Endpoint,
+        /// What the operating system says.
+        source: io::Error,
+    },
+    /// The server is not who it should be, or speaks no TLS. Nothing was sent.
+    #[error("no TLS with {endpoint}: {cause}")]
+    NoTls {
+        /// Where the server should be.
+        endpoint: Endpoint,
+        /// Why.
+        cause: TlsCause,
+    },
+    /// The request left, or part of it; whether it was carried out is unknown.
+    #[error("the connection to {endpoint} was lost before the answer came")]
+    Lost {
+        /// Where the server is.
+        endpoint: Endpoint,
+        /// What happened to the connection.
+        source: hyper::Error,
+    },
+    /// The request left and no answer came; whether it was carried out is unknown.
+    #[error("no answer from {endpoint} within {}", show(*after))]
+    Timeout {
+        /// Where the server is.
+        endpoint: Endpoint,
+        /// How long the call has waited.
+        after: Duration,
+    },
+    /// The server said no.
+    #[error("{message} ({code})")]
+    Refused {
+        /// The status of the answer.
+        status: StatusCode,
+        /// For programs, such as `invalid_value`.
+        code: String,
+        /// For people.
+        message: String,
+    },
+    /// There is no such queue, or not for this caller.
+    #[error("there is no queue {name:?} at {endpoint}")]
+    NoQueue {
+        /// Where the server is.
+        endpoint: Endpoint,
+        /// The name, as it was asked for.
+        name: String,
+    },
+    /// Something else answered. Whether anything was carried out is unknown.
+    #[error("{endpoint} does not answer like a Lockgate server: {what}")]
+    NoLockgate {
+        /// Where it is.
+        endpoint: Endpoint,
+        /// What it does instead.
+        what: String,
+    },
+}
+
+fn show(duration: Duration) -> String {
+    show_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+}
+
+impl CallError {
+    /// Returns what became of what was asked. A queue that is gone is [`Fate::Closed`]: what was asked is
+    /// not at fault, and whoever has the queue open has to look for it again.
+    #[must_use]
+    pub fn fate(&self) -> Fate {
+        match self {
+            Self::Request { .. } => Fate::Refused,
+            Self::Connect { .. } | Self::NoTls { .. } => Fate::Retry,
+            Self::NoQueue { .. } => Fate::Closed,
+            Self::Refused { status, .. } => of_status(*status),
+            Self::Lost { .. } | Self::Timeout { .. } | Self::NoLockgate { .. } => Fate::Unknown,
+        }
+    }
+
+    /// Returns whether the request certainly had no effect.
+    #[must_use]
+    pub fn nothing_done(&self) -> bool {
+        self.fate() != Fate::Unknown
+    }
+
+    /// Returns whether the same request may fare better in a moment.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Connect { .. } | Self::Lost { .. } | Self::Timeout { .. } => true,
+            Self::Refused { status, .. } => {
+                status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What became of what a server has answered with this status, and a problem of its own.
+pub(crate) fn of_status(status: StatusCode) -> Fate {
+    match status {
+        // A server whose storage fails under the request cannot know itself.
+        StatusCode::INTERNAL_SERVER_ERROR => Fate::Unknown,
+        StatusCode::TOO_MANY_REQUESTS => Fate::Retry,
+        status if status.is_server_error() => Fate::Retry,
+        _ => Fate::Refused,
+    }
+}
+
+impl From<CallError> for TransportError {
+    fn from(error: CallError) -> Self {
+        Self::new(error.fate(), error)
+    }
+}

@@ -1,0 +1,657 @@
+//! A queue of a server, as a place where messages go and come from.
+
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+
+use hyper::{Method, StatusCode};
+use lockgate_core::{
+    Accepted, Fate, Header, Key, KeyOrder, Leased, Message, MessageId, Millis, QueueName,
+    ReceiveRequest, Sequence, Settlement, Sink, SinkCapabilities, Source, SourceCapabilities,
+    TransportError, UniqueId, WallTime,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::value::RawValue;
+
+use crate::{
+    CallError, Client,
+    api::{self, Encoding},
+    error::of_status,
+};
+
+/// What a message has in a request beside its body and the values of its headers, at most: names, types,
+/// key, unique id, content type and trace context, of which a byte may become two, and names of members.
+const MESSAGE_OVERHEAD_MAX: u64 = 16 << 10;
+
+/// What a request has beside its entries.
+const REQUEST_OVERHEAD: usize = 32;
+
+/// A queue of a server: a [`Sink`] and a [`Source`]. Clones are the same queue. Made by [`Client::queue`].
+///
+/// # What is carried
+/// Messages arrive as they were sent, byte for byte, with three exceptions: headers come in the order of
+/// their names; a due time that has passed when a message is accepted is not kept; and where the queue
+/// makes unique ids of bodies, a message without one comes with one. A message that JSON cannot say (two
+/// headers of one name, a due time beyond the year 9999) is refused as [`Fate::Unsupported`]. The server
+/// takes up to ten headers, each such as Amazon SQS takes as an attribute, and refuses others.
+///
+/// # Bounds
+/// The capabilities say what the queue's settings and the server's limits were when it was opened. A batch
+/// whose requests would be larger than the server takes goes out in several, one after the other. Where one
+/// of them fails, the messages and leases of those behind it are not sent.
+///
+/// # Fates
+/// | what happened | fate |
+/// |---|---|
+/// | the server cannot be reached, is busy, full or stopping | [`Retry`](Fate::Retry) |
+/// | the answer was lost, or did not come in time; storage has failed | [`Unknown`](Fate::Unknown) |
+/// | the request is wrong or not allowed | [`Refused`](Fate::Refused) |
+/// | the lease has ended | [`Stale`](Fate::Stale) |
+/// | the queue is gone, or this access key may not see it any more | [`Closed`](Fate::Closed) |
+///
+/// After `Closed`, [open](Client::queue) the queue again: if there is one of that name, its capabilities may
+/// be others.
+///
+/// # Cancellation
+/// As [`Client`] has it: a dropped receive gives back its leases, whatever else is dropped may have happened.
+#[derive(Clone, Debug)]
+pub struct RemoteQueue {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    client: Client,
+    name: QueueName,
+    /// The queue in the API.
+    target: String,
+    sink: SinkCapabilities,
+    source: SourceCapabilities,
+    /// The largest request that the server takes.
+    body_bytes_max: usize,
+}
+
+/// Names a lease of a server: the receipt of `/api/v1`, which is also a receipt handle of the SQS API.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Receipt(Arc<str>);
+
+impl Receipt {
+    /// Returns the receipt as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Receipt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What cannot be sent as it is.
+#[derive(Clone, Debug, thiserror::Error)]
+enum Unfit {
+    #[error("a call has 1 to {max} of them, this one has {given}")]
+    Count { given: usize, max: usize },
+    #[error("the messages of a batch have {max} bytes at most, these have {given}")]
+    BatchBytes { given: u64, max: u64 },
+    #[error("a message has {max} bytes at most, this one has {given}")]
+    MessageBytes { given: u64, max: u64 },
+    #[error("as JSON it has {given} bytes, and the server takes requests of {max}")]
+    RequestBytes { given: usize, max: usize },
+    #[error("it has two headers of the name {name:?}, and the API takes one")]
+    HeaderTwice { name: Arc<str> },
+    #[error("it is due beyond the year 9999")]
+    Due,
+    #[error("it cannot be written as JSON")]
+    Json,
+}
+
+impl Unfit {
+    fn fate(&self) -> Fate {
+        match self {
+            Self::HeaderTwice { .. } | Self::Due => Fate::Unsupported,
+            _ => Fate::Refused,
+        }
+    }
+}
+
+impl From<Unfit> for TransportError {
+    fn from(unfit: Unfit) -> Self {
+        Self::new(unfit.fate(), unfit)
+    }
+}
+
+/// An entry that was not sent, because the request before it has failed.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("it was not sent, because what was before it has failed")]
+struct NotSent;
+
+/// A lease that is not current any more.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("the lease is not current any more ({reason})")]
+struct Stale {
+    reason: String,
+}
+
+#[derive(Deserialize)]
+struct ServerInfo {
+    limits: Limits,
+}
+
+#[derive(Deserialize)]
+struct Limits {
+    body_bytes_max: u64,
+    entries_max: usize,
+    receive_max: usize,
+    wait_ms_max: Millis,
+    lease_ms_max: Millis,
+    level_max: String,
+}
+
+#[derive(Deserialize)]
+struct Queue {
+    keyed: bool,
+    settings: Settings,
+}
+
+#[derive(Deserialize)]
+struct Settings {
+    message_bytes_max: u64,
+    dedup_window_ms: Millis,
+}
+
+#[derive(Default, Serialize)]
+struct SettleEntry<'a> {
+    receipt: &'a str,
+    action: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delay_ms: Option<Millis>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_ms: Option<Millis>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
+#[derive(Deserialize)]
+struct Results<T> {
+    results: Vec<T>,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+enum SendResult {
+    Sent {
+        id: String,
+        sequence: u64,
+        duplicate: bool,
+    },
+    Refused {
+        problem: Problem,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "outcome", rename_all = "snake_case")]
+enum SettleResult {
+    Done { remaining_ms: Option<Millis> },
+    Stale { reason: String },
+    Refused { problem: Problem },
+}
+
+#[derive(Deserialize)]
+struct Problem {
+    status: u16,
+    code: String,
+    detail: String,
+    queue: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Receive<'a> {
+    max: usize,
+    wait_ms: Millis,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lease_ms: Option<Millis>,
+    holder: &'a str,
+}
+
+#[derive(Deserialize)]
+struct Received {
+    messages: Vec<ReceivedMessage>,
+}
+
+#[derive(Deserialize)]
+struct ReceivedMessage {
+    receipt: String,
+    attempt: u32,
+    remaining_ms: Millis,
+    sequence: u64,
+    sent_at: String,
+    body: String,
+    body_encoding: Encoding,
+    key: Option<String>,
+    group: Option<String>,
+    unique_id: Option<String>,
+    due_at: Option<String>,
+    time_to_live_ms: Option<Millis>,
+    #[serde(default)]
+    headers: BTreeMap<String, api::Header>,
+    content_type: Option<String>,
+    trace_context: Option<String>,
+    level: Option<String>,
+}
+
+impl Client {
+    /// Opens a queue: reads its settings and the server's limits. An access key needs the grants `read`, and
+    /// `send` or `receive` for what is done with it.
+    ///
+    /// # Errors
+    /// [`CallError::NoQueue`] if it is not there, or not for this caller, and else what prevents a call.
+    pub async fn queue(&self, name: &QueueName) -> Result<RemoteQueue, CallError> {
+        let target = format!("/queues/{name}");
+        let queue: Queue = self.call(Method::GET, &target, None::<&()>).await?;
+        let ServerInfo { limits } = self.call(Method::GET, "/server", None::<&()>).await?;
+        let level_max = limits.level_max.parse();
+        let level_max = level_max.map_err(|error| self.no_lockgate(error))?;
+        let body_bytes_max = usize::try_from(limits.body_bytes_max).unwrap_or(usize::MAX);
+        // Base64 makes four bytes of three.
+        let fits = limits.body_bytes_max.saturating_sub(MESSAGE_OVERHEAD_MAX) / 4 * 3;
+        let mut sink = SinkCapabilities::bodies_only(level_max);
+        sink.batch_max = limits.entries_max;
+        sink.batch_bytes_max = limits.body_bytes_max;
+        sink.message_bytes_max = queue.settings.message_bytes_max.min(fits);
+        sink.keys = queue.keyed;
+        sink.keys_only = queue.keyed;
+        sink.groups = !queue.keyed;
+        sink.unique_ids = queue.settings.dedup_window_ms > 0;
+        sink.due = true;
+        sink.time_to_live = true;
+        sink.headers = true;
+        let mut source = SourceCapabilities::plain();
+        source.receive_max = limits.receive_max;
+        source.settle_max = limits.entries_max;
+        source.wait_max = Duration::from_millis(limits.wait_ms_max);
+        source.key_order = match queue.keyed {
+            true => KeyOrder::Locked,
+            false => KeyOrder::None,
+        };
+        source.lease_max = Duration::from_millis(limits.lease_ms_max);
+        source.nack_delay_max = source.lease_max;
+        source.defer = true;
+        source.reject = true;
+        source.give_back = true;
+        let inner = Inner {
+            client: self.clone(),
+            name: name.clone(),
+            target,
+            sink,
+            source,
+            body_bytes_max,
+        };
+        Ok(RemoteQueue {
+            inner: Arc::new(inner),
+        })
+    }
+}
+
+impl RemoteQueue {
+    /// Returns the name of the queue.
+    #[must_use]
+    pub fn name(&self) -> &QueueName {
+        &self.inner.name
+    }
+
+    /// Returns the client that it was opened with.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.inner.client
+    }
+
+    /// A message in the words of the API, if it can be sent.
+    fn entry(&self, message: Message) -> Result<Box<RawValue>, TransportError> {
+        let can = &self.inner.sink;
+        can.check(&message)?;
+        let (given, max) = (message.size() as u64, can.message_bytes_max);
+        if given > max {
+            return Err(Unfit::MessageBytes { given, max }.into());
+        }
+        let entry = raw(&in_words(message)?)?;
+        let given = entry.get().len() + REQUEST_OVERHEAD;
+        let max = self.inner.body_bytes_max;
+        if given > max {
+            return Err(Unfit::RequestBytes { given, max }.into());
+        }
+        Ok(entry)
+    }
+
+    /// Sends entries in as many requests as they take, one after the other, and gives one result for each.
+    async fn in_requests<T: DeserializeOwned, R>(
+        &self,
+        entries: Vec<Result<Box<RawValue>, TransportError>>,
+        (operation, list): (&str, &str),
+        take: impl Fn(T) -> Result<R, TransportError>,
+    ) -> Vec<Result<R, TransportError>> {
+        let target = format!("{}/{operation}", self.inner.target);
+        let refused: Vec<Option<TransportError>> = (entries.iter())
+            .map(|entry| entry.as_ref().err().cloned())
+            .collect();
+        let entries: Vec<Box<RawValue>> = entries.into_iter().filter_map(Result::ok).collect();
+        let mut results = Vec::with_capacity(entries.len());
+        while results.len() < entries.len() {
+            let rest = &entries[results.len()..];
+            let now = &rest[..self.fitting(rest)];
+            match self.results(&target, list, now).await {
+                Ok(answers) => results.extend(answers.into_iter().map(&take)),
+                Err(error) => {
+                    let behind = match error.fate {
+                        Fate::Unknown => TransportError::new(Fate::Retry, NotSent),
+                        _ => error.clone(),
+                    };
+                    results.extend(now.iter().map(|_| Err(error.clone())));
+                    results.resize_with(entries.len(), || Err(behind.clone()));
+                }
+            }
+        }
+        let mut results = results.into_iter();
+        let unanswered = || Err(TransportError::new(Fate::Unknown, "it was not answered"));
+        let each = refused.into_iter().map(|refused| match refused {
+            Some(error) => Err(error),
+            // There is one for each.
+            None => results.next().unwrap_or_else(unanswered),
+        });
+        each.collect()
+    }
+
+    /// How many of the first entries a request takes: one at least.
+    fn fitting(&self, entries: &[Box<RawValue>]) -> usize {
+        let mut bytes = REQUEST_OVERHEAD;
+        let fits = entries.iter().take_while(|entry| {
+            bytes += entry.get().len() + ",".len();
+            bytes <= self.inner.body_bytes_max
+        });
+        fits.count().max(1)
+    }
+
+    async fn results<T: DeserializeOwned>(
+        &self,
+        target: &str,
+        list: &str,
+        entries: &[Box<RawValue>],
+    ) -> Result<Vec<T>, TransportError> {
+        let client = &self.inner.client;
+        let body = BTreeMap::from([(list, entries)]);
+        let Results { results } = client.call(Method::POST, target, Some(&body)).await?;
+        if results.len() != entries.len() {
+            let what = format!("{} results for {}", results.len(), entries.len());
+            return Err(client.no_lockgate(what).into());
+        }
+        Ok(results)
+    }
+
+    /// The error of an entry.
+    fn refused(&self, problem: Problem) -> TransportError {
+        let endpoint = self.inner.client.endpoint().clone();
+        if let Some(name) = problem.queue {
+            return CallError::NoQueue { endpoint, name }.into();
+        }
+        let status = StatusCode::from_u16(problem.status);
+        let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let error = CallError::Refused {
+            status,
+            code: problem.code,
+            message: problem.detail,
+        };
+        TransportError::new(of_status(status), error)
+    }
+
+    async fn settle<R>(
+        &self,
+        entries: Vec<Result<Box<RawValue>, TransportError>>,
+        done: impl Fn(Option<Millis>) -> Result<R, TransportError>,
+    ) -> Vec<Result<R, TransportError>> {
+        if let Err(error) = check_count(entries.len(), self.inner.source.settle_max) {
+            return all_refused(&error, entries.len());
+        }
+        self.in_requests(entries, ("settle", "settles"), |result| match result {
+            SettleResult::Done { remaining_ms } => done(remaining_ms),
+            SettleResult::Stale { reason } => {
+                Err(TransportError::new(Fate::Stale, Stale { reason }))
+            }
+            SettleResult::Refused { problem } => Err(self.refused(problem)),
+        })
+        .await
+    }
+
+    /// A settle in the words of the API.
+    fn settle_entry(&self, entry: &SettleEntry<'_>) -> Result<Box<RawValue>, TransportError> {
+        let entry = raw(entry)?;
+        let (given, max) = (
+            entry.get().len() + REQUEST_OVERHEAD,
+            self.inner.body_bytes_max,
+        );
+        match given > max {
+            true => Err(Unfit::RequestBytes { given, max }.into()),
+            false => Ok(entry),
+        }
+    }
+}
+
+impl Sink for RemoteQueue {
+    type Id = MessageId;
+
+    fn sink_capabilities(&self) -> SinkCapabilities {
+        self.inner.sink.clone()
+    }
+
+    async fn send_batch(
+        &self,
+        messages: Vec<Message>,
+    ) -> Vec<Result<Accepted<MessageId>, TransportError>> {
+        let (can, count) = (&self.inner.sink, messages.len());
+        if let Err(error) = check_count(count, can.batch_max) {
+            return all_refused(&error, count);
+        }
+        let given: u64 = messages.iter().map(|message| message.size() as u64).sum();
+        let max = can.batch_bytes_max;
+        if given > max {
+            return all_refused(&Unfit::BatchBytes { given, max }.into(), count);
+        }
+        let entries = messages.into_iter().map(|message| self.entry(message));
+        self.in_requests(
+            entries.collect(),
+            ("messages", "messages"),
+            |result| match result {
+                SendResult::Sent {
+                    id,
+                    sequence,
+                    duplicate,
+                } => Ok(Accepted {
+                    // It was accepted; which message it is cannot be said without its id.
+                    id: id
+                        .parse()
+                        .map_err(|error| TransportError::new(Fate::Unknown, error))?,
+                    sequence: Some(Sequence(sequence)),
+                    duplicate,
+                }),
+                SendResult::Refused { problem } => Err(self.refused(problem)),
+            },
+        )
+        .await
+    }
+}
+
+impl Source for RemoteQueue {
+    type Receipt = Receipt;
+
+    fn source_capabilities(&self) -> SourceCapabilities {
+        self.inner.source.clone()
+    }
+
+    async fn receive_batch(
+        &self,
+        request: ReceiveRequest,
+    ) -> Result<Vec<Leased<Receipt>>, TransportError> {
+        check_count(request.max, self.inner.source.receive_max)?;
+        let target = format!("{}/receive", self.inner.target);
+        let body = Receive {
+            max: request.max,
+            wait_ms: millis(request.wait),
+            lease_ms: request.lease.map(millis),
+            holder: request.holder.as_str(),
+        };
+        let client = &self.inner.client;
+        let call = client.call_within(Method::POST, &target, Some(&body), request.wait);
+        let Received { messages } = call.await?;
+        let leased = messages.into_iter().map(leased).collect::<Option<_>>();
+        leased.ok_or_else(|| client.no_lockgate("a message cannot be read").into())
+    }
+
+    async fn settle_batch(
+        &self,
+        settles: Vec<(Receipt, Settlement)>,
+    ) -> Vec<Result<(), TransportError>> {
+        let entries = settles.into_iter().map(|(receipt, settlement)| {
+            let (action, delay, reason) = match settlement {
+                Settlement::Ack => ("ack", None, None),
+                Settlement::Nack { delay } => ("nack", Some(delay), None),
+                Settlement::Defer { delay } => ("defer", Some(delay), None),
+                Settlement::Reject { reason } => ("reject", None, reason),
+                Settlement::GiveBack => ("give_back", None, None),
+            };
+            self.settle_entry(&SettleEntry {
+                receipt: receipt.as_str(),
+                action,
+                delay_ms: delay.map(millis),
+                reason: reason.as_deref(),
+                ..SettleEntry::default()
+            })
+        });
+        self.settle(entries.collect(), |_| Ok(())).await
+    }
+
+    async fn extend_batch(
+        &self,
+        receipts: Vec<Receipt>,
+        lease: Duration,
+    ) -> Vec<Result<Duration, TransportError>> {
+        let entries = receipts.iter().map(|receipt| {
+            self.settle_entry(&SettleEntry {
+                receipt: receipt.as_str(),
+                action: "extend",
+                lease_ms: Some(millis(lease)),
+                ..SettleEntry::default()
+            })
+        });
+        let client = &self.inner.client;
+        self.settle(entries.collect(), |remaining| match remaining {
+            Some(remaining) => Ok(Duration::from_millis(remaining)),
+            None => Err(client.no_lockgate("an extended lease has no end").into()),
+        })
+        .await
+    }
+}
+
+fn raw(value: &impl Serialize) -> Result<Box<RawValue>, TransportError> {
+    serde_json::value::to_raw_value(value).map_err(|_| Unfit::Json.into())
+}
+
+/// A message in the words of the API. The sink's capabilities were checked.
+fn in_words(message: Message) -> Result<api::Message, Unfit> {
+    let mut headers = BTreeMap::new();
+    for Header { name, kind, value } in message.headers {
+        let (value, encoding) = Encoding::of(&value);
+        let header = api::Header {
+            kind: kind.to_string(),
+            value,
+            encoding,
+        };
+        if headers.insert(name.to_string(), header).is_some() {
+            return Err(Unfit::HeaderTwice { name });
+        }
+    }
+    Ok(api::Message {
+        body: api::Body::bytes(&message.body),
+        key: message.key.map(|key| key.to_string()),
+        group: message.group.map(|group| group.to_string()),
+        unique_id: message.unique_id.map(|id| id.to_string()),
+        delay_ms: None,
+        due_at: message.due.map(instant).transpose()?,
+        time_to_live_ms: message.time_to_live,
+        headers,
+        content_type: message.content_type.map(|text| text.to_string()),
+        trace_context: message.trace_context.map(|text| text.to_string()),
+        level: message.level.map(|level| level.to_string()),
+    })
+}
+
+/// A message that came; `None` if no server says so.
+fn leased(received: ReceivedMessage) -> Option<Leased<Receipt>> {
+    let header = |(name, header): (String, api::Header)| {
+        Some(Header {
+            name: name.into(),
+            kind: header.kind.into(),
+            value: header.encoding.decode(&header.value).ok()?.into(),
+        })
+    };
+    // What is there and cannot be read is not left out.
+    fn read<T>(text: Option<String>, read: impl Fn(&str) -> Option<T>) -> Option<Option<T>> {
+        match text {
+            Some(text) => read(&text).map(Some),
+            None => Some(None),
+        }
+    }
+    let key = |text: &str| Key::new(text).ok();
+    let message = Message {
+        body: received.body_encoding.decode(&received.body).ok()?.into(),
+        headers: received
+            .headers
+            .into_iter()
+            .map(header)
+            .collect::<Option<_>>()?,
+        key: read(received.key, key)?,
+        group: read(received.group, key)?,
+        unique_id: read(received.unique_id, |text| UniqueId::new(text).ok())?,
+        due: read(received.due_at, wall_time)?,
+        time_to_live: received.time_to_live_ms,
+        content_type: received.content_type.map(Into::into),
+        trace_context: received.trace_context.map(Into::into),
+        level: read(received.level, |text| text.parse().ok())?,
+    };
+    Some(Leased {
+        receipt: Receipt(received.receipt.into()),
+        message,
+        sequence: Some(Sequence(received.sequence)),
+        attempt: received.attempt,
+        accepted: Some(wall_time(&received.sent_at)?),
+        remaining: Duration::from_millis(received.remaining_ms),
+    })
+}
+
+/// An instant as an RFC 3339 text in UTC.
+fn instant(time: WallTime) -> Result<String, Unfit> {
+    let millis = i64::try_from(time.0).map_err(|_| Unfit::Due)?;
+    let time = jiff::Timestamp::from_millisecond(millis).map_err(|_| Unfit::Due)?;
+    Ok(format!("{time:.3}"))
+}
+
+fn wall_time(text: &str) -> Option<WallTime> {
+    let time: jiff::Timestamp = text.parse().ok()?;
+    u64::try_from(time.as_millisecond()).ok().map(WallTime)
+}
+
+/// Whole milliseconds, rounded up. More than there can be is refused by the server.
+fn millis(span: Duration) -> Millis {
+    let millis = span.as_nanos().div_ceil(1_000_000);
+    Millis::try_from(millis).unwrap_or(Millis::MAX)
+}
+
+fn check_count(given: usize, max: usize) -> Result<(), TransportError> {
+    match (1..=max).contains(&given) {
+        true => Ok(()),
+        false => Err(Unfit::Count { given, max }.into()),
+    }
+}
+
+fn all_refused<T>(error: &TransportError, count: usize) -> Vec<Result<T, TransportError>> {
+    (0..count).map(|_| Err(error.clone())).collect()
+}

@@ -1,0 +1,10 @@
+//! The client against real servers on loopback, and against servers that break their word.
+
+#![allow(clippy::unwrap_used, reason = "in tests a panic is the report")]
+
+mod bounds;
+mod canned;
+mod connections;
+mod fates;
+mod support;
+mod transport;

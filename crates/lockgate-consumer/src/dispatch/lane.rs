@@ -1,0 +1,112 @@
+//! What is held: messages, and the lanes in which they wait for each other.
+
+use std::sync::Arc;
+
+use lockgate_core::{Key, Millis, Settlement};
+
+use super::list::{Link, Linked, List};
+
+/// A message under a lease.
+#[derive(Debug)]
+pub(super) struct Item<M> {
+    pub(super) message: M,
+    /// No other item ever has it.
+    pub(super) number: u64,
+    pub(super) lane: u32,
+    pub(super) bytes: u64,
+    pub(super) attempt: u32,
+    /// When the lease ends; [`Millis::MAX`]: it was settled before the run.
+    pub(super) ends: Millis,
+    /// When the lease is looked at next.
+    pub(super) look_at: Millis,
+    /// An extension is on its way.
+    pub(super) extending: bool,
+    pub(super) stage: Stage,
+    pub(super) next: Link,
+}
+
+/// Where an item is on its way.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Stage {
+    /// In the lane's queue: it waits, or runs as one of the first.
+    Queued,
+    /// In the lane's queue, but somebody else may have the message.
+    Lost,
+    /// In the lane's list of settlements.
+    Settling(Settlement),
+    /// The same, and the source has answered.
+    Settled,
+}
+
+/// Messages of which one waits for the other: those of a key, those of a partition, or one alone.
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) source: u32,
+    /// What its messages are found by, if more may come.
+    pub(super) name: Option<LaneName>,
+    /// Whose turn it takes.
+    pub(super) tenant: Option<Key>,
+    pub(super) priority: u8,
+    /// What waits or runs, in order.
+    pub(super) queue: List,
+    /// What is to be settled, in order.
+    pub(super) settling: List,
+    pub(super) state: LaneState,
+    /// A settle call has items of it.
+    pub(super) in_call: bool,
+    /// It waits for the next settle call.
+    pub(super) calls: bool,
+    pub(super) ready_since: Millis,
+    /// The last failure, for those who ask.
+    pub(super) error: Option<Arc<str>>,
+    pub(super) next: Link,
+}
+
+/// How a lane is found.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum LaneName {
+    Key(Key),
+    Partition(u16),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LaneState {
+    /// Nothing waits.
+    Idle,
+    /// Waits for its turn.
+    Ready,
+    Running(u32),
+    /// Waits for a retry.
+    Delayed(Millis),
+}
+
+/// Messages that are being handled.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) lane: u32,
+    pub(super) number: u64,
+    pub(super) len: usize,
+    pub(super) started: Millis,
+    /// Told to end.
+    pub(super) cancelled: bool,
+}
+
+impl<M> Linked for Item<M> {
+    fn link(&self) -> Link {
+        self.next
+    }
+
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.next
+    }
+}
+
+impl Linked for Lane {
+    fn link(&self) -> Link {
+        self.next
+    }
+
+    fn link_mut(&mut self) -> &mut Link {
+        &mut self.next
+    }
+}

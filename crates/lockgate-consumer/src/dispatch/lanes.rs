@@ -1,0 +1,423 @@
+//! From arrival over runs to an outcome.
+
+use std::{
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::Arc,
+};
+
+use lockgate_core::{Key, KeyOrder, Millis, Settlement};
+use smallvec::SmallVec;
+
+use super::{
+    Arrival, Dispatcher, Fairness, KeyState, KeyWait, Mode, Order, Rest, RunEnd, RunId, Started,
+    lane::{Item, Lane, LaneName, LaneState, Run, Stage},
+    list::{List, place},
+    turns::FlowOf,
+};
+
+impl<M: Clone> Dispatcher<M> {
+    pub(super) fn arrive(&mut self, source: usize, arrival: Arrival<M>, now: Millis) {
+        let key = arrival.key;
+        let tenant = match self.options.fairness {
+            Fairness::Tenants => arrival.tenant,
+            Fairness::Keys => key
+                .clone()
+                .filter(|_| self.options.order == Order::Unordered),
+        };
+        let name = key.and_then(|key| self.name_of(key));
+        let source = place(source);
+        let lane = match name.clone().map(|name| (source, name)) {
+            None => self.make_lane(source, None, tenant, arrival.priority),
+            Some(name) => match self.by_name.get(&name) {
+                Some(&lane) => lane,
+                None => {
+                    let lane = self.make_lane(source, Some(name.1.clone()), tenant, 0);
+                    self.by_name.insert(name, lane);
+                    lane
+                }
+            },
+        };
+        let number = self.number();
+        let item = place(self.items.insert(Item {
+            message: arrival.message,
+            number,
+            lane,
+            bytes: arrival.bytes,
+            attempt: arrival.attempt,
+            ends: now.saturating_add(arrival.lease),
+            look_at: 0,
+            extending: false,
+            stage: Stage::Queued,
+            next: None,
+        }));
+        self.counts.arrived += 1;
+        self.held_bytes += arrival.bytes;
+        self.sources[source as usize].held += 1;
+        self.look_later(item, now);
+        let queue = &mut self.lanes[lane as usize].queue;
+        queue.push_back(&mut self.items, item);
+        self.make_ready(lane, now);
+    }
+
+    /// The lane of a key, if its messages wait for others.
+    fn name_of(&self, key: Key) -> Option<LaneName> {
+        match self.options.order {
+            Order::Unordered => None,
+            Order::Key => Some(LaneName::Key(key)),
+            Order::Partition(count) => {
+                let mut hasher = DefaultHasher::new();
+                key.hash(&mut hasher);
+                let partition = hasher.finish() % u64::from(count.get());
+                let partition = u16::try_from(partition).expect("below a u16");
+                Some(LaneName::Partition(partition))
+            }
+        }
+    }
+
+    fn make_lane(
+        &mut self,
+        source: u32,
+        name: Option<LaneName>,
+        tenant: Option<Key>,
+        priority: u8,
+    ) -> u32 {
+        place(self.lanes.insert(Lane {
+            source,
+            name,
+            tenant,
+            priority,
+            queue: List::default(),
+            settling: List::default(),
+            state: LaneState::Idle,
+            in_call: false,
+            calls: false,
+            ready_since: 0,
+            error: None,
+            next: None,
+        }))
+    }
+
+    /// A number that nothing had before.
+    fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    /// Lets an idle lane wait for its turn, if it has something to run.
+    fn make_ready(&mut self, at: u32, now: Millis) {
+        let lane = &mut self.lanes[at as usize];
+        if lane.state != LaneState::Idle || lane.queue.len() == 0 || self.mode != Mode::Working {
+            return;
+        }
+        if self.turns.ready() == 0 {
+            // Before, nothing waited, so nothing was stalled.
+            self.moved = now;
+        }
+        lane.state = LaneState::Ready;
+        lane.ready_since = now;
+        let (priority, tenant) = (lane.priority, lane.tenant.clone());
+        let flow = match (self.options.fairness, &lane.name) {
+            (Fairness::Keys, Some(_)) => FlowOf::Own,
+            _ => FlowOf::Shared(&tenant),
+        };
+        self.turns.push(&mut self.lanes, at, priority, flow);
+    }
+
+    /// Begins the run whose turn it is, if there is room.
+    pub(super) fn start(&mut self, now: Millis) -> Option<Started<M>> {
+        while self.runs.len() < self.options.concurrency {
+            let (items, run_max) = (&self.items, self.options.run_max);
+            let mut count = 0;
+            let at = self
+                .turns
+                .pop(&mut self.lanes, &self.priorities, now, |lanes, at| {
+                    count = runnable(items, &lanes[at as usize].queue, run_max);
+                    count
+                })?;
+            self.lanes[at as usize].state = LaneState::Idle;
+            self.drop_lost(at);
+            if count == 0 {
+                self.drop_lane(at);
+                continue;
+            }
+            return Some(self.begin(at, count, now));
+        }
+        None
+    }
+
+    fn begin(&mut self, at: u32, count: usize, now: Millis) -> Started<M> {
+        let number = self.number();
+        let run = RunId {
+            place: place(self.runs.insert(Run {
+                lane: at,
+                number,
+                len: count,
+                started: now,
+                cancelled: false,
+            })),
+            number,
+        };
+        let lane = &mut self.lanes[at as usize];
+        lane.state = LaneState::Running(run.place);
+        let source = lane.source as usize;
+        let messages = lane.queue.iter(&self.items).take(count);
+        let messages: SmallVec<_> = messages
+            .map(|item| {
+                let item = &self.items[item as usize];
+                (item.message.clone(), item.attempt)
+            })
+            .collect();
+        if let Some(longest) = self.options.run_time_max {
+            let at = now.saturating_add(longest);
+            self.overdue.entry(at).or_default().push(run);
+        }
+        self.counts.started += 1;
+        self.moved = now;
+        Started {
+            run,
+            source,
+            messages,
+        }
+    }
+
+    /// Takes the end of a run. `random` is any number, each equally likely. Returns whether the run was
+    /// current: if not, nothing has changed.
+    pub fn finished(&mut self, run: RunId, end: RunEnd, now: Millis, random: u64) -> bool {
+        self.now = self.now.max(now);
+        let is_current = |found: &Run| found.number == run.number;
+        if !self.runs.get(run.place as usize).is_some_and(is_current) {
+            self.counts.stale_ends += 1;
+            return false;
+        }
+        let Run { lane: at, len, .. } = self.runs.remove(run.place as usize);
+        self.moved = now;
+        self.lanes[at as usize].state = LaneState::Idle;
+        let mut untried: SmallVec<[u32; 8]> = SmallVec::new();
+        let mut failed = None;
+        for number in 0..len {
+            let Some(item) = self.lanes[at as usize].queue.pop_front(&mut self.items) else {
+                break;
+            };
+            if self.items[item as usize].stage == Stage::Lost {
+                self.counts.lost += 1;
+                self.retire(item);
+            } else if number < end.done {
+                self.settle(item, Settlement::Ack);
+            } else if number == end.done {
+                failed = Some(item);
+            } else {
+                untried.push(item);
+            }
+        }
+        for item in untried.into_iter().rev() {
+            let queue = &mut self.lanes[at as usize].queue;
+            queue.push_front(&mut self.items, item);
+        }
+        if let Some(item) = failed {
+            self.not_done(at, item, end.rest, now, random);
+        }
+        if self.mode != Mode::Working {
+            self.give_back_lane(at);
+        }
+        self.make_ready(at, now);
+        self.drop_lane(at);
+        true
+    }
+
+    /// What becomes of a message that did not succeed, and of those behind it.
+    fn not_done(&mut self, at: u32, item: u32, rest: Rest, now: Millis, random: u64) {
+        let attempt = self.items[item as usize].attempt;
+        match rest {
+            Rest::Failed { error, retry_in } => {
+                self.lanes[at as usize].error = Some(error.clone());
+                if self.options.attempts_max.is_some_and(|max| attempt >= max) {
+                    return self.reject(item, error);
+                }
+                let delay = retry_in.unwrap_or_else(|| self.options.backoff.after(attempt, random));
+                let wait = std::time::Duration::from_millis(delay);
+                if self.wait(at, item, delay, Settlement::Nack { delay: wait }, now) {
+                    self.items[item as usize].attempt = attempt.saturating_add(1);
+                    self.counts.retried += 1;
+                }
+            }
+            Rest::Deferred { delay } => {
+                let wait = std::time::Duration::from_millis(delay);
+                self.wait(at, item, delay, Settlement::Defer { delay: wait }, now);
+            }
+            Rest::Rejected { reason } => self.reject(item, reason),
+            Rest::Cancelled => {
+                let queue = &mut self.lanes[at as usize].queue;
+                queue.push_front(&mut self.items, item);
+            }
+        }
+    }
+
+    fn reject(&mut self, item: u32, reason: Arc<str>) {
+        let reason = Some(reason);
+        self.settle(item, Settlement::Reject { reason });
+    }
+
+    /// Lets a message come again after a while. Returns whether it waits here.
+    ///
+    /// A source that locks keys waits itself: then nothing of the key runs meanwhile, here or elsewhere,
+    /// and the wait survives this process. So does one for messages that wait for no others. A source
+    /// without locks would hand out the messages behind this one, so the wait is here, under the lease.
+    fn wait(
+        &mut self,
+        at: u32,
+        item: u32,
+        delay: Millis,
+        settlement: Settlement,
+        now: Millis,
+    ) -> bool {
+        let lane = &mut self.lanes[at as usize];
+        let can = &self.sources[lane.source as usize].options.capabilities;
+        let is_alone = lane.name.is_none();
+        let waits = u128::from(delay) <= can.nack_delay_max.as_millis();
+        let defers = can.defer || !matches!(settlement, Settlement::Defer { .. });
+        if waits && defers && (is_alone || can.key_order == KeyOrder::Locked) {
+            self.settle(item, settlement);
+            self.give_back_lane(at);
+            return false;
+        }
+        lane.queue.push_front(&mut self.items, item);
+        if self.mode == Mode::Working {
+            let until = now.saturating_add(delay);
+            lane.state = LaneState::Delayed(until);
+            self.delayed.entry(until).or_default().push(at);
+        }
+        true
+    }
+
+    /// Lets lanes run again whose wait is over.
+    pub(super) fn end_waits(&mut self, now: Millis) {
+        while let Some(entry) = self
+            .delayed
+            .first_entry()
+            .filter(|entry| *entry.key() <= now)
+        {
+            let until = *entry.key();
+            for at in entry.remove() {
+                let lane = self.lanes.get_mut(at as usize);
+                if let Some(lane) = lane.filter(|lane| lane.state == LaneState::Delayed(until)) {
+                    lane.state = LaneState::Idle;
+                    self.make_ready(at, now);
+                }
+            }
+        }
+    }
+
+    /// Gives everything back that does not run.
+    pub(super) fn give_back_waiting(&mut self) {
+        self.turns.clear(&mut self.lanes);
+        self.delayed.clear();
+        let all: Vec<u32> = self.lanes.iter().map(|(at, _)| place(at)).collect();
+        for at in all {
+            let lane = &mut self.lanes[at as usize];
+            if matches!(lane.state, LaneState::Ready | LaneState::Delayed(_)) {
+                lane.state = LaneState::Idle;
+            }
+            self.give_back_lane(at);
+            self.drop_lane(at);
+        }
+    }
+
+    /// Gives back what waits in a lane.
+    fn give_back_lane(&mut self, at: u32) {
+        let lane = &mut self.lanes[at as usize];
+        let running = match lane.state {
+            LaneState::Running(run) => self.runs[run as usize].len,
+            _ => 0,
+        };
+        let can = &self.sources[lane.source as usize].options.capabilities;
+        let settlement = if can.give_back {
+            Settlement::GiveBack
+        } else {
+            let delay = std::time::Duration::ZERO;
+            Settlement::Nack { delay }
+        };
+        let mut queue = std::mem::take(&mut lane.queue);
+        let mut kept = List::default();
+        while let Some(item) = queue.pop_front(&mut self.items) {
+            if kept.len() < running {
+                kept.push_back(&mut self.items, item);
+            } else if self.items[item as usize].stage == Stage::Lost {
+                self.counts.lost += 1;
+                self.retire(item);
+            } else {
+                self.settle(item, settlement.clone());
+            }
+        }
+        self.lanes[at as usize].queue = kept;
+    }
+
+    /// Removes messages from the front of a lane that does not run, of which somebody else may have the
+    /// lease.
+    fn drop_lost(&mut self, at: u32) {
+        loop {
+            let queue = &mut self.lanes[at as usize].queue;
+            let is_lost = |first: &u32| self.items[*first as usize].stage == Stage::Lost;
+            if queue.first().filter(is_lost).is_none() {
+                return;
+            }
+            if let Some(item) = queue.pop_front(&mut self.items) {
+                self.counts.lost += 1;
+                self.retire(item);
+            }
+        }
+    }
+
+    /// Forgets an item.
+    pub(super) fn retire(&mut self, item: u32) {
+        let item = self.items.remove(item as usize);
+        self.held_bytes -= item.bytes;
+        let source = self.lanes[item.lane as usize].source;
+        self.sources[source as usize].held -= 1;
+    }
+
+    /// Forgets a lane in which nothing is left.
+    pub(super) fn drop_lane(&mut self, at: u32) {
+        let lane = &self.lanes[at as usize];
+        let is_empty = lane.queue.len() == 0 && lane.settling.len() == 0;
+        if is_empty && lane.state == LaneState::Idle && !lane.calls {
+            let lane = self.lanes.remove(at as usize);
+            if let Some(name) = lane.name {
+                self.by_name.remove(&(lane.source, name));
+            }
+        }
+    }
+
+    /// Why a key does not run, or that it does. `None`: nothing of it is here, so if it has messages,
+    /// its source has not handed them out.
+    ///
+    /// With [`Order::Partition`] this is the state of its partition, with [`Order::Unordered`] there is
+    /// none.
+    #[must_use]
+    pub fn explain(&self, source: usize, key: &Key) -> Option<KeyState> {
+        let name = (u32::try_from(source).ok()?, self.name_of(key.clone())?);
+        let lane = &self.lanes[*self.by_name.get(&name)? as usize];
+        let wait = match lane.state {
+            LaneState::Running(run) => KeyWait::Running(self.runs[run as usize].started),
+            LaneState::Ready => KeyWait::Room(lane.ready_since),
+            LaneState::Delayed(until) => KeyWait::Retry(until),
+            LaneState::Idle if self.mode != Mode::Working => KeyWait::Stopped,
+            LaneState::Idle => KeyWait::Settling,
+        };
+        Some(KeyState {
+            wait,
+            messages: lane.queue.len(),
+            unsettled: lane.settling.len(),
+            error: lane.error.clone(),
+        })
+    }
+}
+
+/// How many messages from the front of a queue can run together, once those that are lost are dropped.
+fn runnable<M>(items: &slab::Slab<Item<M>>, queue: &List, max: usize) -> usize {
+    queue
+        .iter(items)
+        .skip_while(|&item| items[item as usize].stage == Stage::Lost)
+        .take(max)
+        .take_while(|&item| items[item as usize].stage == Stage::Queued)
+        .count()
+}

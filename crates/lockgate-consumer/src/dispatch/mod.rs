@@ -1,0 +1,483 @@
+//! The keyed dispatcher, as a pure machine.
+//!
+//! A [`Dispatcher`] decides what to receive, what to run, what to settle and which leases to extend.
+//! It does no I/O and reads no clock: a shell around it carries out its [`Action`]s, tells it what came
+//! of them, and passes time in, in milliseconds of a clock that never goes back.
+//!
+//! | input | when |
+//! |---|---|
+//! | [`received`](Dispatcher::received), [`receive_failed`](Dispatcher::receive_failed) | an [`Action::Receive`] has its answer |
+//! | [`finished`](Dispatcher::finished) | a run has ended, in whichever way |
+//! | [`settled`](Dispatcher::settled) | an [`Action::Settle`] has its answer |
+//! | [`extended`](Dispatcher::extended) | an [`Action::Extend`] has its answer |
+//! | [`pause`](Dispatcher::pause), [`resume`](Dispatcher::resume), [`drain`](Dispatcher::drain) | an operator wants so |
+//!
+//! After each input, and when [`next_deadline`](Dispatcher::next_deadline) has come, the shell calls
+//! [`poll`](Dispatcher::poll) until it returns `None`.
+//!
+//! # Lanes
+//!
+//! Messages that wait for each other form a *lane*: by default those of one key. A lane is idle, ready,
+//! running, or delayed until a retry:
+//!
+//! ```text
+//!            arrival                  its turn
+//!   (none) ──────────► ready ───────────────────► running
+//!      ▲                 ▲ ▲      more waits         │ │
+//!      │                 │ └─────────────────────────┘ │ failed, and the source does not wait
+//!      │ nothing left    └───────── delayed ◄──────────┘
+//! ```
+//!
+//! # Invariants
+//!
+//! - A lane has at most one run, and messages of a lane start in the order in which they arrived.
+//! - A message whose lease is lost is not started, and its run is cancelled.
+//! - A message is settled at most once at a time, and those of a lane are settled in order.
+//! - Every message that arrives leaves by exactly one of [`DispatchCounts`]' ways: arrived =
+//!   acknowledged + failed + deferred + rejected + given back + lost + held.
+//! - An idle lane takes no memory.
+
+mod lane;
+mod lanes;
+mod leases;
+mod list;
+mod options;
+mod receives;
+mod retry;
+mod settles;
+#[cfg(test)]
+mod tests;
+mod turns;
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Arc,
+};
+
+use lockgate_core::{Key, Millis, Settlement};
+use slab::Slab;
+use smallvec::SmallVec;
+
+use self::{
+    lane::{Item, Lane, LaneName, Run},
+    turns::Turns,
+};
+pub use self::{
+    options::{DispatchOptions, Fairness, OptionsError, Order, PRIORITY_MAX, SourceOptions},
+    retry::Backoff,
+};
+
+/// Decides what a worker does next.
+///
+/// `M` is what the shell keeps for a message: its content and its receipt. It is cloned for each action,
+/// so make it cheap to clone.
+#[derive(Debug)]
+pub struct Dispatcher<M> {
+    options: DispatchOptions,
+    sources: Vec<SourceState>,
+    /// The sources' priorities, for the turns.
+    priorities: Vec<u8>,
+    items: Slab<Item<M>>,
+    held_bytes: u64,
+    lanes: Slab<Lane>,
+    by_name: HashMap<(u32, LaneName), u32>,
+    turns: Turns,
+    runs: Slab<Run>,
+    /// When to look at which leases.
+    looks: BTreeMap<Millis, Vec<ItemId>>,
+    /// When which lanes are ready again.
+    delayed: BTreeMap<Millis, Vec<u32>>,
+    /// When which runs have taken too long.
+    overdue: BTreeMap<Millis, Vec<RunId>>,
+    cancels: VecDeque<(RunId, Cancelled)>,
+    mode: Mode,
+    counts: DispatchCounts,
+    next_number: u64,
+    /// When something last started, ended, or had nothing to wait for.
+    moved: Millis,
+    /// The latest time that was passed in.
+    now: Millis,
+}
+
+/// What the dispatcher does with what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Working,
+    Paused,
+    /// Until when runs may go on.
+    Draining(Millis),
+}
+
+#[derive(Debug)]
+struct SourceState {
+    options: SourceOptions,
+    held: usize,
+    /// Receives on their way, and the messages they may bring.
+    receives: usize,
+    expected: usize,
+    /// The last receive brought all that it might.
+    is_deep: bool,
+    receive_at: Millis,
+    /// Receives in a row that brought nothing or failed.
+    vain: u32,
+    /// Lanes with something to settle, and no call for it.
+    calls: VecDeque<u32>,
+    settle_calls: usize,
+    settle_at: Millis,
+    settle_failures: u32,
+    /// Leases to extend.
+    extends: Vec<ItemId>,
+}
+
+/// A message that a receive brought.
+#[derive(Clone, Debug)]
+pub struct Arrival<M> {
+    /// What the shell keeps for it.
+    pub message: M,
+    /// Its ordering key.
+    pub key: Option<Key>,
+    /// Whose share it takes, with [`Fairness::Tenants`].
+    pub tenant: Option<Key>,
+    /// Its priority, 0 to [`PRIORITY_MAX`]; a higher one counts as the highest. Only for messages that
+    /// wait for no others: within a lane the order counts.
+    pub priority: u8,
+    /// Its size.
+    pub bytes: u64,
+    /// Which attempt it is, from 1.
+    pub attempt: u32,
+    /// How much longer its lease lasts, in milliseconds.
+    pub lease: Millis,
+}
+
+/// Names a held message, and never another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ItemId {
+    place: u32,
+    number: u64,
+}
+
+/// Names a run, and never another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RunId {
+    place: u32,
+    number: u64,
+}
+
+/// What the shell has to do.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action<M> {
+    /// Receive up to `max` messages, and tell by [`Dispatcher::received`] or
+    /// [`Dispatcher::receive_failed`].
+    Receive {
+        /// The number of the source.
+        source: usize,
+        /// At most so many messages.
+        max: usize,
+        /// How long the leases should last, in milliseconds; `None`: the source cannot choose.
+        lease: Option<Millis>,
+    },
+    /// Handle these messages of one lane, in order, and tell by [`Dispatcher::finished`].
+    Start(Started<M>),
+    /// End a run as soon as possible, and tell by [`Dispatcher::finished`] when it has ended.
+    Cancel {
+        /// Which one.
+        run: RunId,
+        /// Why.
+        why: Cancelled,
+    },
+    /// Settle, in this order, and tell by [`Dispatcher::settled`].
+    Settle {
+        /// The number of the source.
+        source: usize,
+        /// What, and how.
+        items: Vec<(ItemId, M, Settlement)>,
+    },
+    /// Extend leases to `lease` milliseconds from now, and tell by [`Dispatcher::extended`].
+    Extend {
+        /// The number of the source.
+        source: usize,
+        /// Which.
+        items: Vec<(ItemId, M)>,
+        /// How long they should last from now on.
+        lease: Millis,
+    },
+}
+
+/// A run that begins.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Started<M> {
+    /// Its name.
+    pub run: RunId,
+    /// The number of the source.
+    pub source: usize,
+    /// The messages with the number of their attempt.
+    pub messages: SmallVec<[(M, u32); 1]>,
+}
+
+/// Why a run is cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Cancelled {
+    /// The lease of one of its messages has ended or is not current any more: somebody else may have it.
+    LeaseLost,
+    /// It has taken longer than [`DispatchOptions::run_time_max`].
+    TooLong,
+    /// The dispatcher is being drained, and the deadline has come.
+    Draining,
+}
+
+/// How a run ended: the first `done` of its messages succeeded, and `rest` says what became of the one
+/// behind them. It does not count if all have succeeded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunEnd {
+    /// So many of the messages succeeded, from the first on.
+    pub done: usize,
+    /// What became of the next.
+    pub rest: Rest,
+}
+
+/// What became of the first message of a run that did not succeed. Those behind it were not tried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Rest {
+    /// It failed, and is tried again after a while.
+    Failed {
+        /// Why.
+        error: Arc<str>,
+        /// After how many milliseconds; `None`: as [`Backoff`] says.
+        retry_in: Option<Millis>,
+    },
+    /// It comes again later, and the attempt does not count.
+    Deferred {
+        /// After how many milliseconds.
+        delay: Millis,
+    },
+    /// It can never succeed.
+    Rejected {
+        /// Why.
+        reason: Arc<str>,
+    },
+    /// It was not tried, or not to its end: it comes again, and the attempt does not count.
+    Cancelled,
+}
+
+/// What became of the messages that have arrived, since the dispatcher was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DispatchCounts {
+    /// Messages that arrived.
+    pub arrived: u64,
+    /// Runs that began.
+    pub started: u64,
+    /// Messages that were acknowledged.
+    pub acknowledged: u64,
+    /// Messages that were returned to the source as failed.
+    pub failed: u64,
+    /// Messages that were returned to the source to come later.
+    pub deferred: u64,
+    /// Messages that were rejected.
+    pub rejected: u64,
+    /// Messages that were returned to the source without an attempt.
+    pub given_back: u64,
+    /// Messages whose lease was lost before they were settled, or of which the source refused the
+    /// settlement.
+    pub lost: u64,
+    /// Failed attempts of which the message was tried again without being returned.
+    pub retried: u64,
+    /// Ends of runs that were not current any more: they changed nothing.
+    pub stale_ends: u64,
+}
+
+/// Why a key does not run, or that it does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyState {
+    /// What it waits for.
+    pub wait: KeyWait,
+    /// How many messages of it are here and not settled, those that run included.
+    pub messages: usize,
+    /// Settlements that the source has not confirmed.
+    pub unsettled: usize,
+    /// What the last attempt failed with.
+    pub error: Option<Arc<str>>,
+}
+
+/// What a key waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyWait {
+    /// It runs since then.
+    Running(Millis),
+    /// It waits for room since then: all runs are taken, or others have their turn first.
+    Room(Millis),
+    /// It waits for a retry until then.
+    Retry(Millis),
+    /// Nothing of it waits here: only settlements are on their way.
+    Settling,
+    /// The dispatcher is paused or drained.
+    Stopped,
+}
+
+/// Work waits and nothing moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stall {
+    /// Since when.
+    pub since: Millis,
+    /// Lanes that are ready.
+    pub ready: usize,
+    /// Runs that go on; as many as there may be if they are what it waits for.
+    pub runs: usize,
+    /// Since when the oldest of them goes on.
+    pub oldest_run: Option<Millis>,
+}
+
+impl<M: Clone> Dispatcher<M> {
+    /// A dispatcher for these sources, which are named by their place.
+    ///
+    /// # Errors
+    /// If an option is out of range, or there are no sources or more than 4,096.
+    pub fn new(
+        options: DispatchOptions,
+        sources: Vec<SourceOptions>,
+        now: Millis,
+    ) -> Result<Self, OptionsError> {
+        options.check()?;
+        SourceOptions::check_all(&sources)?;
+        Ok(Self {
+            priorities: sources.iter().map(|source| source.priority).collect(),
+            turns: Turns::new(sources.len(), options.run_max, options.aging),
+            sources: sources.into_iter().map(SourceState::new).collect(),
+            options,
+            items: Slab::new(),
+            held_bytes: 0,
+            lanes: Slab::new(),
+            by_name: HashMap::new(),
+            runs: Slab::new(),
+            looks: BTreeMap::new(),
+            delayed: BTreeMap::new(),
+            overdue: BTreeMap::new(),
+            cancels: VecDeque::new(),
+            mode: Mode::Working,
+            counts: DispatchCounts::default(),
+            next_number: 0,
+            moved: now,
+            now,
+        })
+    }
+
+    /// What to do next; `None`: nothing until the next input or [deadline](Self::next_deadline).
+    pub fn poll(&mut self, now: Millis) -> Option<Action<M>> {
+        self.pass_time(now);
+        if let Some((run, why)) = self.cancels.pop_front() {
+            return Some(Action::Cancel { run, why });
+        }
+        for source in 0..self.sources.len() {
+            let action = self
+                .extension(source)
+                .or_else(|| self.settlement(source, now));
+            if action.is_some() {
+                return action;
+            }
+        }
+        if self.mode != Mode::Working {
+            return None;
+        }
+        if let Some(started) = self.start(now) {
+            return Some(Action::Start(started));
+        }
+        (0..self.sources.len()).find_map(|source| self.receive(source, now))
+    }
+
+    /// When to call [`poll`](Self::poll) again if nothing happens before.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Millis> {
+        let of_maps = [
+            self.looks.first_key_value().map(|(&at, _)| at),
+            self.delayed.first_key_value().map(|(&at, _)| at),
+            self.overdue.first_key_value().map(|(&at, _)| at),
+        ];
+        let drain = match self.mode {
+            Mode::Draining(until) if !self.runs.is_empty() => Some(until),
+            _ => None,
+        };
+        let of_sources = self.sources.iter().flat_map(|source| {
+            let settle = (!source.calls.is_empty()).then_some(source.settle_at);
+            let receive = (self.mode == Mode::Working).then_some(source.receive_at);
+            [settle, receive]
+        });
+        // What is not in the future waits for an input, not for time.
+        let deadlines = of_maps.into_iter().chain([drain]).chain(of_sources);
+        deadlines.flatten().filter(|&at| at > self.now).min()
+    }
+
+    /// What became of what has arrived.
+    #[must_use]
+    pub fn counts(&self) -> DispatchCounts {
+        self.counts
+    }
+
+    /// Messages that are held: waiting, running, or on their way to be settled.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Runs that go on.
+    #[must_use]
+    pub fn running(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// Whether this run is still the current one of its messages: nobody else has them as far as is
+    /// known here, and its end will count.
+    #[must_use]
+    pub fn is_current(&self, run: RunId) -> bool {
+        let found = self.runs.get(run.place as usize);
+        found.is_some_and(|found| found.number == run.number && !found.cancelled)
+    }
+
+    /// Starts nothing and receives nothing until [`resume`](Self::resume). What waits goes back to the
+    /// sources; what runs goes on.
+    pub fn pause(&mut self) {
+        if self.mode == Mode::Working {
+            self.mode = Mode::Paused;
+            self.give_back_waiting();
+        }
+    }
+
+    /// Ends a pause. A dispatcher that is being drained stays so.
+    pub fn resume(&mut self, now: Millis) {
+        if self.mode == Mode::Paused {
+            self.mode = Mode::Working;
+            self.moved = now;
+        }
+    }
+
+    /// Ends the work for good: as [`pause`](Self::pause), and what still runs at `deadline` is
+    /// cancelled. See [`is_drained`](Self::is_drained).
+    pub fn drain(&mut self, deadline: Millis) {
+        self.mode = Mode::Draining(deadline);
+        self.give_back_waiting();
+    }
+
+    /// Whether a dispatcher that is being drained holds nothing any more.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        matches!(self.mode, Mode::Draining(_)) && self.items.is_empty()
+    }
+
+    /// Whether work waits while nothing has moved for [`DispatchOptions::stall_after`].
+    #[must_use]
+    pub fn stall(&self, now: Millis) -> Option<Stall> {
+        let ready = self.turns.ready();
+        let is_stalled = ready > 0
+            && self.mode == Mode::Working
+            && now.saturating_sub(self.moved) >= self.options.stall_after;
+        is_stalled.then(|| Stall {
+            since: self.moved,
+            ready,
+            runs: self.runs.len(),
+            oldest_run: self.runs.iter().map(|(_, run)| run.started).min(),
+        })
+    }
+}

@@ -1,0 +1,163 @@
+//! What a dispatcher may be told.
+
+use std::num::NonZeroU16;
+
+use lockgate_core::{Millis, SourceCapabilities};
+
+use super::retry::Backoff;
+
+/// Which messages wait for each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// None: all messages run as soon as there is room.
+    Unordered,
+    /// Those whose keys fall into the same of so many partitions, by hash. Messages without a key
+    /// wait for none. This is what a topic with partitions or a static assignment to workers does; a
+    /// slow key holds up the others of its partition.
+    Partition(NonZeroU16),
+    /// Those of one key. Messages without a key wait for none.
+    #[default]
+    Key,
+}
+
+/// Who takes turns when there is more work than room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fairness {
+    /// Keys (with [`Order::Partition`]: partitions). Messages without a key take turns as one.
+    #[default]
+    Keys,
+    /// Tenants ([`Arrival::tenant`](super::Arrival::tenant)), and within a tenant its keys.
+    Tenants,
+}
+
+/// Options of a [`Dispatcher`](super::Dispatcher).
+#[derive(Clone, Debug, PartialEq)]
+pub struct DispatchOptions {
+    /// Which messages wait for each other. Default: those of one key.
+    pub order: Order,
+    /// Who takes turns. Default: keys.
+    pub fairness: Fairness,
+    /// How many runs there may be at the same time; 1 or more. Default: 16.
+    pub concurrency: usize,
+    /// How many consecutive messages of one key a run may have; 1 or more. Default: 1.
+    pub run_max: usize,
+    /// How many messages may be held at the same time: those that run, those that wait for room or
+    /// for a retry, and those whose settlement is on its way. Shared by all sources; 1 or more.
+    /// Default: 256.
+    pub held_max: usize,
+    /// How many bytes of messages may be held before nothing more is received. One receive may
+    /// exceed it by its answer. Default: 64 MiB.
+    pub held_bytes_max: u64,
+    /// How long a run may take, in milliseconds, before it is cancelled and counts as failed.
+    /// Default: no limit.
+    pub run_time_max: Option<Millis>,
+    /// How many attempts a message gets before it is rejected, the first included. Only for sources
+    /// that have no limit of their own. Default: no limit.
+    pub attempts_max: Option<u32>,
+    /// How long a failed message waits. Default: see [`Backoff`].
+    pub backoff: Backoff,
+    /// In how many milliseconds a waiting message rises by one priority; 1 or more. Default: 1,000.
+    pub aging: Millis,
+    /// How long work may wait while nothing moves, in milliseconds, before
+    /// [`stall`](super::Dispatcher::stall) tells. Default: 60,000.
+    pub stall_after: Millis,
+}
+
+/// A source of messages, as a [`Dispatcher`](super::Dispatcher) needs to know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceOptions {
+    /// What the source can do.
+    pub capabilities: SourceCapabilities,
+    /// How long its leases last, in milliseconds: asked for with each receive and each extension; 1 to
+    /// the source's longest. `None`: the source decides, and leases are not extended.
+    pub lease: Option<Millis>,
+    /// Its priority, 0 to [`PRIORITY_MAX`]: messages of the source with the highest run first.
+    /// Default: 0.
+    pub priority: u8,
+}
+
+/// The highest priority of sources and of messages.
+pub const PRIORITY_MAX: u8 = 9;
+
+/// An option that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} must be {min} to {max}, not {given}")]
+pub struct OptionsError {
+    /// Which one.
+    pub what: &'static str,
+    /// What was given.
+    pub given: u64,
+    /// The lowest allowed value.
+    pub min: u64,
+    /// The highest allowed value.
+    pub max: u64,
+}
+
+impl Default for DispatchOptions {
+    fn default() -> Self {
+        Self {
+            order: Order::default(),
+            fairness: Fairness::default(),
+            concurrency: 16,
+            run_max: 1,
+            held_max: 256,
+            held_bytes_max: 64 << 20,
+            run_time_max: None,
+            attempts_max: None,
+            backoff: Backoff::default(),
+            aging: 1_000,
+            stall_after: 60_000,
+        }
+    }
+}
+
+impl DispatchOptions {
+    /// The most runs, and messages in a run.
+    pub const RUNS_MAX: usize = 65_536;
+    /// The most messages held.
+    pub const HELD_MAX: usize = 16_777_216;
+
+    /// Whether a dispatcher takes these options.
+    ///
+    /// # Errors
+    /// The first one that is out of range.
+    pub fn check(&self) -> Result<(), OptionsError> {
+        let runs = Self::RUNS_MAX as u64;
+        let rows = [
+            ("concurrency", self.concurrency as u64, 1, runs),
+            ("run_max", self.run_max as u64, 1, runs),
+            ("held_max", self.held_max as u64, 1, Self::HELD_MAX as u64),
+            ("held_bytes_max", self.held_bytes_max, 1, u64::MAX),
+            ("run_time_max", self.run_time_max.unwrap_or(1), 1, u64::MAX),
+            (
+                "attempts_max",
+                self.attempts_max.unwrap_or(1).into(),
+                1,
+                u64::MAX,
+            ),
+            ("aging", self.aging, 1, u64::MAX),
+            ("stall_after", self.stall_after, 1, u64::MAX),
+            ("backoff.first", self.backoff.first, 0, self.backoff.max),
+        ];
+        OptionsError::first(rows)
+    }
+}
+
+/// What is checked, what was given, and the lowest and the highest allowed value.
+type CheckedRow = (&'static str, u64, u64, u64);
+
+impl OptionsError {
+    /// The first row that is out of range.
+    pub(super) fn first(rows: impl IntoIterator<Item = CheckedRow>) -> Result<(), Self> {
+        let mut rows = rows.into_iter();
+        match rows.find(|(_, given, min, max)| given < min || given > max) {
+            Some((what, given, min, max)) => Err(Self {
+                what,
+                given,
+                min,
+                max,
+            }),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Settling: what is decided goes to the source in batches, in order within a lane.
+
+use lockgate_core::{Fate, Millis, Settlement};
+
+use super::{Action, Dispatcher, ItemId, lane::Stage, retry::Backoff};
+
+/// Settle calls of one source at the same time.
+const CALLS_MAX: usize = 4;
+
+/// The waits after settle calls that the source could not take.
+const AGAIN: Backoff = Backoff {
+    first: 50,
+    max: 5_000,
+};
+
+impl<M: Clone> Dispatcher<M> {
+    /// Decides how an item that stands in no list is settled.
+    pub(super) fn settle(&mut self, item: u32, settlement: Settlement) {
+        let at = self.items[item as usize].lane;
+        self.items[item as usize].stage = Stage::Settling(settlement);
+        let settling = &mut self.lanes[at as usize].settling;
+        settling.push_back(&mut self.items, item);
+        self.call_later(at);
+    }
+
+    /// Lets a lane wait for the next settle call, unless one has items of it.
+    fn call_later(&mut self, at: u32) {
+        let lane = &mut self.lanes[at as usize];
+        if !lane.in_call && !lane.calls && lane.settling.len() > 0 {
+            lane.calls = true;
+            self.sources[lane.source as usize].calls.push_back(at);
+        }
+    }
+
+    /// A settle call, if there is something for it. A lane is in one call at a time, so that its
+    /// settlements stay in order.
+    pub(super) fn settlement(&mut self, number: usize, now: Millis) -> Option<Action<M>> {
+        let source = &mut self.sources[number];
+        if source.calls.is_empty() || source.settle_calls >= CALLS_MAX || now < source.settle_at {
+            return None;
+        }
+        let max = source.options.capabilities.settle_max;
+        let mut items = Vec::with_capacity(max.min(source.calls.len()));
+        while items.len() < max
+            && let Some(at) = source.calls.pop_front()
+        {
+            let lane = &mut self.lanes[at as usize];
+            lane.calls = false;
+            lane.in_call = true;
+            for place in lane.settling.iter(&self.items).take(max - items.len()) {
+                let item = &self.items[place as usize];
+                if let Stage::Settling(settlement) = &item.stage {
+                    let id = ItemId {
+                        place,
+                        number: item.number,
+                    };
+                    items.push((id, item.message.clone(), settlement.clone()));
+                }
+            }
+        }
+        source.settle_calls += 1;
+        Some(Action::Settle {
+            source: number,
+            items,
+        })
+    }
+
+    /// Takes the answers to a settle call, in its order. `random` is any number, each equally likely.
+    ///
+    /// [`Fate::Retry`] and [`Fate::Unknown`] are tried again until the lease ends: settling twice does
+    /// no harm, because a receipt settles its own lease only. Everything else that failed leaves the
+    /// message to the source, and counts as lost.
+    ///
+    /// # Panics
+    /// If there is no such source.
+    pub fn settled(
+        &mut self,
+        source: usize,
+        results: impl IntoIterator<Item = (ItemId, Result<(), Fate>)>,
+        now: Millis,
+        random: u64,
+    ) {
+        self.now = self.now.max(now);
+        let mut lanes = Vec::new();
+        let mut failed = false;
+        for (id, result) in results {
+            let Some(item) = self.items.get_mut(id.place as usize) else {
+                continue;
+            };
+            if item.number != id.number {
+                continue;
+            }
+            let at = item.lane;
+            if lanes.last() != Some(&at) {
+                lanes.push(at);
+            }
+            let Stage::Settling(settlement) = &item.stage else {
+                continue;
+            };
+            let again = matches!(result, Err(Fate::Retry | Fate::Unknown)) && now < item.ends;
+            if again {
+                failed = true;
+                continue;
+            }
+            let count = match (result, settlement) {
+                (Err(_), _) => &mut self.counts.lost,
+                (Ok(()), Settlement::Ack) => &mut self.counts.acknowledged,
+                (Ok(()), Settlement::Nack { .. }) => &mut self.counts.failed,
+                (Ok(()), Settlement::Defer { .. }) => &mut self.counts.deferred,
+                (Ok(()), Settlement::Reject { .. }) => &mut self.counts.rejected,
+                (Ok(()), Settlement::GiveBack) => &mut self.counts.given_back,
+            };
+            *count += 1;
+            item.stage = Stage::Settled;
+        }
+        let state = &mut self.sources[source];
+        state.settle_calls = state.settle_calls.saturating_sub(1);
+        if failed {
+            state.settle_failures = state.settle_failures.saturating_add(1);
+            state.settle_at = now + AGAIN.after(state.settle_failures, random);
+        } else {
+            state.settle_failures = 0;
+            state.settle_at = now;
+        }
+        for at in lanes {
+            self.after_call(at);
+        }
+    }
+
+    /// Forgets what a call has settled of a lane, and lets the rest wait for the next one.
+    fn after_call(&mut self, at: u32) {
+        let Some(lane) = self.lanes.get_mut(at as usize) else {
+            return;
+        };
+        lane.in_call = false;
+        let mut settling = std::mem::take(&mut lane.settling);
+        let mut left = super::list::List::default();
+        while let Some(item) = settling.pop_front(&mut self.items) {
+            if self.items[item as usize].stage == Stage::Settled {
+                self.retire(item);
+            } else {
+                left.push_back(&mut self.items, item);
+            }
+        }
+        self.lanes[at as usize].settling = left;
+        self.call_later(at);
+        self.drop_lane(at);
+    }
+}

@@ -1,0 +1,390 @@
+//! One rule a test.
+
+use super::*;
+
+/// Arrivals a a b: the second of a waits for the first, b does not.
+#[test]
+fn messages_of_a_key_run_one_after_the_other() {
+    let mut dispatcher = dispatcher(DispatchOptions::default(), locked());
+    let arrivals = [(Some("a"), 1), (Some("a"), 2), (Some("b"), 3)];
+    dispatcher.received(0, 10, arrivals.map(|(key, number)| arrival(key, number)), 0);
+    let actions = drain_actions(&mut dispatcher, 0);
+    assert_eq!(started(&actions), [[1], [3]]);
+    let run = runs(&actions)[0];
+    assert!(dispatcher.finished(run, succeeded(), 5, 0));
+    assert!(!dispatcher.finished(run, failed(0), 6, 0), "it has ended");
+    let actions = drain_actions(&mut dispatcher, 6);
+    assert_eq!(started(&actions), [[2]]);
+    let settles = settles(&actions);
+    assert_eq!(settles.len(), 1);
+    assert_eq!((settles[0].1, &settles[0].2), (1, &Settlement::Ack));
+    assert_eq!(dispatcher.counts().stale_ends, 1);
+}
+
+#[test]
+fn a_run_has_consecutive_messages_of_a_key_and_may_succeed_in_part() {
+    let options = DispatchOptions {
+        run_max: 3,
+        ..DispatchOptions::default()
+    };
+    let mut dispatcher = dispatcher(options, locked());
+    dispatcher.received(0, 10, (1..=5).map(|number| arrival(Some("a"), number)), 0);
+    let actions = drain_actions(&mut dispatcher, 0);
+    assert_eq!(started(&actions), [[1, 2, 3]]);
+    dispatcher.finished(runs(&actions)[0], failed(1), 1, 0);
+    let actions = drain_actions(&mut dispatcher, 1);
+    let how: Vec<_> = settles(&actions)
+        .into_iter()
+        .map(|(_, number, how)| (number, how))
+        .collect();
+    let nack = Settlement::Nack {
+        delay: Duration::from_millis(100),
+    };
+    let back = Settlement::GiveBack;
+    // The source has the order while it waits: everything behind the failed one goes back to it.
+    let expected = [
+        (1, Settlement::Ack),
+        (2, nack),
+        (3, back.clone()),
+        (4, back.clone()),
+        (5, back),
+    ];
+    assert_eq!(how, expected);
+    assert!(started(&actions).is_empty());
+}
+
+#[test]
+fn a_source_without_locks_is_guarded_here() {
+    let mut dispatcher = dispatcher(DispatchOptions::default(), plain());
+    let arrivals = [(Some("a"), 1), (Some("a"), 2), (Some("b"), 3)];
+    dispatcher.received(0, 10, arrivals.map(|(key, number)| arrival(key, number)), 0);
+    let actions = drain_actions(&mut dispatcher, 0);
+    dispatcher.finished(runs(&actions)[0], failed(0), 10, 0);
+    let actions = drain_actions(&mut dispatcher, 10);
+    assert_eq!((started(&actions), settles(&actions)), (vec![], vec![]));
+    let state = dispatcher.explain(0, &key("a")).unwrap();
+    assert_eq!(state.wait, KeyWait::Retry(110));
+    assert_eq!(state.error.as_deref(), Some("boom"));
+    assert_eq!(dispatcher.next_deadline(), Some(110));
+    assert!(drain_actions(&mut dispatcher, 109).is_empty(), "too early");
+    let actions = drain_actions(&mut dispatcher, 110);
+    let Action::Start(again) = &actions[0] else {
+        panic!("{actions:?}");
+    };
+    assert_eq!((again.messages[0].0.number, again.messages[0].1), (1, 2));
+}
+
+#[test]
+fn the_last_attempt_is_followed_by_a_rejection_and_the_key_goes_on() {
+    let options = DispatchOptions {
+        attempts_max: Some(1),
+        ..DispatchOptions::default()
+    };
+    let mut dispatcher = dispatcher(options, plain());
+    dispatcher.received(0, 10, (1..=2).map(|number| arrival(Some("a"), number)), 0);
+    let actions = drain_actions(&mut dispatcher, 0);
+    dispatcher.finished(runs(&actions)[0], failed(0), 0, 0);
+    let actions = drain_actions(&mut dispatcher, 0);
+    let reason = Some("boom".into());
+    assert_eq!(settles(&actions)[0].2, Settlement::Reject { reason });
+    assert_eq!(started(&actions), [[2]]);
+}
+
+#[test]
+fn leases_are_extended_while_their_messages_are_here() {
+    let mut dispatcher = dispatcher(DispatchOptions::default(), locked());
+    dispatcher.received(0, 10, (1..=2).map(|number| arrival(Some("a"), number)), 0);
+    drain_actions(&mut dispatcher, 0);
+    assert_eq!(dispatcher.next_deadline(), Some(10_000));
+    let actions = drain_actions(&mut dispatcher, 10_000);
+    let Action::Extend { items, lease, .. } = &actions[0] else {
+        panic!("{actions:?}");
+    };
+    assert_eq!((items.len(), *lease), (2, 30_000));
+    let ids: Vec<_> = items.iter().map(|(id, _)| *id).collect();
+    // One is extended; of the other nobody knows, so it is tried again.
+    dispatcher.extended([(ids[0], Ok(30_000)), (ids[1], Err(Fate::Unknown))], 10_000);
+    let next = dispatcher.next_deadline().unwrap();
+    assert!(next < 20_000, "{next}");
+    let actions = drain_actions(&mut dispatcher, next);
+    assert!(matches!(&actions[0], Action::Extend { items, .. } if items[0].0 == ids[1]));
+}
+
+#[test]
+fn a_lost_lease_cancels_its_run_and_keeps_what_waits_from_running() {
+    let mut dispatcher = dispatcher(DispatchOptions::default(), locked());
+    dispatcher.received(0, 10, (1..=2).map(|number| arrival(Some("a"), number)), 0);
+    let actions = drain_actions(&mut dispatcher, 0);
+    let run = runs(&actions)[0];
+    let actions = drain_actions(&mut dispatcher, 10_000);
+    let Action::Extend { items, .. } = &actions[0] else {
+        panic!("{actions:?}");
+    };
+    let ids: Vec<_> = items.iter().map(|(id, _)| *id).collect();
+    assert!(dispatcher.is_current(run));
+    dispatcher.extended(ids.iter().map(|&id| (id, Err(Fate::Stale))), 10_001);
+    assert!(!dispatcher.is_current(run));
+    let actions = drain_actions(&mut dispatcher, 10_001);
+    let why = Cancelled::LeaseLost;
+    assert_eq!(actions, [Action::Cancel { run, why }]);
+    // Its end counts nothing: somebody else has the message.
+    dispatcher.finished(run, succeeded(), 10_002, 0);
+    let actions = drain_actions(&mut dispatcher, 10_002);
+    assert_eq!((started(&actions), settles(&actions)), (vec![], vec![]));
+    assert_eq!((dispatcher.counts().lost, dispatcher.held()), (2, 0));
+    assert!(dispatcher.explain(0, &key("a")).is_none());
+}
+
+/// Without an answer, a lease is lost when it ends by the clock here.
+#[test]
+fn a_lease_that_nobody_could_extend_is_lost_at_its_end() {
+    let mut dispatcher = dispatcher(DispatchOptions::default(), locked());
+    dispatcher.received(0, 10, [arrival(None, 1)], 0);
+    let run = runs(&drain_actions(&mut dispatcher, 0))[0];
+    let cancelled = loop {
+        let now = dispatcher.next_deadline().unwrap();
+        let actions = drain_actions(&mut dispatcher, now);
+        if actions.contains(&Action::Cancel {
+            run,
+            why: Cancelled::LeaseLost,
+        }) {
+            break now;
+        }
+    };
+    assert_eq!(cancelled, 30_000);
+}
+
+#[test]
+fn a_run_that_takes_too_long_is_cancelled() {
+    let options = DispatchOptions {
+        run_time_max: Some(500),
+        ..DispatchOptions::default()
+    };
+    let mut dispatcher = dispatcher(options, locked());
+    dispatcher.received(0, 10, [arrival(None, 1)], 0);
+    let run = runs(&drain_actions(&mut dispatcher, 0))[0];
+    assert_eq!(dispatcher.next_deadline(), Some(500));
+    let actions = drain_actions(&mut dispatcher, 500);
+    let why = Cancelled::TooLong;
+    assert_eq!(actions, [Action::Cancel { run, why }]);
+}
+
+#[test]
+fn settlements_of_a_lane_are_in_one_call_at_a_time() {
+    let mut dispatcher = dispatcher(DispatchOptions::default(), locked());
+    dispatcher.received(0, 10, (1..=2).map(|number| arrival(Some("a"), number)), 0);
+    let actions = drain_actions(&mut dispatcher, 0);
+    dispatcher.finished(runs(&actions)[0], succeeded(), 0, 0);
+    let actions = drain_actions(&mut dispatcher, 0);
+    let first = settles(&actions);
+    dispatcher.finished(runs(&actions)[0], succeeded(), 0, 0);
+    let actions = drain_actions(&mut dispatcher, 0);
+    assert!(settles(&actions).is_empty(), "the first may still fail");
+    // Nobody knows: it is asked again, and before the second.
+    dispatcher.settled(0, [(first[0].0, Err(Fate::Unknown))], 10, 0);
+    assert!(drain_actions(&mut dispatcher, 10).is_empty(), "not at once");
+    let again = dispatcher.next_deadline().unwrap();
+    let both = settles(&drain_actions(&mut dispatcher, again));
+    let numbers: Vec<_> = both.iter().map(|(_, number, _)| *number).collect();
+    assert_eq!(numbers, [1, 2]);
+    let results = both.iter().map(|(id, _, _)| (*id, Ok(())));
+    dispatcher.settled(0, results, again, 0);
+    assert_eq!(
+        (dispatcher.counts().acknowledged, dispatcher.held()),
+        (2, 0)
+    );
+}
+
+#[test]
+fn the_other_source_has_room_whatever_the_first_holds() {
+    let options = DispatchOptions {
+        concurrency: 1,
+        held_max: 20,
+        ..DispatchOptions::default()
+    };
+    let urgent = SourceOptions {
+        priority: 9,
+        ..locked()
+    };
+    let mut dispatcher = Dispatcher::new(options, vec![locked(), urgent], 0).unwrap();
+    let actions = drain_actions(&mut dispatcher, 0);
+    assert_eq!(actions.len(), 2, "one receive each: {actions:?}");
+    dispatcher.received(0, 10, (1..=10).map(|number| arrival(None, number)), 0);
+    let actions = drain_actions(&mut dispatcher, 0);
+    assert_eq!(started(&actions), [[1]]);
+    dispatcher.received(1, 10, (11..=12).map(|number| arrival(None, number)), 0);
+    dispatcher.finished(runs(&actions)[0], succeeded(), 0, 0);
+    assert_eq!(started(&drain_actions(&mut dispatcher, 0)), [[11]]);
+}
+
+#[test]
+fn waiting_raises_a_priority_until_nothing_starves() {
+    let options = DispatchOptions {
+        concurrency: 1,
+        aging: 100,
+        ..DispatchOptions::default()
+    };
+    let urgent = |number| Arrival {
+        priority: 5,
+        ..arrival(None, number)
+    };
+    let mut dispatcher = dispatcher(options, locked());
+    dispatcher.received(0, 10, [arrival(None, 0)], 0);
+    let mut run = runs(&drain_actions(&mut dispatcher, 0))[0];
+    dispatcher.received(0, 10, [arrival(None, 1)], 0);
+    for now in 1..=600 {
+        dispatcher.received(0, 10, [urgent(1_000 + now)], now);
+        dispatcher.finished(run, succeeded(), now, 0);
+        let actions = drain_actions(&mut dispatcher, now);
+        run = runs(&actions)[0];
+        if started(&actions)[0] == [1] {
+            assert!((499..=502).contains(&now), "{now}");
+            return;
+        }
+    }
+    panic!("it starved");
+}
+
+/// A tenant with nine of ten messages gets half of the runs.
+#[test]
+fn tenants_share_by_messages_not_by_what_they_bring() {
+    let options = DispatchOptions {
+        concurrency: 1,
+        run_max: 4,
+        held_max: 1_000,
+        fairness: Fairness::Tenants,
+        ..DispatchOptions::default()
+    };
+    let mut source = locked();
+    source.capabilities.receive_max = 1_000;
+    let mut dispatcher = dispatcher(options, source);
+    let arrivals = (0..200_u64).map(|number| Arrival {
+        tenant: Some(key(if number % 10 == 0 { "small" } else { "big" })),
+        // The big one has runs of four, the small one of one.
+        ..arrival(if number % 10 == 0 { None } else { Some("k") }, number)
+    });
+    dispatcher.received(0, 1_000, arrivals, 0);
+    let mut actions = drain_actions(&mut dispatcher, 0);
+    let (mut small, mut big) = (0, 0);
+    while small < 20 {
+        for number in started(&actions).concat() {
+            if number % 10 == 0 {
+                small += 1;
+            } else {
+                big += 1;
+            }
+        }
+        let run = runs(&actions)[0];
+        dispatcher.finished(run, succeeded(), 0, 0);
+        actions = drain_actions(&mut dispatcher, 0);
+    }
+    assert!((16..=24).contains(&big), "{big} beside {small}");
+}
+
+#[test]
+fn a_pause_gives_back_what_waits_and_a_drain_ends_what_runs() {
+    let options = DispatchOptions {
+        concurrency: 1,
+        ..DispatchOptions::default()
+    };
+    let mut dispatcher = dispatcher(options, locked());
+    dispatcher.received(0, 10, (1..=3).map(|number| arrival(None, number)), 0);
+    let run = runs(&drain_actions(&mut dispatcher, 0))[0];
+    dispatcher.pause();
+    let actions = drain_actions(&mut dispatcher, 1);
+    let back = settles(&actions);
+    assert_eq!(back.len(), 2);
+    assert!(back.iter().all(|(_, _, how)| *how == Settlement::GiveBack));
+    dispatcher.settled(0, back.into_iter().map(|(id, _, _)| (id, Ok(()))), 1, 0);
+    dispatcher.resume(2);
+    // The receive of the beginning is still on its way.
+    dispatcher.received(0, 10, [], 2);
+    let actions = drain_actions(&mut dispatcher, 2);
+    assert!(
+        matches!(actions[..], [Action::Receive { .. }]),
+        "{actions:?}"
+    );
+
+    dispatcher.drain(100);
+    // What a receive brings that was on its way goes back.
+    dispatcher.received(0, 10, [arrival(None, 4)], 3);
+    let back = settles(&drain_actions(&mut dispatcher, 3));
+    assert_eq!(back[0].2, Settlement::GiveBack);
+    dispatcher.settled(0, back.into_iter().map(|(id, _, _)| (id, Ok(()))), 3, 0);
+    assert!(!dispatcher.is_drained());
+    assert_eq!(dispatcher.next_deadline(), Some(100));
+    let why = Cancelled::Draining;
+    assert_eq!(
+        drain_actions(&mut dispatcher, 100),
+        [Action::Cancel { run, why }]
+    );
+    let end = RunEnd {
+        done: 0,
+        rest: Rest::Cancelled,
+    };
+    dispatcher.finished(run, end, 101, 0);
+    let back = settles(&drain_actions(&mut dispatcher, 101));
+    dispatcher.settled(0, back.into_iter().map(|(id, _, _)| (id, Ok(()))), 102, 0);
+    assert!(dispatcher.is_drained());
+    assert_eq!(dispatcher.counts().given_back, 4);
+}
+
+#[test]
+fn a_stall_is_told_with_what_it_waits_for() {
+    let options = DispatchOptions {
+        concurrency: 1,
+        stall_after: 1_000,
+        ..DispatchOptions::default()
+    };
+    let mut dispatcher = dispatcher(options, locked());
+    dispatcher.received(0, 10, (1..=3).map(|number| arrival(None, number)), 7);
+    let run = runs(&drain_actions(&mut dispatcher, 7))[0];
+    assert_eq!(dispatcher.stall(1_006), None);
+    let stall = dispatcher.stall(1_007).unwrap();
+    assert_eq!((stall.ready, stall.runs, stall.oldest_run), (2, 1, Some(7)));
+    dispatcher.finished(run, succeeded(), 1_008, 0);
+    assert_eq!(dispatcher.stall(1_008), None);
+}
+
+#[test]
+fn receives_that_fail_wait_longer_each_time() {
+    let mut dispatcher = dispatcher(DispatchOptions::default(), locked());
+    let mut now = 0;
+    let mut waits = Vec::new();
+    for _ in 0..8 {
+        let actions = drain_actions(&mut dispatcher, now);
+        assert!(
+            matches!(actions[..], [Action::Receive { max: 10, .. }]),
+            "{actions:?}"
+        );
+        dispatcher.receive_failed(0, 10, now, 0);
+        let next = dispatcher.next_deadline().unwrap();
+        waits.push(next - now);
+        now = next;
+    }
+    assert_eq!(waits, [50, 100, 200, 400, 800, 1_600, 2_500, 2_500]);
+}
+
+#[test]
+fn options_out_of_range_are_refused_with_their_bounds() {
+    let refused = |options: DispatchOptions, sources: Vec<SourceOptions>| {
+        let error = Dispatcher::<Text>::new(options, sources, 0).unwrap_err();
+        error.to_string()
+    };
+    let no_runs = DispatchOptions {
+        concurrency: 0,
+        ..DispatchOptions::default()
+    };
+    assert_eq!(
+        refused(no_runs, vec![plain()]),
+        "concurrency must be 1 to 65536, not 0"
+    );
+    let text = refused(DispatchOptions::default(), vec![]);
+    assert_eq!(text, "the number of sources must be 1 to 4096, not 0");
+    let long = SourceOptions {
+        lease: Some(30_001),
+        ..plain()
+    };
+    let text = refused(DispatchOptions::default(), vec![long]);
+    assert_eq!(text, "lease must be 1 to 30000, not 30001");
+}

@@ -1,0 +1,315 @@
+//! Seeded histories.
+
+use super::*;
+
+/// What the world does next. Numbers choose among what there is.
+#[derive(Clone, Debug)]
+enum Step {
+    /// So many messages arrive, of these keys (0: without one).
+    Arrive(Vec<u8>),
+    ReceiveFails,
+    /// A run ends: how, and after how many messages.
+    End(usize, u8, usize),
+    /// A settle call is answered: each item by a fate.
+    Settled(usize, Vec<u8>),
+    Extended(usize, Vec<u8>),
+    Wait(Millis),
+    Pause,
+    Resume,
+    Drain,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        8 => prop::collection::vec(0_u8..6, 0..8).prop_map(Step::Arrive),
+        1 => Just(Step::ReceiveFails),
+        8 => (any::<usize>(), 0_u8..8, 0_usize..4).prop_map(|(at, how, done)| Step::End(at, how, done)),
+        6 => (any::<usize>(), prop::collection::vec(0_u8..8, 10)).prop_map(|(at, fates)| Step::Settled(at, fates)),
+        3 => (any::<usize>(), prop::collection::vec(0_u8..6, 10)).prop_map(|(at, fates)| Step::Extended(at, fates)),
+        4 => prop_oneof![1_u64..200, 5_000_u64..12_000].prop_map(Step::Wait),
+        1 => Just(Step::Pause),
+        2 => Just(Step::Resume),
+    ];
+    let last = prop_oneof![4 => Just(None), 1 => Just(Some(Step::Drain))];
+    (prop::collection::vec(step, 1..120), last).prop_map(|(mut steps, last)| {
+        steps.extend(last);
+        steps
+    })
+}
+
+/// What the shell would know.
+struct World {
+    dispatcher: Dispatcher<Text>,
+    now: Millis,
+    next: u64,
+    receives: Vec<usize>,
+    /// Runs with the numbers of their messages and their key.
+    runs: Vec<(RunId, Vec<u64>, Option<&'static str>)>,
+    calls: VecDeque<Vec<(ItemId, u64)>>,
+    extends: VecDeque<Vec<ItemId>>,
+    cancelled: BTreeSet<RunId>,
+    /// The last message of each key whose run began for the first time.
+    first_runs: BTreeMap<&'static str, u64>,
+    seen: BTreeSet<u64>,
+    /// In which call each message is.
+    in_call: BTreeSet<u64>,
+    order: Order,
+}
+
+const KEYS: [Option<&str>; 6] = [None, Some("a"), Some("b"), Some("c"), Some("d"), Some("e")];
+
+impl World {
+    fn new(options: DispatchOptions, source: SourceOptions) -> Self {
+        Self {
+            order: options.order,
+            dispatcher: dispatcher(options, source),
+            now: 0,
+            next: 1,
+            receives: Vec::new(),
+            runs: Vec::new(),
+            calls: VecDeque::new(),
+            extends: VecDeque::new(),
+            cancelled: BTreeSet::new(),
+            first_runs: BTreeMap::new(),
+            seen: BTreeSet::new(),
+            in_call: BTreeSet::new(),
+        }
+    }
+
+    fn step(&mut self, step: &Step) {
+        let (dispatcher, now) = (&mut self.dispatcher, self.now);
+        match step {
+            Step::Arrive(keys) => {
+                let Some(max) = self.receives.pop() else {
+                    return;
+                };
+                let from = self.next;
+                let arrivals: Vec<_> = (keys.iter().take(max).zip(from..))
+                    .map(|(&key, number)| arrival(KEYS[usize::from(key)], number))
+                    .collect();
+                self.next += arrivals.len() as u64;
+                dispatcher.received(0, max, arrivals, now);
+            }
+            Step::ReceiveFails => {
+                let Some(max) = self.receives.pop() else {
+                    return;
+                };
+                dispatcher.receive_failed(0, max, now, 3);
+            }
+            Step::End(at, how, done) => {
+                if self.runs.is_empty() {
+                    return;
+                }
+                let (run, ..) = self.runs.swap_remove(at % self.runs.len());
+                let rest = match how {
+                    0 => Rest::Failed {
+                        error: "boom".into(),
+                        retry_in: None,
+                    },
+                    1 => Rest::Deferred { delay: 300 },
+                    2 => Rest::Rejected {
+                        reason: "bad".into(),
+                    },
+                    3 => Rest::Cancelled,
+                    _ => return self.end(run, succeeded()),
+                };
+                self.end(run, RunEnd { done: *done, rest });
+            }
+            Step::Settled(at, fates) => {
+                if self.calls.is_empty() {
+                    return;
+                }
+                let call = self.calls.remove(at % self.calls.len()).unwrap();
+                let results: Vec<_> = (call.iter().zip(fates.iter().cycle()))
+                    .map(|(&(id, _), fate)| {
+                        let result = match fate {
+                            0 => Err(Fate::Retry),
+                            1 => Err(Fate::Unknown),
+                            2 => Err(Fate::Stale),
+                            _ => Ok(()),
+                        };
+                        (id, result)
+                    })
+                    .collect();
+                for (_, number) in call {
+                    self.in_call.remove(&number);
+                }
+                dispatcher.settled(0, results, now, 5);
+            }
+            Step::Extended(at, fates) => {
+                if self.extends.is_empty() {
+                    return;
+                }
+                let call = self.extends.remove(at % self.extends.len()).unwrap();
+                let results: Vec<_> = (call.into_iter().zip(fates.iter().cycle()))
+                    .map(|(id, fate)| match fate {
+                        0 => (id, Err(Fate::Unknown)),
+                        1 => (id, Err(Fate::Stale)),
+                        _ => (id, Ok(30_000)),
+                    })
+                    .collect();
+                dispatcher.extended(results, now);
+            }
+            Step::Wait(time) => self.now += time,
+            Step::Pause => dispatcher.pause(),
+            Step::Resume => dispatcher.resume(now),
+            Step::Drain => dispatcher.drain(now + 500),
+        }
+    }
+
+    fn end(&mut self, run: RunId, end: RunEnd) {
+        let current = self.dispatcher.finished(run, end, self.now, 11);
+        assert!(current, "each run is ended once");
+        self.cancelled.remove(&run);
+    }
+
+    /// Does what is to be done, and checks it.
+    fn act(&mut self, options: &DispatchOptions) {
+        while let Some(action) = self.dispatcher.poll(self.now) {
+            match action {
+                Action::Receive { max, .. } => {
+                    assert!(max > 0);
+                    self.receives.push(max);
+                }
+                Action::Start(started) => {
+                    let key = started.messages[0].0.key;
+                    let numbers: Vec<u64> = started
+                        .messages
+                        .iter()
+                        .map(|(text, _)| text.number)
+                        .collect();
+                    assert!(numbers.len() <= options.run_max);
+                    assert!(numbers.is_sorted(), "{numbers:?}");
+                    if self.order == Order::Key
+                        && let Some(key) = key
+                    {
+                        assert!(
+                            self.runs.iter().all(|(.., other)| *other != Some(key)),
+                            "two runs of {key}"
+                        );
+                        for number in &numbers {
+                            if self.seen.insert(*number) {
+                                let before = self.first_runs.insert(key, *number);
+                                assert!(before < Some(*number), "{number} after {before:?}");
+                            }
+                        }
+                    }
+                    for number in &numbers {
+                        assert!(!self.in_call.contains(number), "{number} is being settled");
+                    }
+                    self.runs.push((started.run, numbers, key));
+                    assert!(self.runs.len() <= options.concurrency);
+                }
+                Action::Cancel { run, .. } => {
+                    assert!(self.cancelled.insert(run), "cancelled twice");
+                    assert!(!self.dispatcher.is_current(run));
+                }
+                Action::Settle { items, .. } => {
+                    assert!(!items.is_empty() && items.len() <= 10);
+                    let call: Vec<_> = (items.iter())
+                        .map(|(id, text, _)| (*id, text.number))
+                        .collect();
+                    for (_, number) in &call {
+                        assert!(self.in_call.insert(*number), "{number} in two calls");
+                    }
+                    self.calls.push_back(call);
+                }
+                Action::Extend { items, .. } => {
+                    assert!(!items.is_empty() && items.len() <= 10);
+                    self.extends
+                        .push_back(items.into_iter().map(|(id, _)| id).collect());
+                }
+            }
+        }
+        let counts = self.dispatcher.counts();
+        let left = counts.acknowledged
+            + counts.failed
+            + counts.deferred
+            + counts.rejected
+            + counts.given_back
+            + counts.lost
+            + self.dispatcher.held() as u64;
+        assert_eq!(counts.arrived, left, "{counts:?}");
+        assert_eq!(self.dispatcher.running(), self.runs.len());
+        if let Some(at) = self.dispatcher.next_deadline() {
+            assert!(at > self.now);
+        }
+    }
+
+    /// The world gets well: everything that is here comes to its end, and nothing is left behind.
+    fn come_to_rest(mut self, options: &DispatchOptions) {
+        self.dispatcher.resume(self.now);
+        for _ in 0..10_000 {
+            self.act(options);
+            for (run, ..) in std::mem::take(&mut self.runs) {
+                self.end(run, succeeded());
+            }
+            for call in std::mem::take(&mut self.calls) {
+                for (_, number) in &call {
+                    self.in_call.remove(number);
+                }
+                let results = call.into_iter().map(|(id, _)| (id, Ok(())));
+                self.dispatcher.settled(0, results, self.now, 5);
+            }
+            for call in std::mem::take(&mut self.extends) {
+                let results = call.into_iter().map(|id| (id, Ok(30_000)));
+                self.dispatcher.extended(results, self.now);
+            }
+            self.act(options);
+            if self.dispatcher.held() == 0 {
+                break;
+            }
+            if self.runs.is_empty() && self.calls.is_empty() && self.extends.is_empty() {
+                self.now = self.dispatcher.next_deadline().expect("something is held");
+            }
+        }
+        assert_eq!(self.dispatcher.held(), 0);
+        assert!(
+            self.dispatcher.lanes.is_empty(),
+            "{:?}",
+            self.dispatcher.lanes
+        );
+        assert!(self.dispatcher.by_name.is_empty());
+        assert_eq!(self.dispatcher.turns.ready(), 0);
+        assert_eq!(self.dispatcher.held_bytes, 0);
+    }
+}
+
+fn check(options: &DispatchOptions, source: &SourceOptions, steps: &[Step]) {
+    let mut world = World::new(options.clone(), source.clone());
+    world.act(options);
+    for step in steps {
+        world.step(step);
+        world.act(options);
+    }
+    world.come_to_rest(options);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn what_arrives_runs_in_order_and_leaves_once(
+        steps in steps(),
+        run_max in 1_usize..4,
+        concurrency in 1_usize..5,
+        order in prop_oneof![Just(Order::Key), Just(Order::Unordered), Just(Order::Partition(3.try_into().unwrap()))],
+        fairness in prop_oneof![Just(Fairness::Keys), Just(Fairness::Tenants)],
+        attempts_max in prop_oneof![Just(None), Just(Some(2))],
+        run_time_max in prop_oneof![Just(None), Just(Some(1_000))],
+        locks in any::<bool>(),
+    ) {
+        let options = DispatchOptions {
+            order,
+            fairness,
+            concurrency,
+            run_max,
+            held_max: 12,
+            attempts_max,
+            run_time_max,
+            ..DispatchOptions::default()
+        };
+        let source = if locks { locked() } else { plain() };
+        check(&options, &source, &steps);
+    }
+}

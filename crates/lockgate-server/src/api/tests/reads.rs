@@ -1,0 +1,30 @@
+//! What reading changes: nothing.
+
+use hyper::Method;
+use serde_json::json;
+
+use super::{Shop, operations::receive};
+use crate::api::route::Operation;
+
+/// So a link on a web page changes nothing.
+#[tokio::test]
+async fn what_is_asked_by_get_changes_nothing() {
+    let shop = Shop::open();
+    shop.ok(Method::POST, "/queues", json!({"name": "q.fifo"}))
+        .await;
+    let messages = json!({"messages": [{"body": "a", "key": "k"}, {"body": "b", "key": "k"}]});
+    shop.ok(Method::POST, "/queues/q.fifo/messages", messages)
+        .await;
+    receive(&shop, "q.fifo").await;
+    let peeked = shop.get("/queues/q.fifo/messages").await;
+    let id = peeked["messages"][0]["id"].as_str().unwrap().to_owned();
+    let before = shop.engine.metrics().records;
+    for operation in Operation::ALL {
+        if operation.method() == Method::GET {
+            let path = operation.path().replace("{queue}", "q.fifo");
+            shop.get(&path.replace("{key}", "k").replace("{id}", &id))
+                .await;
+        }
+    }
+    assert_eq!(shop.engine.metrics().records, before);
+}
