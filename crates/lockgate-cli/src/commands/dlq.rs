@@ -41,11 +41,11 @@ pub(super) fn run(args: &Dlq) -> Result<(), Failure> {
         Dlq::Redrive(args) => &args.settings,
         Dlq::Drop(args) => &args.settings,
     };
-    let mut client = client(settings)?;
+    let client = client(settings)?;
     block_on(async {
         match args {
-            Dlq::List(args) => list(&mut client, args).await,
-            Dlq::Redrive(args) => foresee(&mut client, args).await,
+            Dlq::List(args) => list(&client, args).await,
+            Dlq::Redrive(args) => foresee(&client, args).await,
             Dlq::Drop(DlqDrop {
                 all: true,
                 name,
@@ -54,14 +54,14 @@ pub(super) fn run(args: &Dlq) -> Result<(), Failure> {
                 ..
             }) => {
                 let question = "Drop all of them?";
-                purge(&mut client, name, *yes, question, "dropped", *json).await
+                purge(&client, name, *yes, question, "dropped", *json).await
             }
-            Dlq::Drop(args) => drop_some(&mut client, args).await,
+            Dlq::Drop(args) => drop_some(&client, args).await,
         }
     })
 }
 
-async fn list(client: &mut Client, args: &DlqList) -> Result<(), Failure> {
+async fn list(client: &Client, args: &DlqList) -> Result<(), Failure> {
     let queue = format!("/queues/{}", part(&args.name));
     let mut target = format!("{queue}/dead-letters?limit=100");
     if let Some(source) = &args.source {
@@ -104,7 +104,7 @@ async fn list(client: &mut Client, args: &DlqList) -> Result<(), Failure> {
 }
 
 /// Says what a redrive would move.
-async fn foresee(client: &mut Client, args: &DlqRedrive) -> Result<(), Failure> {
+async fn foresee(client: &Client, args: &DlqRedrive) -> Result<(), Failure> {
     let queue = format!("/queues/{}", part(&args.name));
     let target = match (&args.source, &args.to) {
         (Some(source), _) => {
@@ -142,14 +142,14 @@ async fn foresee(client: &mut Client, args: &DlqRedrive) -> Result<(), Failure> 
 
 /// Moves dead letters, step by step. A signal ends it after the step under way, and it says how far it got.
 pub(super) fn redrive(args: &DlqRedrive) -> Result<(), Failure> {
-    let mut client = client(&args.settings)?;
+    let client = client(&args.settings)?;
     runtime()?.block_on(async {
         let mut signals = Signals::new()?;
         let mut run = Run {
             args,
             done: Redriven::default(),
         };
-        let ended = run.go(&mut client, &mut signals).await;
+        let ended = run.go(&client, &mut signals).await;
         run.tell(ended)
     })
 }
@@ -171,7 +171,7 @@ enum Ended {
 }
 
 impl Run<'_> {
-    async fn go(&mut self, client: &mut Client, signals: &mut Signals) -> Result<(), Ended> {
+    async fn go(&mut self, client: &Client, signals: &mut Signals) -> Result<(), Ended> {
         let args = self.args;
         let target = format!("/queues/{}/dead-letters/redrive", part(&args.name));
         let max = args.max.unwrap_or(u64::MAX);
@@ -301,7 +301,7 @@ impl Run<'_> {
     }
 }
 
-async fn drop_some(client: &mut Client, args: &DlqDrop) -> Result<(), Failure> {
+async fn drop_some(client: &Client, args: &DlqDrop) -> Result<(), Failure> {
     let (dropped, first) = message::remove(client, &args.name, &args.ids).await?;
     let done = format!("dropped {}", count(dropped, "message"));
     tell(args.json, &json!({"messages": dropped}), &done)?;

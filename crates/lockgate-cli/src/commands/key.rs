@@ -45,19 +45,19 @@ pub(super) fn run(args: &Key) -> Result<(), Failure> {
         Key::Resume(args) => &args.key.settings,
         Key::Drop(args) => &args.key.settings,
     };
-    let mut client = client(settings)?;
+    let client = client(settings)?;
     block_on(async {
         match args {
-            Key::List(args) => list(&mut client, args).await,
-            Key::Explain(args) => explain(&mut client, args).await,
-            Key::Park(args) => act(&mut client, &args.key, "park", args.json).await,
-            Key::Resume(args) => act(&mut client, &args.key, "resume", args.json).await,
-            Key::Drop(args) => drop_messages(&mut client, args).await,
+            Key::List(args) => list(&client, args).await,
+            Key::Explain(args) => explain(&client, args).await,
+            Key::Park(args) => act(&client, &args.key, "park", args.json).await,
+            Key::Resume(args) => act(&client, &args.key, "resume", args.json).await,
+            Key::Drop(args) => drop_messages(&client, args).await,
         }
     })
 }
 
-async fn list(client: &mut Client, args: &KeyList) -> Result<(), Failure> {
+async fn list(client: &Client, args: &KeyList) -> Result<(), Failure> {
     let target = format!(
         "/queues/{}/keys?limit=1000&parked={}",
         part(&args.queue),
@@ -70,7 +70,7 @@ async fn list(client: &mut Client, args: &KeyList) -> Result<(), Failure> {
     })
 }
 
-async fn explain(client: &mut Client, args: &KeyExplain) -> Result<(), Failure> {
+async fn explain(client: &Client, args: &KeyExplain) -> Result<(), Failure> {
     let key: Explanation = client
         .call(Method::GET, &target(&args.key), NOTHING)
         .await?;
@@ -96,7 +96,7 @@ async fn explain(client: &mut Client, args: &KeyExplain) -> Result<(), Failure> 
     output.flush()
 }
 
-async fn act(client: &mut Client, key: &OfQueue, action: &str, json: bool) -> Result<(), Failure> {
+async fn act(client: &Client, key: &OfQueue, action: &str, json: bool) -> Result<(), Failure> {
     let target = format!("{}/{action}", target(key));
     let after: Explanation = client.call(Method::POST, &target, NOTHING).await?;
     let past = action.trim_end_matches('e');
@@ -105,7 +105,7 @@ async fn act(client: &mut Client, key: &OfQueue, action: &str, json: bool) -> Re
     tell(json, &after, &done)
 }
 
-async fn drop_messages(client: &mut Client, args: &KeyDrop) -> Result<(), Failure> {
+async fn drop_messages(client: &Client, args: &KeyDrop) -> Result<(), Failure> {
     let key = &args.key;
     let before: Explanation = client.call(Method::GET, &target(key), NOTHING).await?;
     let holds = format!(

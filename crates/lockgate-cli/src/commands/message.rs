@@ -22,9 +22,9 @@ struct Rescheduled {
 struct Nothing {}
 
 pub(super) fn cancel(args: &Cancel) -> Result<(), Failure> {
-    let mut client = client(&args.settings)?;
+    let client = client(&args.settings)?;
     block_on(async {
-        let (cancelled, first) = remove(&mut client, &args.queue, &args.ids).await?;
+        let (cancelled, first) = remove(&client, &args.queue, &args.ids).await?;
         let done = format!("cancelled {}", count(cancelled, "message"));
         tell(args.json, &json!({"messages": cancelled}), &done)?;
         first.map_or(Ok(()), |error| Err(error.into()))
@@ -36,7 +36,7 @@ pub(super) fn cancel(args: &Cancel) -> Result<(), Failure> {
 /// # Errors
 /// If the server cannot be asked about the next one.
 pub(super) async fn remove(
-    client: &mut Client,
+    client: &Client,
     queue: &str,
     ids: &[String],
 ) -> Result<(u64, Option<CallError>), CallError> {

@@ -282,7 +282,7 @@ const NOTHING: Option<&()> = None;
 
 impl Counts {
     /// What the queue of that name holds now.
-    async fn of(client: &mut Client, name: &str) -> Result<Self, CallError> {
+    async fn of(client: &Client, name: &str) -> Result<Self, CallError> {
         #[derive(Deserialize)]
         struct Queue {
             counts: Counts,
@@ -319,7 +319,7 @@ fn agree(yes: bool, name: &str, counts: Counts, question: &str) -> Result<(), Fa
 
 /// Removes all messages of a queue, and says how many there were.
 async fn purge(
-    client: &mut Client,
+    client: &Client,
     name: &str,
     yes: bool,
     question: &str,

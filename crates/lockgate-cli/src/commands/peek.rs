@@ -15,7 +15,7 @@ use crate::{
 const BODY_CHARS_MAX: usize = 40;
 
 pub(super) fn run(args: &Peek) -> Result<(), Failure> {
-    let mut client = client(&args.settings)?;
+    let client = client(&args.settings)?;
     block_on(async {
         let target = format!("/queues/{}/messages", part(&args.queue));
         let messages = match &args.id {
@@ -34,7 +34,7 @@ pub(super) fn run(args: &Peek) -> Result<(), Failure> {
                         target.push_str(&format!("&{name}={}", part(value)));
                     }
                 }
-                pages(&mut client, &target, "messages", args.max).await?
+                pages(&client, &target, "messages", args.max).await?
             }
         };
         let header = [
@@ -62,7 +62,7 @@ pub(super) fn run(args: &Peek) -> Result<(), Failure> {
 
 /// Up to `max` items of a list, page after page. `target` has its parameters, but for the page.
 pub(super) async fn pages(
-    client: &mut Client,
+    client: &Client,
     target: &str,
     items: &str,
     max: u64,

@@ -23,48 +23,48 @@ use crate::{
 pub(crate) fn run(args: Queue) -> Result<(), Failure> {
     match args {
         Queue::List(args) => {
-            let mut client = client(&args.settings)?;
-            block_on(async { list(&mut client, &args).await })
+            let client = client(&args.settings)?;
+            block_on(async { list(&client, &args).await })
         }
         Queue::Create(args) => {
-            let mut client = client(&args.settings)?;
-            block_on(async { create(&mut client, &args).await })
+            let client = client(&args.settings)?;
+            block_on(async { create(&client, &args).await })
         }
         Queue::Show(args) => {
-            let mut client = client(&args.settings)?;
-            block_on(async { show(&mut client, &args).await })
+            let client = client(&args.settings)?;
+            block_on(async { show(&client, &args).await })
         }
         Queue::Set(args) => {
-            let mut client = client(&args.settings)?;
-            block_on(async { set(&mut client, &args).await })
+            let client = client(&args.settings)?;
+            block_on(async { set(&client, &args).await })
         }
         Queue::Apply(args) => {
             let settings = resolve(&args.settings.0, &environment)?;
             queue_apply::run(&args, client_of(&settings)?)
         }
         Queue::Export(args) => {
-            let mut client = client(&args.settings)?;
-            block_on(async { export(&mut client, &args).await })
+            let client = client(&args.settings)?;
+            block_on(async { export(&client, &args).await })
         }
         Queue::Pause(args) => pause(&args.settings, &args.name, true, args.json),
         Queue::Resume(args) => pause(&args.settings, &args.name, false, args.json),
         Queue::Purge(args) => {
-            let mut client = client(&args.settings)?;
+            let client = client(&args.settings)?;
             let QueuePurge {
                 name, yes, json, ..
             } = &args;
             let question = "Remove all of them?";
-            block_on(async { purge(&mut client, name, *yes, question, "purged", *json).await })
+            block_on(async { purge(&client, name, *yes, question, "purged", *json).await })
         }
         Queue::Delete(args) => {
-            let mut client = client(&args.settings)?;
-            block_on(async { delete(&mut client, &args).await })
+            let client = client(&args.settings)?;
+            block_on(async { delete(&client, &args).await })
         }
     }
 }
 
 /// The queue of that name, if there is one. Asked by a list of one, so that no similar name is looked for.
-pub(super) async fn find(client: &mut Client, name: &str) -> Result<Option<Value>, Failure> {
+pub(super) async fn find(client: &Client, name: &str) -> Result<Option<Value>, Failure> {
     let target = format!("/queues?limit=1&prefix={}", part(name));
     let mut page: Value = client.call(Method::GET, &target, NOTHING).await?;
     let first = page["queues"].get_mut(0).map(Value::take);
@@ -100,7 +100,7 @@ fn changes(flags: &SettingFlags) -> Map<String, Value> {
 }
 
 /// All queues whose names begin so, in order of their names.
-async fn all(client: &mut Client, prefix: Option<&str>) -> Result<Vec<Value>, Failure> {
+async fn all(client: &Client, prefix: Option<&str>) -> Result<Vec<Value>, Failure> {
     let mut target = "/queues?limit=1000".to_owned();
     if let Some(prefix) = prefix {
         target.push_str(&format!("&prefix={}", part(prefix)));
@@ -108,7 +108,7 @@ async fn all(client: &mut Client, prefix: Option<&str>) -> Result<Vec<Value>, Fa
     peek::pages(client, &target, "queues", u64::MAX).await
 }
 
-async fn list(client: &mut Client, args: &QueueList) -> Result<(), Failure> {
+async fn list(client: &Client, args: &QueueList) -> Result<(), Failure> {
     let queues = all(client, args.prefix.as_deref()).await?;
     let header = [
         "NAME",
@@ -158,7 +158,7 @@ fn age(instant: &Value) -> String {
     show_duration(std::time::Duration::from_secs(seconds))
 }
 
-async fn create(client: &mut Client, args: &QueueCreate) -> Result<(), Failure> {
+async fn create(client: &Client, args: &QueueCreate) -> Result<(), Failure> {
     let settings = changes(&args.of_queue);
     let tags: Map<_, _> = (args.tag.iter())
         .map(|(name, value)| (name.clone(), json!(value)))
@@ -224,7 +224,7 @@ fn check_is_so(
     Ok(())
 }
 
-async fn show(client: &mut Client, args: &QueueShow) -> Result<(), Failure> {
+async fn show(client: &Client, args: &QueueShow) -> Result<(), Failure> {
     let target = format!("/queues/{}", part(&args.name));
     let queue: Value = client.call(Method::GET, &target, NOTHING).await?;
     let mut output = Output::new();
@@ -277,7 +277,7 @@ fn rows(table: &mut Table, path: &str, fields: &Value) {
     }
 }
 
-async fn set(client: &mut Client, args: &QueueSet) -> Result<(), Failure> {
+async fn set(client: &Client, args: &QueueSet) -> Result<(), Failure> {
     let settings = changes(&args.of_queue);
     let set = args.tag.iter().map(|(name, value)| (name, json!(value)));
     let removed = args.untag.iter().map(|name| (name, Value::Null));
@@ -295,7 +295,7 @@ async fn set(client: &mut Client, args: &QueueSet) -> Result<(), Failure> {
 
 /// Changes settings and tags of a queue.
 pub(super) async fn change(
-    client: &mut Client,
+    client: &Client,
     name: &str,
     settings: Map<String, Value>,
     tags: Map<String, Value>,
@@ -305,7 +305,7 @@ pub(super) async fn change(
     Ok(client.call(Method::PATCH, &target, Some(&change)).await?)
 }
 
-async fn export(client: &mut Client, args: &QueueExport) -> Result<(), Failure> {
+async fn export(client: &Client, args: &QueueExport) -> Result<(), Failure> {
     let queues = all(client, args.prefix.as_deref()).await?;
     let mut output = Output::new();
     for queue in &queues {
@@ -379,7 +379,7 @@ fn pause(settings: &ClientFlags, name: &str, paused: bool, json: bool) -> Result
     })
 }
 
-async fn delete(client: &mut Client, args: &QueueDelete) -> Result<(), Failure> {
+async fn delete(client: &Client, args: &QueueDelete) -> Result<(), Failure> {
     let name = &args.name;
     let missing = format!("there is no queue {name:?}");
     let counts = match Counts::of(client, name).await {

@@ -67,26 +67,26 @@ pub(super) fn run(args: &QueueApply, client: Client) -> Result<(), Failure> {
     for warning in &file.warnings {
         note(&format!("warning: {warning}"));
     }
-    let mut client = client;
+    let client = client;
     block_on(async {
         let declared = file.declared();
         let mut plans = Vec::new();
         for queue in &declared {
-            plans.push(plan(&mut client, queue).await?);
+            plans.push(plan(&client, queue).await?);
         }
-        let problems = missing_targets(&mut client, &declared).await?;
+        let problems = missing_targets(&client, &declared).await?;
         if !problems.is_empty() {
             return Err(file.refused(&problems));
         }
         if !args.dry_run {
-            apply(&mut client, &plans).await?;
+            apply(&client, &plans).await?;
         }
         tell(args, &plans)
     })
 }
 
 /// What differs between a declaration and what there is.
-async fn plan(client: &mut Client, queue: &DeclaredQueue) -> Result<Plan, Failure> {
+async fn plan(client: &Client, queue: &DeclaredQueue) -> Result<Plan, Failure> {
     let is = find(client, &queue.name).await?;
     let mut plan = Plan {
         queue: queue.name.clone(),
@@ -127,7 +127,7 @@ async fn plan(client: &mut Client, queue: &DeclaredQueue) -> Result<Plan, Failur
 
 /// Dead-letter queues that are neither declared nor there.
 async fn missing_targets(
-    client: &mut Client,
+    client: &Client,
     declared: &[DeclaredQueue],
 ) -> Result<Vec<DeclareProblem>, Failure> {
     let mut problems = Vec::new();
@@ -153,7 +153,7 @@ async fn missing_targets(
     Ok(problems)
 }
 
-async fn apply(client: &mut Client, plans: &[Plan]) -> Result<(), Failure> {
+async fn apply(client: &Client, plans: &[Plan]) -> Result<(), Failure> {
     for plan in plans.iter().filter(|plan| plan.outcome == Outcome::Created) {
         let done = plan.create(client).await;
         done.map_err(|failure| failure.context(format!("queue {}", plan.queue)))?;
@@ -182,7 +182,7 @@ impl Plan {
             .collect()
     }
 
-    async fn create(&self, client: &mut Client) -> Result<(), Failure> {
+    async fn create(&self, client: &Client) -> Result<(), Failure> {
         let body =
             json!({"name": self.queue, "settings": self.fields(false), "tags": self.tags(false)});
         let made = client.call::<Value>(hyper::Method::POST, "/queues", Some(&body));
@@ -191,7 +191,7 @@ impl Plan {
     }
 
     /// Sets what differs, of a queue that was made what it was made without.
-    async fn change(&self, client: &mut Client) -> Result<(), Failure> {
+    async fn change(&self, client: &Client) -> Result<(), Failure> {
         let (mut settings, mut tags) = (self.fields(true), self.tags(true));
         if self.outcome == Outcome::Changed {
             settings.extend(self.fields(false));

@@ -17,14 +17,14 @@ use crate::{
 };
 
 pub(super) fn run(args: &Status) -> Result<(), Failure> {
-    let mut client = client(&args.settings)?;
+    let client = client(&args.settings)?;
     block_on(async {
-        let before = Sample::take(&mut client).await?;
+        let before = Sample::take(&client).await?;
         let (now, rates) = if args.over.is_zero() {
             (before, None)
         } else {
             sleep(args.over).await;
-            let now = Sample::take(&mut client).await?;
+            let now = Sample::take(&client).await?;
             let rates = Rates::between(&before, &now);
             (now, Some(rates))
         };
@@ -70,7 +70,7 @@ struct Rates {
 }
 
 impl Sample {
-    async fn take(client: &mut Client) -> Result<Self, Failure> {
+    async fn take(client: &Client) -> Result<Self, Failure> {
         let server: Value = client.call(Method::GET, "/server", NOTHING).await?;
         let mut sample = Self {
             at: Instant::now(),

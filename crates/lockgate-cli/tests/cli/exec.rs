@@ -4,7 +4,6 @@ use std::{
     fs,
     io::{self, BufReader, Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
-    path::PathBuf,
     process::{Child, Stdio},
     sync::{
         Arc, Condvar, Mutex,
@@ -110,39 +109,49 @@ fn messages_of_a_key_run_in_order_and_one_at_a_time_and_keys_side_by_side() {
     assert_eq!(done.stderr, "nothing received: sqs.fifo is empty\n");
 }
 
-/// Passes bytes on between a client and the server of this address. The first answer that says "no message"
-/// waits until the command has been let go (by a file) and settling it has been answered.
-fn hold_the_first_empty_answer(listener: TcpListener, server: SocketAddr, go: PathBuf) {
-    let settled = Arc::new((Mutex::new(false), Condvar::new()));
-    let held = Arc::new(AtomicBool::new(false));
-    for client in listener.incoming() {
-        let (client, server) = (client.unwrap(), TcpStream::connect(server).unwrap());
-        let (mut requests, mut to_server) =
-            (client.try_clone().unwrap(), server.try_clone().unwrap());
-        thread::spawn(move || io::copy(&mut requests, &mut to_server));
-        let (settled, held, go) = (settled.clone(), held.clone(), go.clone());
-        let (mut answers, mut to_client) = (server, client);
-        thread::spawn(move || {
-            let mut answer = [0; 65536];
-            while let Ok(length @ 1..) = answers.read(&mut answer) {
-                let text = String::from_utf8_lossy(&answer[..length]);
-                let empty = text.contains("\"messages\":[]");
-                if empty && !held.swap(true, Ordering::SeqCst) {
-                    fs::write(&go, "").unwrap();
-                    let (settled, changed) = &*settled;
-                    let settled = settled.lock().unwrap();
-                    drop(changed.wait_while(settled, |settled| !*settled).unwrap());
+/// Passes bytes on between clients and this server. The first answer with the text `held` waits until an
+/// answer with the text `passes` has been passed on; `at_hold` is called before.
+fn hold_an_answer(
+    server: &str,
+    held: &'static str,
+    passes: &'static str,
+    at_hold: impl Fn() + Clone + Send + 'static,
+) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    let server: SocketAddr = server.trim_start_matches("http://").parse().unwrap();
+    let passed = Arc::new((Mutex::new(false), Condvar::new()));
+    let holds = Arc::new(AtomicBool::new(false));
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let (client, server) = (client.unwrap(), TcpStream::connect(server).unwrap());
+            let (mut requests, mut to_server) =
+                (client.try_clone().unwrap(), server.try_clone().unwrap());
+            thread::spawn(move || io::copy(&mut requests, &mut to_server));
+            let (passed, holds, at_hold) = (passed.clone(), holds.clone(), at_hold.clone());
+            let (mut answers, mut to_client) = (server, client);
+            thread::spawn(move || {
+                let mut answer = [0; 65536];
+                while let Ok(length @ 1..) = answers.read(&mut answer) {
+                    let text = String::from_utf8_lossy(&answer[..length]);
+                    if text.contains(held) && !holds.swap(true, Ordering::SeqCst) {
+                        at_hold();
+                        let (passed, changed) = &*passed;
+                        let passed = passed.lock().unwrap();
+                        drop(changed.wait_while(passed, |passed| !*passed).unwrap());
+                    }
+                    if to_client.write_all(&answer[..length]).is_err() {
+                        return;
+                    }
+                    if text.contains(passes) {
+                        *passed.0.lock().unwrap() = true;
+                        passed.1.notify_all();
+                    }
                 }
-                if to_client.write_all(&answer[..length]).is_err() {
-                    return;
-                }
-                if text.contains("\"results\"") {
-                    *settled.0.lock().unwrap() = true;
-                    settled.1.notify_all();
-                }
-            }
-        });
-    }
+            });
+        }
+    });
+    endpoint
 }
 
 /// The next message of a key can be had once the command of the one before has ended. An answer from before
@@ -153,19 +162,41 @@ fn an_empty_answer_from_before_a_command_ended_does_not_end_the_run() {
     town.run("queue create q.fifo").ok();
     town.send_lines("q.fifo --key k", "{\"body\":\"a\"}\n{\"body\":\"b\"}\n")
         .ok();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    let server = town
-        .server
-        .url
-        .trim_start_matches("http://")
-        .parse()
-        .unwrap();
     let go = town.sandbox.path().join("go");
-    thread::spawn(move || hold_the_first_empty_answer(listener, server, go));
+    let endpoint = hold_an_answer(
+        &town.server.url,
+        "\"messages\":[]",
+        "\"results\"",
+        move || fs::write(&go, "").unwrap(),
+    );
     let options = format!("--endpoint {endpoint} q.fifo --concurrency 2");
     let done = town.exec(&options, "until [ -e go ]; do sleep 0.01; done; cat; echo");
     assert_eq!((done.code, &*done.stdout), (Some(0), "a\nb\n"), "{done:?}");
+}
+
+/// The server frees a key when it settles; the next message of the key may come before that answer does. It
+/// goes back, and the run does not end without it.
+#[test]
+fn a_message_that_comes_before_its_key_is_known_to_be_free_is_run_too() {
+    let town = Town::new();
+    town.run("queue create q.fifo").ok();
+    let lines = "{\"body\":\"a\",\"key\":\"k\"}\n{\"body\":\"second\",\"key\":\"k\"}\n\
+                 {\"body\":\"x\",\"key\":\"l\"}\n";
+    town.send_lines("q.fifo", lines).ok();
+    let go = town.sandbox.path().join("go");
+    // The answer to the ack of `a` waits until `second` has come; the end of `x` makes the run ask for it.
+    let endpoint = hold_an_answer(&town.server.url, "\"results\"", "second", move || {
+        fs::write(&go, "").unwrap();
+    });
+    let options = format!("--endpoint {endpoint} q.fifo --concurrency 2");
+    let command = "read body; [ $body != x ] || until [ -e go ]; do sleep 0.01; done; echo $body";
+    let done = town.exec(&options, command);
+    let lines: Vec<&str> = done.stdout.lines().collect();
+    assert_eq!(
+        (done.code, &*lines),
+        (Some(0), &["a", "x", "second"][..]),
+        "{done:?}"
+    );
 }
 
 #[test]

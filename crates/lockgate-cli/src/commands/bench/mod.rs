@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Bench) -> Result<(), Failure> {
         ))
         .hint("lower --batch or --size"));
     }
-    let mut client = client(&args.settings)?;
+    let client = client(&args.settings)?;
     // With threads, so that the callers are not bounded by what one processor can encode.
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Bench) -> Result<(), Failure> {
         })?;
     let tallies = runtime.block_on(async {
         let mut stop = Stop::new()?;
-        measure_own_queue(&mut client, args, &mut stop).await
+        measure_own_queue(&client, args, &mut stop).await
     })?;
     print(args, &client, &tallies)
 }
@@ -117,7 +117,7 @@ impl Stop {
 
 /// Makes a queue, measures, and deletes it whatever happened.
 async fn measure_own_queue(
-    client: &mut Client,
+    client: &Client,
     args: &Bench,
     stop: &mut Stop,
 ) -> Result<[Tally; 3], Failure> {
@@ -370,7 +370,7 @@ struct Leased {
 }
 
 /// Makes the queue, which is keyed if its name says so.
-async fn create(client: &mut Client, name: &str) -> Result<(), CallError> {
+async fn create(client: &Client, name: &str) -> Result<(), CallError> {
     let queue = json!({ "name": name });
     let _queue: Value = client.call(Method::POST, "/queues", Some(&queue)).await?;
     Ok(())

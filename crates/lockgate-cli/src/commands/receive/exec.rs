@@ -2,11 +2,10 @@
 //!
 //! A message is asked for only when there is room for its command, one at a time: nothing that is leased
 //! waits here, and since the server gives nothing more of a key that is held, messages of one key run one
-//! after the other. The receiving has a connection of its own; the settling shares a few others.
+//! after the other.
 
 use std::{
     collections::HashSet,
-    hash::{DefaultHasher, Hash, Hasher},
     io,
     pin::{Pin, pin},
     sync::{
@@ -20,7 +19,7 @@ use hyper::Method;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::{
-    sync::{Mutex, watch},
+    sync::{Semaphore, watch},
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
@@ -52,8 +51,8 @@ const GRACE: Duration = Duration::from_secs(5);
 /// failed in this run: others behind it come meanwhile.
 const PASS_BY: Duration = Duration::from_secs(1);
 
-/// So many connections settle, at most.
-const SETTLERS_MAX: usize = 16;
+/// So many settles are under way at most, each on a connection of its own.
+const SETTLES_MAX: usize = 16;
 
 /// As much of a queue as is needed here.
 #[derive(Deserialize)]
@@ -82,13 +81,10 @@ pub(super) async fn run(
         return Err(Failure::usage(what));
     }
     signals.hear_hangup()?;
-    let receiver = client(&args.settings)?;
-    let settlers = (0..usize::from(args.concurrency).min(SETTLERS_MAX))
-        .map(|_| client(&args.settings).map(Mutex::new))
-        .collect::<Result<_, Failure>>()?;
+    let client = client(&args.settings)?;
     let target = format!("/queues/{}", part(&args.queue));
     let queue: Queue = tokio::select! {
-        queue = receiver.call(Method::GET, &target, NOTHING) => queue?,
+        queue = client.call(Method::GET, &target, NOTHING) => queue?,
         exit = signals.next() => return Err(Failure::signal(exit)),
     };
     let lease = match args.lease {
@@ -104,16 +100,16 @@ pub(super) async fn run(
     }
     let work = Arc::new(Work {
         queue: args.queue.clone(),
-        endpoint: receiver.endpoint().to_string(),
+        endpoint: client.endpoint().to_string(),
         target,
         command: command.to_owned(),
         lease,
         retry_delay: args.retry_delay,
-        timeout: receiver.timeout(),
         away: Away::default(),
-        settlers,
+        settles: Semaphore::new(SETTLES_MAX),
+        client,
     });
-    Run::new(args, work).go(receiver, signals).await
+    Run::new(args, work).go(signals).await
 }
 
 /// What all commands of a run share.
@@ -125,10 +121,8 @@ struct Work {
     command: String,
     lease: Duration,
     retry_delay: Duration,
-    /// Several, so that an answer that does not come holds up few leases.
-    settlers: Vec<Mutex<Client>>,
-    /// For how long a settle is tried again.
-    timeout: Duration,
+    client: Client,
+    settles: Semaphore,
     away: Away,
 }
 
@@ -172,7 +166,7 @@ struct Tally {
     gone_failed: u64,
 }
 
-type Receiving = Pin<Box<dyn Future<Output = (Client, Result<Vec<Leased>, CallError>)> + Send>>;
+type Receiving = Pin<Box<dyn Future<Output = Result<Vec<Leased>, CallError>> + Send>>;
 
 struct Run<'a> {
     args: &'a Receive,
@@ -188,6 +182,8 @@ struct Run<'a> {
     passed_by: HashSet<String>,
     /// Only messages come that have failed: a run that has an end is at it.
     only_failed: bool,
+    /// Until then a message comes again that was passed by because its key was busy.
+    passed_by_until: Instant,
     left: u64,
     tally: Tally,
     stop: Option<Stop>,
@@ -204,14 +200,14 @@ impl<'a> Run<'a> {
             failed: HashSet::new(),
             passed_by: HashSet::new(),
             only_failed: false,
+            passed_by_until: Instant::now(),
             left: args.max.unwrap_or(u64::MAX),
             tally: Tally::default(),
             stop: None,
         }
     }
 
-    async fn go(mut self, client: Client, signals: &mut Signals) -> Result<(), Failure> {
-        let mut client = Some(client);
+    async fn go(mut self, signals: &mut Signals) -> Result<(), Failure> {
         let mut receiving: Option<Receiving> = None;
         let first_by = Instant::now() + self.args.wait;
         let mut received = false;
@@ -232,11 +228,13 @@ impl<'a> Run<'a> {
                 let wait = match (self.args.follow, received) {
                     (true, _) if self.jobs.is_empty() => waiting.wait(),
                     (true, _) => CALL_WAIT_MAX,
-                    (false, true) => Duration::ZERO,
+                    (false, true) => self
+                        .passed_by_until
+                        .saturating_duration_since(Instant::now()),
                     (false, false) => first_by.saturating_duration_since(Instant::now()),
                 };
                 ended_since = false;
-                receiving = client.take().map(|client| self.receive(client, wait));
+                receiving = Some(self.receive(wait));
             }
             if receiving.is_none() && self.jobs.is_empty() {
                 break;
@@ -256,7 +254,7 @@ impl<'a> Run<'a> {
                     ended_since = true;
                     self.count(done);
                 }
-                (back, answer) = next(&mut receiving), if receiving.is_some() => {
+                answer = next(&mut receiving), if receiving.is_some() => {
                     receiving = None;
                     let messages = match answer {
                         Ok(messages) => messages,
@@ -265,12 +263,12 @@ impl<'a> Run<'a> {
                             continue;
                         }
                     };
-                    let client = client.insert(back);
                     if messages.is_empty() {
-                        let waited = received || Instant::now() >= first_by;
+                        let now = Instant::now();
+                        let waited = now >= self.passed_by_until && (received || now >= first_by);
                         empty = waited && !self.args.follow && !ended_since;
                         if self.args.follow && self.jobs.is_empty() {
-                            waiting.tell(client, &self.args.queue).await;
+                            waiting.tell(&self.work.client, &self.args.queue).await;
                         }
                     }
                     for message in messages {
@@ -281,17 +279,14 @@ impl<'a> Run<'a> {
                 }
             }
         }
-        if !received
-            && self.stop.is_none()
-            && let Some(client) = &mut client
-        {
-            why::tell(client, &self.args.queue).await;
+        if !received && self.stop.is_none() {
+            why::tell(&self.work.client, &self.args.queue).await;
         }
         self.finish()
     }
 
     /// One message, if there is one. While following, a server that is away for a moment is waited for.
-    fn receive(&self, client: Client, wait: Duration) -> Receiving {
+    fn receive(&self, wait: Duration) -> Receiving {
         let target = format!("{}/receive", self.work.target);
         let wait = wait.min(CALL_WAIT_MAX);
         let body = json!({
@@ -300,16 +295,18 @@ impl<'a> Run<'a> {
         let follow = self.args.follow;
         let work = self.work.clone();
         Box::pin(async move {
-            let mut retry = Retry::new(client.timeout());
+            let mut retry = Retry::new(work.client.timeout());
             loop {
-                let call = client.call_within::<Received>(Method::POST, &target, Some(&body), wait);
+                let call =
+                    work.client
+                        .call_within::<Received>(Method::POST, &target, Some(&body), wait);
                 let answer = match follow {
                     true => work.away.watch(wait, call).await,
                     false => call.await,
                 };
                 match answer {
                     Err(error) if follow && error.may_pass() && retry.again().await => {}
-                    answer => return (client, answer.map(|answer| answer.messages)),
+                    answer => return answer.map(|answer| answer.messages),
                 }
             }
         })
@@ -324,7 +321,8 @@ impl<'a> Run<'a> {
             // of many failures would never end, as some are always due again.
             self.only_failed = !self.passed_by.insert(message.id.clone());
         }
-        // Its lease was lost while the command went on, or it has failed before.
+        // Its lease was lost while the command went on, the answer that frees its key has not come yet, or
+        // it has failed before.
         if self.busy.contains(&place) || has_failed {
             let work = self.work.clone();
             self.jobs.spawn(async move {
@@ -360,7 +358,9 @@ impl<'a> Run<'a> {
             self.only_failed = false;
         }
         match done.ended {
-            Ended::PassedBy => {}
+            Ended::PassedBy if self.failed.contains(&done.id) => {}
+            // With time for the server to notice that it is due.
+            Ended::PassedBy => self.passed_by_until = Instant::now() + 2 * PASS_BY,
             Ended::Deleted => self.tally.deleted += 1,
             Ended::Gone { failed } => {
                 self.tally.gone += 1;
@@ -404,7 +404,7 @@ impl<'a> Run<'a> {
 
     /// An answer may be on its way. What the server cannot write any more it gives back itself.
     async fn give_back_what_comes(&self, answer: Receiving) {
-        if let Ok((_, Ok(messages))) = timeout(ANSWER_GRACE, answer).await {
+        if let Ok(Ok(messages)) = timeout(ANSWER_GRACE, answer).await {
             // The last one first: in the strict profile those behind it go back with a message.
             for message in messages.into_iter().rev() {
                 self.work.give_back(&message, Duration::ZERO).await;
@@ -446,7 +446,7 @@ impl<'a> Run<'a> {
 }
 
 /// The answer of a receive that is under way.
-async fn next(receiving: &mut Option<Receiving>) -> (Client, Result<Vec<Leased>, CallError>) {
+async fn next(receiving: &mut Option<Receiving>) -> Result<Vec<Leased>, CallError> {
     match receiving {
         Some(receiving) => receiving.await,
         None => std::future::pending().await,
@@ -657,28 +657,21 @@ impl Work {
         }
     }
 
-    /// The settles of one lease share a connection.
-    fn settler_of(&self, receipt: &str) -> &Mutex<Client> {
-        let mut hash = DefaultHasher::new();
-        receipt.hash(&mut hash);
-        let at = hash.finish() % self.settlers.len() as u64;
-        &self.settlers[usize::try_from(at).unwrap_or_default()]
-    }
-
     /// Settles a lease, again while the server is away.
     async fn settle(&self, receipt: &str, mut how: Value) -> Result<Settled, Failure> {
         how["receipt"] = json!(receipt);
         let body = json!({"settles": [how]});
         let target = format!("{}/settle", self.target);
-        let settler = self.settler_of(receipt);
-        let mut retry = Retry::new(self.timeout);
+        let mut retry = Retry::new(self.client.timeout());
         // An attempt whose answer did not come may have done it: then the lease is gone by the next one.
         let mut perhaps_done = false;
         loop {
             // Not held over the pauses: others settle meanwhile.
             let answer = {
-                let client = settler.lock().await;
-                let call = client.call::<Results>(Method::POST, &target, Some(&body));
+                let _turn = self.settles.acquire().await;
+                let call = self
+                    .client
+                    .call::<Results>(Method::POST, &target, Some(&body));
                 self.away.watch(Duration::ZERO, call).await
             };
             let mut results = match answer {

@@ -411,7 +411,7 @@ struct Late {
 /// Settles leases. All are tried. What is gone was settled before, perhaps by an attempt whose answer was
 /// lost.
 async fn settle(
-    client: &mut Client,
+    client: &Client,
     away: &Away,
     queue: &str,
     receipts: &[String],
@@ -461,7 +461,7 @@ async fn settle(
 
 /// Deletes messages; those whose lease is not current any more are a failure.
 async fn delete(
-    client: &mut Client,
+    client: &Client,
     away: &Away,
     queue: &str,
     receipts: &[String],

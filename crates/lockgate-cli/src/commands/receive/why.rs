@@ -62,7 +62,7 @@ struct Message {
 
 /// Says on standard error why nothing was received. If that cannot be found out, nothing is said: the
 /// receive itself did not fail.
-pub(super) async fn tell(client: &mut Client, queue: &str) {
+pub(super) async fn tell(client: &Client, queue: &str) {
     if let Some((_, why)) = ask(client, queue).await {
         note(&format!("nothing received: {why}"));
     }
@@ -97,7 +97,7 @@ impl Waiting {
         }
     }
 
-    pub(super) async fn tell(&mut self, client: &mut Client, queue: &str) {
+    pub(super) async fn tell(&mut self, client: &Client, queue: &str) {
         self.asked = true;
         match ask(client, queue).await {
             None | Some((Reason::JustNow, _)) => {}
@@ -119,11 +119,11 @@ impl Waiting {
     }
 }
 
-async fn ask(client: &mut Client, queue: &str) -> Option<(Reason, String)> {
+async fn ask(client: &Client, queue: &str) -> Option<(Reason, String)> {
     timeout(ASKING_MAX, why(client, queue)).await.ok()?.ok()
 }
 
-async fn why(client: &mut Client, name: &str) -> Result<(Reason, String), CallError> {
+async fn why(client: &Client, name: &str) -> Result<(Reason, String), CallError> {
     let target = format!("/queues/{}", part(name));
     let queue: Queue = client.call(Method::GET, &target, NOTHING).await?;
     let Counts {
@@ -186,7 +186,7 @@ async fn why(client: &mut Client, name: &str) -> Result<(Reason, String), CallEr
 }
 
 /// Until when messages are delayed.
-async fn until(client: &mut Client, target: &str, delayed: u64) -> Result<String, CallError> {
+async fn until(client: &Client, target: &str, delayed: u64) -> Result<String, CallError> {
     let target = format!("{target}/messages?state=delayed&bodies=false&limit=100");
     let mut first: Option<String> = None;
     let mut page = String::new();
@@ -214,11 +214,7 @@ fn shown(words: &str, instant: Option<String>) -> String {
 }
 
 /// By what the keys are held.
-async fn keys(
-    client: &mut Client,
-    name: &str,
-    target: &str,
-) -> Result<(Reason, String), CallError> {
+async fn keys(client: &Client, name: &str, target: &str) -> Result<(Reason, String), CallError> {
     let target = format!("{target}/keys?limit=1000");
     let keys: Keys = client.call(Method::GET, &target, NOTHING).await?;
     let mut held: BTreeMap<String, u64> = BTreeMap::new();

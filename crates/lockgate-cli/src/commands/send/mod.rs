@@ -209,12 +209,12 @@ enum Dedup {
 }
 
 impl Sender {
-    async fn new(mut client: Client, args: &Send) -> Result<Self, Failure> {
+    async fn new(client: Client, args: &Send) -> Result<Self, Failure> {
         let name = args.queue.clone();
         let target = format!("/queues/{}/sending", part(&name));
         let mut sending = client.call(Method::GET, &target, NOTHING).await;
         if args.create && matches!(&sending, Err(error) if error.is_queue_missing()) {
-            create(&mut client, &name).await?;
+            create(&client, &name).await?;
             sending = client.call(Method::GET, &target, NOTHING).await;
         }
         let sending: Sending = match sending {
@@ -409,7 +409,7 @@ impl Sender {
 }
 
 /// Makes a queue, which is keyed if its name says so.
-async fn create(client: &mut Client, name: &str) -> Result<(), CallError> {
+async fn create(client: &Client, name: &str) -> Result<(), CallError> {
     let queue = json!({ "name": name });
     let _queue: Value = client.call(Method::POST, "/queues", Some(&queue)).await?;
     Ok(())
