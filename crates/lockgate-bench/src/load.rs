@@ -383,6 +383,7 @@ pub(crate) fn receive(queue: &QueueName, max: u16, holder: &str) -> Receive {
     Receive {
         queue: queue.clone(),
         max,
+        key_max: None,
         lease: None,
         holder: HolderName::new(holder).expect("letters, digits and dashes"),
     }

@@ -223,6 +223,7 @@ impl Shard {
             self.give(&Command::Receive(Receive {
                 queue: self.queue.clone(),
                 max: 1,
+                key_max: None,
                 lease: Some(1_000_000 + number),
                 holder: HolderName::new("bench").expect("letters"),
             }))?;

@@ -41,6 +41,7 @@
 //!
 //! let request = ReceiveRequest {
 //!     max: 10,
+//!     key_max: None,
 //!     wait: Duration::from_secs(5),
 //!     lease: None,
 //!     holder: HolderName::new("worker-1")?,

@@ -209,6 +209,8 @@ struct Problem {
 #[derive(Serialize)]
 struct Receive<'a> {
     max: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_max: Option<usize>,
     wait_ms: Millis,
     #[serde(skip_serializing_if = "Option::is_none")]
     lease_ms: Option<Millis>,
@@ -271,6 +273,7 @@ impl Client {
         source.receive_max = limits.receive_max;
         source.settle_max = limits.entries_max;
         source.wait_max = Duration::from_millis(limits.wait_ms_max);
+        source.key_max = queue.keyed;
         source.key_order = match queue.keyed {
             true => KeyOrder::Locked,
             false => KeyOrder::None,
@@ -495,6 +498,7 @@ impl Source for RemoteQueue {
         let target = format!("{}/receive", self.inner.target);
         let body = Receive {
             max: request.max,
+            key_max: request.key_max.map(|max| max.min(request.max)),
             wait_ms: millis(request.wait),
             lease_ms: request.lease.map(millis),
             holder: request.holder.as_str(),

@@ -113,6 +113,8 @@ pub struct SourceCapabilities {
     pub wait_max: Duration,
     /// What it does for keys.
     pub key_order: KeyOrder,
+    /// It gives at most so many messages of one key as a receive [says](ReceiveRequest::key_max).
+    pub key_max: bool,
     /// The longest lease; zero if it gives none that could be chosen.
     pub lease_max: Duration,
     /// The longest delay of [`Settlement::Nack`]; zero if it knows none.
@@ -151,6 +153,10 @@ pub struct Accepted<Id> {
 pub struct ReceiveRequest {
     /// At most so many messages; 1 to [`receive_max`](SourceCapabilities::receive_max).
     pub max: usize,
+    /// At most so many of one key, 1 or more, where the source [can](SourceCapabilities::key_max) tell;
+    /// elsewhere it says nothing. A worker that runs one message of a key at a time has no use for many of
+    /// them. `None`: up to `max`.
+    pub key_max: Option<usize>,
     /// How long to wait for a first message; up to [`wait_max`](SourceCapabilities::wait_max). Zero: not at
     /// all.
     pub wait: Duration,
@@ -331,6 +337,7 @@ impl SourceCapabilities {
             settle_max: 1,
             wait_max: Duration::ZERO,
             key_order: KeyOrder::None,
+            key_max: false,
             lease_max: Duration::ZERO,
             nack_delay_max: Duration::ZERO,
             defer: false,

@@ -115,6 +115,7 @@ fn fill(folder: &Path, messages: u64) {
         let receive = Receive {
             queue: queue.clone(),
             max: 100,
+            key_max: None,
             lease: None,
             holder: HolderName::new("bench").expect("a valid name"),
         };

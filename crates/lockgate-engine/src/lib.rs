@@ -40,7 +40,7 @@
 //! // Answered when the message survives a power cut.
 //! engine.submit(Command::Send(Box::new(send))).await?;
 //!
-//! let receive = Receive { queue, max: 10, lease: None, holder: HolderName::new("worker")? };
+//! let receive = Receive { queue, max: 10, key_max: None, lease: None, holder: HolderName::new("worker")? };
 //! let batch = engine.receive(receive, Duration::from_secs(5)).await?;
 //! for received in batch.keep() {
 //!     assert_eq!(received.stored.message.body, "hello");

@@ -198,6 +198,7 @@ impl Life<'_> {
                     receive: Receive {
                         queue,
                         max: 8,
+                        key_max: None,
                         lease: Some(3_000),
                         holder: HolderName::new("test").unwrap(),
                     },

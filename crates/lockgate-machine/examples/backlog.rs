@@ -156,6 +156,7 @@ impl Bench {
         let receive = Command::Receive(Receive {
             queue: support::queue(),
             max: 1,
+            key_max: None,
             lease: None,
             holder: HolderName::new("worker").expect("a valid name"),
         });

@@ -245,6 +245,7 @@ fn receive() -> Command {
     Command::Receive(Receive {
         queue: support::queue(),
         max: TOGETHER,
+        key_max: None,
         lease: None,
         holder: HolderName::new("bench").expect("a valid name"),
     })

@@ -283,6 +283,9 @@ pub struct Receive {
     /// The most messages, 1 to 1,000. The receive stops earlier once they have
     /// [`BYTES_MAX`](Self::BYTES_MAX) together.
     pub max: u16,
+    /// The most messages of one key, 1 to 1,000, where the queue is keyed. The key is locked by few of
+    /// its messages as by many. `None`: up to `max`.
+    pub key_max: Option<u16>,
     /// How long the leases last. `None`: the queue's [`lease`](QueueSettings::lease).
     pub lease: Option<Millis>,
     /// The holder of the leases.

@@ -40,6 +40,7 @@
 //!     give(Command::Receive(Receive {
 //!         queue: orders.clone(),
 //!         max: 1,
+//!         key_max: None,
 //!         lease: None,
 //!         holder: HolderName::new("worker")?,
 //!     }))

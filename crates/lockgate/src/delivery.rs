@@ -37,6 +37,7 @@ pub struct ReceiveBuilder {
     engine: Engine,
     queue: QueueName,
     max: u16,
+    key_max: Option<u16>,
     wait: Duration,
     lease: Option<Millis>,
     holder: Option<String>,
@@ -105,6 +106,7 @@ impl ReceiveBuilder {
             engine,
             queue,
             max: 1,
+            key_max: None,
             wait: Duration::ZERO,
             lease: None,
             holder: None,
@@ -114,6 +116,13 @@ impl ReceiveBuilder {
     /// Sets how many messages to receive at most, from 1 to 1,000. Default: 1.
     pub fn max(mut self, max: u16) -> Self {
         self.max = max;
+        self
+    }
+
+    /// Sets how many messages of one key to receive at most, from 1 to 1,000. Default: no limit of its
+    /// own.
+    pub fn key_max(mut self, max: u16) -> Self {
+        self.key_max = Some(max);
         self
     }
 
@@ -141,6 +150,7 @@ impl ReceiveBuilder {
         let receive = Receive {
             queue: self.queue,
             max: self.max,
+            key_max: self.key_max,
             lease: self.lease,
             holder: HolderName::new(holder)?,
         };

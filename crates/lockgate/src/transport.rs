@@ -108,6 +108,7 @@ impl Source for Queue {
         } else {
             KeyOrder::None
         };
+        can.key_max = self.settings().keyed;
         can.lease_max = longest;
         can.nack_delay_max = Duration::from_millis(Settle::DELAY_MAX);
         can.defer = true;
@@ -125,6 +126,8 @@ impl Source for Queue {
             queue: self.name().clone(),
             // It was checked to be no more.
             max: u16::try_from(request.max).unwrap_or(u16::MAX),
+            key_max: (request.key_max)
+                .map(|max| u16::try_from(max.min(request.max)).unwrap_or(u16::MAX)),
             lease: request.lease.map(millis),
             holder: request.holder,
         };

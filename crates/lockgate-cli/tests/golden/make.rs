@@ -114,6 +114,7 @@ impl Shard {
         let receive = Receive {
             queue: QueueName::new(queue).unwrap(),
             max,
+            key_max: None,
             lease: None,
             holder: HolderName::new("worker").unwrap(),
         };

@@ -116,6 +116,7 @@ pub(crate) async fn create(client: &Client, name: &str) -> RemoteQueue {
 pub(crate) fn request(max: usize, wait: Duration) -> ReceiveRequest {
     ReceiveRequest {
         max,
+        key_max: None,
         wait,
         lease: None,
         holder: HolderName::new("test").unwrap(),

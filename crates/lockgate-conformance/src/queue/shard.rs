@@ -179,6 +179,7 @@ pub(super) fn receive(queue: &str, max: u16) -> Receive {
     Receive {
         queue: name(queue),
         max,
+        key_max: None,
         lease: None,
         holder: HolderName::new("worker").expect("a good name"),
     }

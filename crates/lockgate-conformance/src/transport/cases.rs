@@ -43,6 +43,7 @@ cases! {
     a_lease_that_ends_brings_the_message_again
     an_extended_lease_lasts
     a_key_is_locked_and_keeps_its_order
+    a_receive_takes_as_many_of_a_key_as_it_says
     a_prefix_of_a_key_is_settled_and_the_rest_keeps_its_order
     an_empty_queue_answers_at_once
     a_wait_ends_with_a_message
@@ -57,6 +58,7 @@ const LONG: Duration = Duration::from_secs(3_600);
 fn request(max: usize) -> ReceiveRequest {
     ReceiveRequest {
         max,
+        key_max: None,
         wait: Duration::ZERO,
         lease: None,
         holder: HolderName::new("conformance").expect("a good name"),
@@ -426,6 +428,31 @@ async fn a_key_is_locked_and_keeps_its_order<F: Fixture>(fixture: &mut F) -> Sho
         .await
         .expect("the lease is current");
     assert_eq!(bodies(&take(&queue, 2).await), ["a2"]);
+    Shown::Holds
+}
+
+async fn a_receive_takes_as_many_of_a_key_as_it_says<F: Fixture>(fixture: &mut F) -> Shown {
+    let queue = fixture.queue(true).await;
+    if !queue.source_capabilities().key_max {
+        return Shown::NotRun;
+    }
+    let of = |body: &str, of: &str| Message::new(body.to_owned()).with_key(key(of));
+    let sent = [of("a1", "a"), of("a2", "a"), of("a3", "a"), of("b1", "b")];
+    send_all(&queue, sent).await;
+    let receive = |key_max| {
+        let request = request(4);
+        queue.receive_batch(ReceiveRequest {
+            key_max: Some(key_max),
+            ..request
+        })
+    };
+    let received = receive(2).await.expect("the receive is answered");
+    let mut some = bodies(&received);
+    some.sort_unstable();
+    assert_eq!(some, ["a1", "a2", "b1"]);
+    let rest = receive(2).await.expect("the receive is answered");
+    assert!(rest.is_empty(), "the key is locked: {:?}", bodies(&rest));
+    assert_eq!(fate(receive(0).await), Fate::Refused);
     Shown::Holds
 }
 

@@ -71,6 +71,7 @@ pub(crate) fn receive(queue: &str, max: u16) -> Receive {
     Receive {
         queue: name(queue),
         max,
+        key_max: None,
         lease: None,
         holder: HolderName::new("test").unwrap(),
     }

@@ -509,6 +509,7 @@ mod tests {
         Receive {
             queue: QueueName::new("q").unwrap(),
             max,
+            key_max: None,
             lease: None,
             holder: lockgate_core::HolderName::new("somebody").unwrap(),
         }

@@ -35,6 +35,8 @@ struct Choice<'a> {
     /// After so many leases a message is moved to this queue instead of leased again.
     exhausted: Option<(u16, u32)>,
     wanted: usize,
+    /// The most messages of one key.
+    key_max: usize,
     moves_left: usize,
     /// Bytes of the messages leased so far.
     bytes: u64,
@@ -58,6 +60,8 @@ impl Machine {
         let index = self.named_queue(&receive.queue)?;
         let queue = &self.queues[index];
         check_range("max", u64::from(receive.max), 1, 1000)?;
+        let key_max = receive.key_max.unwrap_or(receive.max);
+        check_range("key_max", u64::from(key_max), 1, 1000)?;
         let lease = receive.lease.unwrap_or(queue.settings.lease);
         check_range("lease", lease, 0, QueueSettings::LEASE_MAX)?;
 
@@ -85,6 +89,7 @@ impl Machine {
             holder: &receive.holder,
             exhausted: self.attempt_limit(queue),
             wanted: usize::from(receive.max).min(usize::try_from(room).unwrap_or(usize::MAX)),
+            key_max: usize::from(key_max),
             moves_left: MOVES_MAX,
             bytes: 0,
             deliveries: Vec::new(),
@@ -100,7 +105,7 @@ impl Machine {
         Ok(Reply::Received(choice.deliveries))
     }
 
-    /// Leases as many consecutive messages of one key as fit, then those of the next key.
+    /// Leases as many consecutive messages of one key as fit and may be, then those of the next key.
     fn choose_by_key(&self, draft: &mut Draft, choice: &mut Choice<'_>) {
         let queue = &self.queues[choice.queue];
         let mut key = self.contents[queue.content].ready_keys.first;
@@ -108,7 +113,11 @@ impl Machine {
             let state = &self.keys[key];
             let leased_before = choice.deliveries.len();
             let mut index = state.order.first;
-            while index != NONE && choice.wants_more() && self.messages[index].is_leasable() {
+            while index != NONE
+                && choice.wants_more()
+                && choice.deliveries.len() - leased_before < choice.key_max
+                && self.messages[index].is_leasable()
+            {
                 self.choose(draft, choice, index);
                 index = self.messages[index].order.after;
             }

@@ -79,6 +79,7 @@ impl Shard {
         let reply = self.run(&Command::Receive(Receive {
             queue: queue(),
             max,
+            key_max: None,
             lease: Some(3_600_000),
             holder: HolderName::new("ann").unwrap(),
         }));

@@ -602,6 +602,7 @@ impl World {
             } => Command::Receive(Receive {
                 queue: queue_name(*queue),
                 max: *max,
+                key_max: None,
                 lease: *lease,
                 holder: HolderName::new(["ann", "bob"][holder % 2]).unwrap(),
             }),
@@ -745,6 +746,7 @@ pub(crate) fn go_on(mut machine: Machine) {
             let receive = Command::Receive(Receive {
                 queue: queue_name(number),
                 max: 3,
+                key_max: None,
                 lease: Some(5),
                 holder: HolderName::new("ann").unwrap(),
             });

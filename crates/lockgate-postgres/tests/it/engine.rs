@@ -143,6 +143,7 @@ fn an_engine_with_nothing_to_do_notices_that_it_serves_no_more() {
     let receive = Receive {
         queue: queue(),
         max: 1,
+        key_max: None,
         lease: None,
         holder: HolderName::new("test").unwrap(),
     };
@@ -221,6 +222,7 @@ pub(crate) async fn drain(engine: &Engine, queue: &QueueName) -> Vec<String> {
     let receive = Receive {
         queue: queue.clone(),
         max: 100,
+        key_max: None,
         lease: Some(60_000),
         holder: HolderName::new("test").unwrap(),
     };

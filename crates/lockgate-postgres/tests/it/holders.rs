@@ -209,6 +209,7 @@ impl Scene {
         let receive = Receive {
             queue: queue(),
             max: 1,
+            key_max: None,
             lease: None,
             holder: HolderName::new(&format!("consumer-{consumer}")).unwrap(),
         };

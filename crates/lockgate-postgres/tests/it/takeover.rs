@@ -63,6 +63,7 @@ async fn receive(engine: &Engine) -> Vec<String> {
     let receive = Receive {
         queue: queue(),
         max: 1,
+        key_max: None,
         lease: Some(10_000),
         holder: HolderName::new("test").unwrap(),
     };

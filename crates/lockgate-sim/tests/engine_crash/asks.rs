@@ -195,6 +195,7 @@ impl World {
         let receive = Receive {
             queue: name(queue),
             max,
+            key_max: None,
             lease: None,
             holder: HolderName::new(&format!("holder-{holder}")).expect("a good name"),
         };

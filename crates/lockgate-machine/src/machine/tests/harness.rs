@@ -479,6 +479,7 @@ impl Run {
         let mut receive = Receive {
             queue: name(words[0]),
             max: words[1].parse().unwrap(),
+            key_max: None,
             lease: None,
             holder: HolderName::new("somebody").unwrap(),
         };

@@ -277,6 +277,7 @@ fn walk(mut machine: Machine) {
             let receive = Command::Receive(Receive {
                 queue: queue.clone(),
                 max: 4,
+                key_max: None,
                 lease: None,
                 holder: HolderName::new("walker").unwrap(),
             });
@@ -455,6 +456,7 @@ fn how_long_a_lease_was_held_is_known_after_loading() {
     let receive = Receive {
         queue: name("q"),
         max: 1,
+        key_max: None,
         lease: Some(5 * HOUR),
         holder: HolderName::new("h").unwrap(),
     };

@@ -168,6 +168,7 @@ impl History {
                 let receive = Receive {
                     queue: queue_of(queue),
                     max: u16::from(max % 6) + 1,
+                    key_max: None,
                     lease: (lease % 4 > 0).then(|| u64::from(lease) * 150),
                     holder: HolderName::new(&format!("holder-{}", lease % 3)).unwrap(),
                 };

@@ -71,6 +71,7 @@ fn a_queue_that_is_full_takes_no_more_memory_than_its_settings_say() {
         run.give(&Command::Receive(Receive {
             queue: name("q"),
             max: 1,
+            key_max: None,
             lease: None,
             holder: HolderName::new("worker").unwrap(),
         }))

@@ -31,6 +31,7 @@ fn receive(run: &mut Run, queue: &str) -> Vec<Delivery> {
     let receive = Receive {
         queue: name(queue),
         max: 10,
+        key_max: None,
         lease: None,
         holder: HolderName::new("h").unwrap(),
     };

@@ -117,6 +117,7 @@ fn it_touches_no_more_messages_than_a_record_can_name() {
         let receive = Command::Receive(Receive {
             queue: name("q"),
             max: BATCH,
+            key_max: None,
             lease: None,
             holder: HolderName::new("h").unwrap(),
         });

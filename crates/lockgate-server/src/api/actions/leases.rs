@@ -46,9 +46,11 @@ impl Service {
             }
             None => request.holder.clone(),
         };
+        let count = |count| u16::try_from(count).unwrap_or(u16::MAX);
         let receive = Receive {
             queue: queue.name.clone(),
-            max: u16::try_from(max).unwrap_or(u16::MAX),
+            max: count(max),
+            key_max: input.key_max.map(|max| count(max.get())),
             lease,
             holder,
         };

@@ -23,6 +23,9 @@ pub(crate) struct ReceiveMessages {
     /// How many messages at most, 1 to 100: their bodies are in memory together. Default 1.
     #[serde(default)]
     pub(crate) max: Option<Within<1, RECEIVE_MAX>>,
+    /// How many messages of one key at most, in a keyed queue, 1 to 100. Default: `max`.
+    #[serde(default)]
+    pub(crate) key_max: Option<Within<1, RECEIVE_MAX>>,
     /// How long to wait for a first message. 0 to 20 s; default: the queue's setting.
     #[serde(default)]
     pub(crate) wait_ms: Option<Within<0, WAIT_MS_MAX>>,

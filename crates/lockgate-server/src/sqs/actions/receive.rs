@@ -93,6 +93,7 @@ impl Service {
         let receive = Receive {
             queue: queue.name.clone(),
             max: u16::try_from(max).unwrap_or(1),
+            key_max: None,
             lease: visibility.map(|seconds| seconds * 1000),
             holder: call.holder.clone(),
         };
