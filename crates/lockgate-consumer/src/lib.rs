@@ -40,3 +40,6 @@
 #![warn(missing_docs)]
 
 pub mod dispatch;
+pub mod memory;
+
+pub use memory::{MemoryOptions, MemoryQueue};

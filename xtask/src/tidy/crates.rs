@@ -7,12 +7,11 @@ use crate::workspace::{Package, Workspace};
 
 /// Below the engine nothing knows an async runtime: the machine and the log must run in a
 /// simulation, in another runtime, or in none. Signatures need none either.
-const WITHOUT_RUNTIME: [&str; 6] = [
+const WITHOUT_RUNTIME: [&str; 5] = [
     "lockgate-core",
     "lockgate-machine",
     "lockgate-log",
     "lockgate-sigv4",
-    "lockgate-consumer",
     "lockgate-sim",
 ];
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];

@@ -148,7 +148,7 @@ type CheckedRow = (&'static str, u64, u64, u64);
 
 impl OptionsError {
     /// The first row that is out of range.
-    pub(super) fn first(rows: impl IntoIterator<Item = CheckedRow>) -> Result<(), Self> {
+    pub(crate) fn first(rows: impl IntoIterator<Item = CheckedRow>) -> Result<(), Self> {
         let mut rows = rows.into_iter();
         match rows.find(|(_, given, min, max)| given < min || given > max) {
             Some((what, given, min, max)) => Err(Self {
