@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use lockgate_core::{Key, Millis, Settlement};
 
-use super::list::{Link, Linked, List};
+use super::{
+    Cancelled,
+    list::{Link, Linked, List},
+};
 
 /// A message under a lease.
 #[derive(Debug)]
@@ -19,8 +22,6 @@ pub(super) struct Item<M> {
     pub(super) ends: Millis,
     /// When the lease is looked at next.
     pub(super) look_at: Millis,
-    /// An extension is on its way.
-    pub(super) extending: bool,
     pub(super) stage: Stage,
     pub(super) next: Link,
 }
@@ -88,7 +89,9 @@ pub(super) struct Run {
     pub(super) len: usize,
     pub(super) started: Millis,
     /// Told to end.
-    pub(super) cancelled: bool,
+    pub(super) cancelled: Option<Cancelled>,
+    /// Its messages were acknowledged before it began.
+    pub(super) claimed: bool,
 }
 
 impl<M> Linked for Item<M> {

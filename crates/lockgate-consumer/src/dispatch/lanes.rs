@@ -9,7 +9,8 @@ use lockgate_core::{Key, KeyOrder, Millis, Settlement};
 use smallvec::SmallVec;
 
 use super::{
-    Arrival, Dispatcher, Fairness, KeyState, KeyWait, Mode, Order, Rest, RunEnd, RunId, Started,
+    Arrival, Cancelled, Dispatcher, Fairness, KeyState, KeyWait, Mode, Order, Rest, RunEnd, RunId,
+    Started,
     lane::{Item, Lane, LaneName, LaneState, Run, Stage},
     list::{List, place},
     turns::FlowOf,
@@ -46,12 +47,11 @@ impl<M: Clone> Dispatcher<M> {
             attempt: arrival.attempt,
             ends: now.saturating_add(arrival.lease),
             look_at: 0,
-            extending: false,
             stage: Stage::Queued,
             next: None,
         }));
         self.counts.arrived += 1;
-        self.held_bytes += arrival.bytes;
+        self.held_bytes = self.held_bytes.saturating_add(arrival.bytes);
         self.sources[source as usize].held += 1;
         self.look_later(item, now);
         let queue = &mut self.lanes[lane as usize].queue;
@@ -153,7 +153,8 @@ impl<M: Clone> Dispatcher<M> {
                 number,
                 len: count,
                 started: now,
-                cancelled: false,
+                cancelled: None,
+                claimed: false,
             })),
             number,
         };
@@ -169,7 +170,12 @@ impl<M: Clone> Dispatcher<M> {
             .collect();
         if let Some(longest) = self.options.run_time_max {
             let at = now.saturating_add(longest);
-            self.overdue.entry(at).or_default().push(run);
+            self.overdue.add(at, run);
+            let (runs, going) = (&self.runs, self.runs.len());
+            self.overdue.compact(going, |_, id| {
+                let run = runs.get(id.place as usize);
+                run.is_some_and(|run| run.number == id.number)
+            });
         }
         self.counts.started += 1;
         self.moved = now;
@@ -189,17 +195,30 @@ impl<M: Clone> Dispatcher<M> {
             self.counts.stale_ends += 1;
             return false;
         }
-        let Run { lane: at, len, .. } = self.runs.remove(run.place as usize);
+        let ended = self.runs.remove(run.place as usize);
+        let (at, len) = (ended.lane, ended.len);
+        let rest = match end.rest {
+            Rest::Cancelled if ended.cancelled == Some(Cancelled::TooLong) => Rest::Failed {
+                error: self.too_long(),
+                retry_in: None,
+            },
+            rest => rest,
+        };
         self.moved = now;
         self.lanes[at as usize].state = LaneState::Idle;
         let mut untried: SmallVec<[u32; 8]> = SmallVec::new();
         let mut failed = None;
+        let mut lost = false;
         for number in 0..len {
             let Some(item) = self.lanes[at as usize].queue.pop_front(&mut self.items) else {
                 break;
             };
             if self.items[item as usize].stage == Stage::Lost {
+                lost = true;
                 self.counts.lost += 1;
+                self.retire(item);
+            } else if ended.claimed {
+                self.counts.acknowledged += 1;
                 self.retire(item);
             } else if number < end.done {
                 self.settle(item, Settlement::Ack);
@@ -214,14 +233,20 @@ impl<M: Clone> Dispatcher<M> {
             queue.push_front(&mut self.items, item);
         }
         if let Some(item) = failed {
-            self.not_done(at, item, end.rest, now, random);
+            self.not_done(at, item, rest, now, random);
         }
-        if self.mode != Mode::Working {
+        // Behind a lost message nothing runs before it has come again.
+        if self.mode != Mode::Working || (lost && !ended.claimed) {
             self.give_back_lane(at);
         }
         self.make_ready(at, now);
         self.drop_lane(at);
         true
+    }
+
+    fn too_long(&self) -> Arc<str> {
+        let longest = self.options.run_time_max.unwrap_or_default();
+        format!("it was cancelled after {longest} ms (run_time_max)").into()
     }
 
     /// What becomes of a message that did not succeed, and of those behind it.
@@ -252,16 +277,28 @@ impl<M: Clone> Dispatcher<M> {
         }
     }
 
+    /// The source gets rid of the message, or where it cannot, hears of a failure: then its own limit of
+    /// attempts does.
     fn reject(&mut self, item: u32, reason: Arc<str>) {
-        let reason = Some(reason);
-        self.settle(item, Settlement::Reject { reason });
+        let lane = &self.lanes[self.items[item as usize].lane as usize];
+        let can = &self.sources[lane.source as usize].options.capabilities;
+        let settlement = if can.reject {
+            let reason = Some(cut(reason, REASON_MAX));
+            Settlement::Reject { reason }
+        } else {
+            let delay = std::time::Duration::from_millis(self.options.backoff.max);
+            let delay = delay.min(can.nack_delay_max);
+            Settlement::Nack { delay }
+        };
+        self.settle(item, settlement);
     }
 
     /// Lets a message come again after a while. Returns whether it waits here.
     ///
     /// A source that locks keys waits itself: then nothing of the key runs meanwhile, here or elsewhere,
-    /// and the wait survives this process. So does one for messages that wait for no others. A source
-    /// without locks would hand out the messages behind this one, so the wait is here, under the lease.
+    /// and the wait survives this process. So does one for messages that wait for no others. It waits at
+    /// most as long as it can. A source without locks would hand out the messages behind this one, so the
+    /// wait is here, under the lease.
     fn wait(
         &mut self,
         at: u32,
@@ -273,19 +310,31 @@ impl<M: Clone> Dispatcher<M> {
         let lane = &mut self.lanes[at as usize];
         let can = &self.sources[lane.source as usize].options.capabilities;
         let is_alone = lane.name.is_none();
-        let waits = u128::from(delay) <= can.nack_delay_max.as_millis();
-        let defers = can.defer || !matches!(settlement, Settlement::Defer { .. });
-        if waits && defers && (is_alone || can.key_order == KeyOrder::Locked) {
+        let longest = can.nack_delay_max;
+        let source_waits = is_alone || can.key_order == KeyOrder::Locked;
+        let knows_it = match settlement {
+            Settlement::Defer { .. } => can.defer,
+            _ => !longest.is_zero() || delay == 0,
+        };
+        if self.mode != Mode::Working || (source_waits && knows_it) {
+            // Nothing waits here that could not wait elsewhere, however long, nor when this ends.
+            let settlement = match settlement {
+                Settlement::Defer { delay } if can.defer => Settlement::Defer {
+                    delay: delay.min(longest),
+                },
+                Settlement::Nack { delay } => Settlement::Nack {
+                    delay: delay.min(longest),
+                },
+                _ => self.giving_back(at),
+            };
             self.settle(item, settlement);
             self.give_back_lane(at);
             return false;
         }
         lane.queue.push_front(&mut self.items, item);
-        if self.mode == Mode::Working {
-            let until = now.saturating_add(delay);
-            lane.state = LaneState::Delayed(until);
-            self.delayed.entry(until).or_default().push(at);
-        }
+        let until = now.saturating_add(delay);
+        lane.state = LaneState::Delayed(until);
+        self.delayed.entry(until).or_default().push(at);
         true
     }
 
@@ -324,22 +373,31 @@ impl<M: Clone> Dispatcher<M> {
 
     /// Gives back what waits in a lane.
     fn give_back_lane(&mut self, at: u32) {
-        let lane = &mut self.lanes[at as usize];
-        let running = match lane.state {
+        let running = match self.lanes[at as usize].state {
             LaneState::Running(run) => self.runs[run as usize].len,
             _ => 0,
         };
-        let can = &self.sources[lane.source as usize].options.capabilities;
-        let settlement = if can.give_back {
+        self.give_back_behind(at, running);
+    }
+
+    /// How a message returns to the source of a lane without an attempt.
+    fn giving_back(&self, at: u32) -> Settlement {
+        let source = &self.sources[self.lanes[at as usize].source as usize];
+        if source.options.capabilities.give_back {
             Settlement::GiveBack
         } else {
             let delay = std::time::Duration::ZERO;
             Settlement::Nack { delay }
-        };
-        let mut queue = std::mem::take(&mut lane.queue);
+        }
+    }
+
+    /// Gives back what stands in a lane behind its first `keep` messages.
+    pub(super) fn give_back_behind(&mut self, at: u32, keep: usize) {
+        let settlement = self.giving_back(at);
+        let mut queue = std::mem::take(&mut self.lanes[at as usize].queue);
         let mut kept = List::default();
         while let Some(item) = queue.pop_front(&mut self.items) {
-            if kept.len() < running {
+            if kept.len() < keep {
                 kept.push_back(&mut self.items, item);
             } else if self.items[item as usize].stage == Stage::Lost {
                 self.counts.lost += 1;
@@ -348,7 +406,11 @@ impl<M: Clone> Dispatcher<M> {
                 self.settle(item, settlement.clone());
             }
         }
-        self.lanes[at as usize].queue = kept;
+        let lane = &mut self.lanes[at as usize];
+        lane.queue = kept;
+        if lane.queue.len() == 0 && matches!(lane.state, LaneState::Delayed(_)) {
+            lane.state = LaneState::Idle;
+        }
     }
 
     /// Removes messages from the front of a lane that does not run, of which somebody else may have the
@@ -370,7 +432,7 @@ impl<M: Clone> Dispatcher<M> {
     /// Forgets an item.
     pub(super) fn retire(&mut self, item: u32) {
         let item = self.items.remove(item as usize);
-        self.held_bytes -= item.bytes;
+        self.held_bytes = self.held_bytes.saturating_sub(item.bytes);
         let source = self.lanes[item.lane as usize].source;
         self.sources[source as usize].held -= 1;
     }
@@ -410,6 +472,19 @@ impl<M: Clone> Dispatcher<M> {
             error: lane.error.clone(),
         })
     }
+}
+
+/// The longest reason of a rejection, in bytes: what a Lockgate queue keeps.
+const REASON_MAX: usize = 1_024;
+
+/// The text, or as much of its beginning as fits, with a sign that there was more.
+fn cut(text: Arc<str>, max: usize) -> Arc<str> {
+    const MORE: &str = "\u{2026}";
+    if text.len() <= max {
+        return text;
+    }
+    let end = text.floor_char_boundary(max - MORE.len());
+    format!("{}{MORE}", &text[..end]).into()
 }
 
 /// How many messages from the front of a queue can run together, once those that are lost are dropped.

@@ -25,28 +25,25 @@ impl<M: Clone> Dispatcher<M> {
         };
         item.look_at = at;
         let number = item.number;
-        self.looks
-            .entry(at)
-            .or_default()
-            .push(ItemId { place, number });
+        self.looks.add(at, ItemId { place, number });
+        let (items, held) = (&self.items, self.items.len());
+        self.looks.compact(held, |at, id| {
+            let item = items.get(id.place as usize);
+            item.is_some_and(|item| item.number == id.number && item.look_at == at)
+        });
     }
 
     /// Does what the passing of time brings.
     pub(super) fn pass_time(&mut self, now: Millis) {
         self.now = self.now.max(now);
-        while let Some(entry) = self.looks.first_entry().filter(|entry| *entry.key() <= now) {
-            let at = *entry.key();
-            for id in entry.remove() {
+        while let Some((at, ids)) = self.looks.take_first(now) {
+            for id in ids {
                 self.look(id, at, now);
             }
         }
         self.end_waits(now);
-        while let Some(entry) = self
-            .overdue
-            .first_entry()
-            .filter(|entry| *entry.key() <= now)
-        {
-            for run in entry.remove() {
+        while let Some((_, runs)) = self.overdue.take_first(now) {
+            for run in runs {
                 self.cancel(run, Cancelled::TooLong);
             }
         }
@@ -68,7 +65,8 @@ impl<M: Clone> Dispatcher<M> {
         let Some(item) = self.items.get_mut(id.place as usize) else {
             return;
         };
-        if item.number != id.number || item.look_at != at {
+        let needs_none = item.ends == Millis::MAX;
+        if item.number != id.number || item.look_at != at || needs_none {
             return;
         }
         if now >= item.ends {
@@ -76,38 +74,46 @@ impl<M: Clone> Dispatcher<M> {
         }
         let lane = &self.lanes[item.lane as usize];
         let source = &mut self.sources[lane.source as usize];
-        // What is to be settled needs its lease only until the answer; a call that takes longer fails.
-        if !item.extending && source.options.lease.is_some() && item.stage == Stage::Queued {
-            item.extending = true;
+        // What is to be settled needs its lease only until the answer; a call that takes longer fails. An
+        // extension without an answer by now is asked for again.
+        if source.options.lease.is_some() && item.stage == Stage::Queued {
             source.extends.push(id);
         }
         self.look_later(id.place, now);
     }
 
-    /// The message may be somebody else's from now on.
+    /// The message may be somebody else's from now on. What waits behind it goes back to the source, which
+    /// has the order: this one comes again before them.
     fn lose(&mut self, place: u32) {
         let item = &mut self.items[place as usize];
         if item.stage != Stage::Queued {
             return; // the source tells, if it is to be settled
         }
         item.stage = Stage::Lost;
-        let lane = &self.lanes[item.lane as usize];
-        let LaneState::Running(run) = lane.state else {
-            return; // dropped before its run
-        };
-        let running = self.runs[run as usize].len;
-        let runs = lane.queue.iter(&self.items).take(running);
-        if runs.into_iter().any(|running| running == place) {
-            let number = self.runs[run as usize].number;
-            self.cancel(RunId { place: run, number }, Cancelled::LeaseLost);
+        let at = item.lane;
+        let lane = &self.lanes[at as usize];
+        let position = lane
+            .queue
+            .iter(&self.items)
+            .position(|queued| queued == place);
+        let Some(position) = position else { return };
+        let mut kept = position;
+        if let LaneState::Running(run) = lane.state {
+            let Run { len, number, .. } = self.runs[run as usize];
+            if position < len {
+                self.cancel(RunId { place: run, number }, Cancelled::LeaseLost);
+                kept = len;
+            }
         }
+        self.give_back_behind(at, kept);
+        self.drop_lane(at);
     }
 
     fn cancel(&mut self, id: RunId, why: Cancelled) {
         let run = self.runs.get_mut(id.place as usize);
-        let run = run.filter(|run| run.number == id.number && !run.cancelled);
+        let run = run.filter(|run| run.number == id.number && run.cancelled.is_none());
         if let Some(run) = run {
-            run.cancelled = true;
+            run.cancelled = Some(why);
             self.cancels.push_back((id, why));
         }
     }
@@ -152,8 +158,9 @@ impl<M: Clone> Dispatcher<M> {
             let Some(item) = item.filter(|item| item.number == id.number) else {
                 continue;
             };
-            item.extending = false;
             match result {
+                // It needs no lease any more.
+                _ if item.ends == Millis::MAX => {}
                 Ok(left) => {
                     item.ends = now.saturating_add(left);
                     self.look_later(id.place, now);
@@ -163,5 +170,35 @@ impl<M: Clone> Dispatcher<M> {
                 Err(_) => {}
             }
         }
+    }
+
+    /// A run's messages were acknowledged before their handler begins: their leases count no more, and their
+    /// end settles nothing. Messages of which that failed are lost to the run. Returns which may be handled,
+    /// in their order; if none, the run is to be [finished](Self::finished) at once.
+    pub fn claimed(
+        &mut self,
+        run: RunId,
+        results: impl IntoIterator<Item = Result<(), Fate>>,
+        now: Millis,
+    ) -> Vec<bool> {
+        self.now = self.now.max(now);
+        let found = self.runs.get_mut(run.place as usize);
+        let Some(found) = found.filter(|found| found.number == run.number) else {
+            return Vec::new();
+        };
+        found.claimed = true;
+        let lane = &self.lanes[found.lane as usize];
+        let items: Vec<u32> = lane.queue.iter(&self.items).take(found.len).collect();
+        let results = items.into_iter().zip(results);
+        let may_run = results.map(|(item, result)| {
+            let item = &mut self.items[item as usize];
+            // If it is unknown, it is perhaps gone, and must not run twice.
+            match result {
+                Ok(()) => (item.stage, item.ends) = (Stage::Queued, Millis::MAX),
+                Err(_) => item.stage = Stage::Lost,
+            }
+            result.is_ok()
+        });
+        may_run.collect()
     }
 }

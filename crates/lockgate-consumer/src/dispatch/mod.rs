@@ -47,6 +47,7 @@ mod retry;
 mod settles;
 #[cfg(test)]
 mod tests;
+mod timers;
 mod turns;
 
 use std::{
@@ -60,6 +61,7 @@ use smallvec::SmallVec;
 
 use self::{
     lane::{Item, Lane, LaneName, Run},
+    timers::Timers,
     turns::Turns,
 };
 pub use self::{
@@ -84,11 +86,11 @@ pub struct Dispatcher<M> {
     turns: Turns,
     runs: Slab<Run>,
     /// When to look at which leases.
-    looks: BTreeMap<Millis, Vec<ItemId>>,
+    looks: Timers<ItemId>,
     /// When which lanes are ready again.
     delayed: BTreeMap<Millis, Vec<u32>>,
     /// When which runs have taken too long.
-    overdue: BTreeMap<Millis, Vec<RunId>>,
+    overdue: Timers<RunId>,
     cancels: VecDeque<(RunId, Cancelled)>,
     mode: Mode,
     counts: DispatchCounts,
@@ -122,6 +124,8 @@ struct SourceState {
     vain: u32,
     /// Lanes with something to settle, and no call for it.
     calls: VecDeque<u32>,
+    /// Lanes of which the last call settled not all: they wait until `settle_at`.
+    resting: Vec<u32>,
     settle_calls: usize,
     settle_at: Millis,
     settle_failures: u32,
@@ -175,6 +179,8 @@ pub enum Action<M> {
         max: usize,
         /// How long the leases should last, in milliseconds; `None`: the source cannot choose.
         lease: Option<Millis>,
+        /// At most so many messages of one key, where the source can tell.
+        key_max: usize,
     },
     /// Handle these messages of one lane, in order, and tell by [`Dispatcher::finished`].
     Start(Started<M>),
@@ -280,7 +286,7 @@ pub struct DispatchCounts {
     /// Messages that were returned to the source without an attempt.
     pub given_back: u64,
     /// Messages whose lease was lost before they were settled, or of which the source refused the
-    /// settlement.
+    /// settlement: they come again when their lease ends, if it has not.
     pub lost: u64,
     /// Failed attempts of which the message was tried again without being returned.
     pub retried: u64,
@@ -335,14 +341,15 @@ impl<M: Clone> Dispatcher<M> {
     /// A dispatcher for these sources, which are named by their place.
     ///
     /// # Errors
-    /// If an option is out of range, or there are no sources or more than 4,096.
+    /// If an option is out of range, or there are no sources, more than 4,096, or more than messages may be
+    /// held.
     pub fn new(
         options: DispatchOptions,
         sources: Vec<SourceOptions>,
         now: Millis,
     ) -> Result<Self, OptionsError> {
         options.check()?;
-        SourceOptions::check_all(&sources)?;
+        SourceOptions::check_all(&sources, options.held_max)?;
         Ok(Self {
             priorities: sources.iter().map(|source| source.priority).collect(),
             turns: Turns::new(sources.len(), options.run_max, options.aging),
@@ -353,9 +360,9 @@ impl<M: Clone> Dispatcher<M> {
             lanes: Slab::new(),
             by_name: HashMap::new(),
             runs: Slab::new(),
-            looks: BTreeMap::new(),
+            looks: Timers::default(),
             delayed: BTreeMap::new(),
-            overdue: BTreeMap::new(),
+            overdue: Timers::default(),
             cancels: VecDeque::new(),
             mode: Mode::Working,
             counts: DispatchCounts::default(),
@@ -392,16 +399,16 @@ impl<M: Clone> Dispatcher<M> {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Millis> {
         let of_maps = [
-            self.looks.first_key_value().map(|(&at, _)| at),
+            self.looks.next(),
             self.delayed.first_key_value().map(|(&at, _)| at),
-            self.overdue.first_key_value().map(|(&at, _)| at),
+            self.overdue.next(),
         ];
         let drain = match self.mode {
             Mode::Draining(until) if !self.runs.is_empty() => Some(until),
             _ => None,
         };
         let of_sources = self.sources.iter().flat_map(|source| {
-            let settle = (!source.calls.is_empty()).then_some(source.settle_at);
+            let settle = (!source.resting.is_empty()).then_some(source.settle_at);
             let receive = (self.mode == Mode::Working).then_some(source.receive_at);
             [settle, receive]
         });
@@ -428,12 +435,11 @@ impl<M: Clone> Dispatcher<M> {
         self.runs.len()
     }
 
-    /// Whether this run is still the current one of its messages: nobody else has them as far as is
-    /// known here, and its end will count.
+    /// Whether this run is not told to end: nobody else has its messages as far as is known here.
     #[must_use]
     pub fn is_current(&self, run: RunId) -> bool {
         let found = self.runs.get(run.place as usize);
-        found.is_some_and(|found| found.number == run.number && !found.cancelled)
+        found.is_some_and(|found| found.number == run.number && found.cancelled.is_none())
     }
 
     /// Starts nothing and receives nothing until [`resume`](Self::resume). What waits goes back to the
@@ -460,17 +466,20 @@ impl<M: Clone> Dispatcher<M> {
         self.give_back_waiting();
     }
 
-    /// Whether a dispatcher that is being drained holds nothing any more.
+    /// Whether a dispatcher that is being drained holds nothing any more, and no receive is on its way.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        matches!(self.mode, Mode::Draining(_)) && self.items.is_empty()
+        let is_received = self.sources.iter().all(|source| source.receives == 0);
+        matches!(self.mode, Mode::Draining(_)) && self.items.is_empty() && is_received
     }
 
-    /// Whether work waits while nothing has moved for [`DispatchOptions::stall_after`].
+    /// Whether work waits while nothing has moved for [`DispatchOptions::stall_after`]: messages that are
+    /// ready, or those that a source cannot bring because its share of what may be held is taken.
     #[must_use]
     pub fn stall(&self, now: Millis) -> Option<Stall> {
         let ready = self.turns.ready();
-        let is_stalled = ready > 0
+        let is_full = |source: &SourceState| source.held >= self.share();
+        let is_stalled = (ready > 0 || self.sources.iter().any(is_full))
             && self.mode == Mode::Working
             && now.saturating_sub(self.moved) >= self.options.stall_after;
         is_stalled.then(|| Stall {

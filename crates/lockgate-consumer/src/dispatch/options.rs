@@ -48,11 +48,13 @@ pub struct DispatchOptions {
     /// How many bytes of messages may be held before nothing more is received. One receive may
     /// exceed it by its answer. Default: 64 MiB.
     pub held_bytes_max: u64,
-    /// How long a run may take, in milliseconds, before it is cancelled and counts as failed.
-    /// Default: no limit.
+    /// How long a run may take, in milliseconds, before it is cancelled. Unless its messages succeed all
+    /// the same, the one at which it was counts as failed. Default: no limit.
     pub run_time_max: Option<Millis>,
-    /// How many attempts a message gets before it is rejected, the first included. Only for sources
-    /// that have no limit of their own. Default: no limit.
+    /// How many attempts a message gets before it is rejected, the first included. For sources that have
+    /// no limit of their own, and for those without locks of keys, where keyed messages are tried again
+    /// here, under one lease, so that the source's limit never acts. A source that cannot reject is told of
+    /// a failure instead. Default: no limit.
     pub attempts_max: Option<u32>,
     /// How long a failed message waits. Default: see [`Backoff`].
     pub backoff: Backoff,

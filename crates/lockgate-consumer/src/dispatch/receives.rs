@@ -29,9 +29,17 @@ impl SourceOptions {
         }
     }
 
-    pub(super) fn check_all(sources: &[Self]) -> Result<(), OptionsError> {
+    pub(super) fn check_all(sources: &[Self], held_max: usize) -> Result<(), OptionsError> {
         let count = sources.len() as u64;
-        let counts = [("the number of sources", count, 1, 4_096)];
+        let counts = [
+            ("the number of sources", count, 1, 4_096),
+            (
+                "held_max (each source holds one at least)",
+                held_max as u64,
+                count,
+                u64::MAX,
+            ),
+        ];
         let rows = sources.iter().flat_map(|source| {
             let longest = source.capabilities.lease_max.as_millis();
             let longest = u64::try_from(longest).unwrap_or(Millis::MAX);
@@ -77,6 +85,7 @@ impl SourceState {
             receive_at: 0,
             vain: 0,
             calls: Default::default(),
+            resting: Vec::new(),
             settle_calls: 0,
             settle_at: 0,
             settle_failures: 0,
@@ -91,7 +100,7 @@ impl<M: Clone> Dispatcher<M> {
     /// Each source has an equal share of what may be held, so that the backlog of one, whatever its
     /// priority, leaves room for the others.
     pub(super) fn receive(&mut self, number: usize, now: Millis) -> Option<Action<M>> {
-        let share = (self.options.held_max / self.sources.len()).max(1);
+        let share = self.share();
         let is_hungry = self.turns.ready() == 0 && self.runs.len() < self.options.concurrency;
         let source = &mut self.sources[number];
         let can = &source.options.capabilities;
@@ -111,11 +120,19 @@ impl<M: Clone> Dispatcher<M> {
         let max = room.min(can.receive_max);
         source.receives += 1;
         source.expected += max;
+        // Of a deep key so few that the share has room for as many keys as can run, twice.
+        let key_max = share.div_ceil(2 * self.options.concurrency);
         Some(Action::Receive {
             source: number,
             max,
             lease: source.options.lease,
+            key_max: key_max.max(self.options.run_max).min(max),
         })
+    }
+
+    /// How many messages of one source may be held.
+    pub(super) fn share(&self) -> usize {
+        self.options.held_max / self.sources.len()
     }
 
     /// Takes what a receive of `max` messages brought, in the order of the answer.

@@ -1,6 +1,6 @@
 //! Settling: what is decided goes to the source in batches, in order within a lane.
 
-use lockgate_core::{Fate, Millis, Settlement};
+use lockgate_core::{Fate, KeyOrder, Millis, Settlement};
 
 use super::{Action, Dispatcher, ItemId, lane::Stage, retry::Backoff};
 
@@ -36,7 +36,10 @@ impl<M: Clone> Dispatcher<M> {
     /// settlements stay in order.
     pub(super) fn settlement(&mut self, number: usize, now: Millis) -> Option<Action<M>> {
         let source = &mut self.sources[number];
-        if source.calls.is_empty() || source.settle_calls >= CALLS_MAX || now < source.settle_at {
+        if now >= source.settle_at {
+            source.calls.extend(source.resting.drain(..));
+        }
+        if source.calls.is_empty() || source.settle_calls >= CALLS_MAX {
             return None;
         }
         let max = source.options.capabilities.settle_max;
@@ -67,9 +70,12 @@ impl<M: Clone> Dispatcher<M> {
 
     /// Takes the answers to a settle call, in its order. `random` is any number, each equally likely.
     ///
-    /// [`Fate::Retry`] and [`Fate::Unknown`] are tried again until the lease ends: settling twice does
-    /// no harm, because a receipt settles its own lease only. Everything else that failed leaves the
-    /// message to the source, and counts as lost.
+    /// [`Fate::Retry`] and [`Fate::Unknown`] are tried again until the lease ends, each time after a longer
+    /// wait; other lanes do not wait for that. Settling twice does no harm, because a receipt settles its
+    /// own lease only. There is one exception: where keys are not locked, an old receipt may still hide a
+    /// message that somebody else has by then, so a failure is not told twice. Everything else that failed
+    /// leaves the message to the source, and counts as lost; but what was to be given back and is not held
+    /// any more has been given back.
     ///
     /// # Panics
     /// If there is no such source.
@@ -81,7 +87,8 @@ impl<M: Clone> Dispatcher<M> {
         random: u64,
     ) {
         self.now = self.now.max(now);
-        let mut lanes = Vec::new();
+        let locked = self.sources[source].options.capabilities.key_order == KeyOrder::Locked;
+        let mut lanes: Vec<(u32, bool)> = Vec::new();
         let mut failed = false;
         for (id, result) in results {
             let Some(item) = self.items.get_mut(id.place as usize) else {
@@ -91,18 +98,26 @@ impl<M: Clone> Dispatcher<M> {
                 continue;
             }
             let at = item.lane;
-            if lanes.last() != Some(&at) {
-                lanes.push(at);
+            if lanes.last().is_none_or(|(last, _)| *last != at) {
+                lanes.push((at, false));
             }
             let Stage::Settling(settlement) = &item.stage else {
                 continue;
             };
-            let again = matches!(result, Err(Fate::Retry | Fate::Unknown)) && now < item.ends;
+            let is_harmless = locked || !matches!(settlement, Settlement::Nack { .. });
+            let again = match result {
+                Err(Fate::Retry) => now < item.ends,
+                Err(Fate::Unknown) => now < item.ends && is_harmless,
+                _ => false,
+            };
             if again {
                 failed = true;
+                lanes.last_mut().expect("it was just added").1 = true;
                 continue;
             }
             let count = match (result, settlement) {
+                (Err(Fate::Stale), Settlement::GiveBack) => &mut self.counts.given_back,
+                (Err(Fate::Unknown), Settlement::Nack { .. }) => &mut self.counts.failed,
                 (Err(_), _) => &mut self.counts.lost,
                 (Ok(()), Settlement::Ack) => &mut self.counts.acknowledged,
                 (Ok(()), Settlement::Nack { .. }) => &mut self.counts.failed,
@@ -120,15 +135,14 @@ impl<M: Clone> Dispatcher<M> {
             state.settle_at = now + AGAIN.after(state.settle_failures, random);
         } else {
             state.settle_failures = 0;
-            state.settle_at = now;
         }
-        for at in lanes {
-            self.after_call(at);
+        for (at, rests) in lanes {
+            self.after_call(at, rests);
         }
     }
 
     /// Forgets what a call has settled of a lane, and lets the rest wait for the next one.
-    fn after_call(&mut self, at: u32) {
+    fn after_call(&mut self, at: u32, rests: bool) {
         let Some(lane) = self.lanes.get_mut(at as usize) else {
             return;
         };
@@ -142,7 +156,12 @@ impl<M: Clone> Dispatcher<M> {
                 left.push_back(&mut self.items, item);
             }
         }
-        self.lanes[at as usize].settling = left;
+        let lane = &mut self.lanes[at as usize];
+        lane.settling = left;
+        if rests && lane.settling.len() > 0 {
+            lane.calls = true;
+            self.sources[lane.source as usize].resting.push(at);
+        }
         self.call_later(at);
         self.drop_lane(at);
     }

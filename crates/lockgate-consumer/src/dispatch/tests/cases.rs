@@ -80,14 +80,52 @@ fn the_last_attempt_is_followed_by_a_rejection_and_the_key_goes_on() {
         attempts_max: Some(1),
         ..DispatchOptions::default()
     };
-    let mut dispatcher = dispatcher(options, plain());
-    dispatcher.received(0, 10, (1..=2).map(|number| arrival(Some("a"), number)), 0);
+    let mut can = plain_with_leases();
+    can.reject = true;
+    let mut dispatcher = dispatcher(options, SourceOptions::new(can));
+    dispatcher.received(0, 10, (1..=3).map(|number| arrival(Some("a"), number)), 0);
     let actions = drain_actions(&mut dispatcher, 0);
     dispatcher.finished(runs(&actions)[0], failed(0), 0, 0);
     let actions = drain_actions(&mut dispatcher, 0);
     let reason = Some("boom".into());
     assert_eq!(settles(&actions)[0].2, Settlement::Reject { reason });
     assert_eq!(started(&actions), [[2]]);
+
+    dispatcher.settled(0, [(settles(&actions)[0].0, Ok(()))], 0, 0);
+
+    // A long reason is cut to what a queue keeps, between characters.
+    let rest = Rest::Rejected {
+        reason: "\u{e9}".repeat(1_000).into(),
+    };
+    let end = RunEnd { done: 0, rest };
+    dispatcher.finished(runs(&actions)[0], end, 0, 0);
+    let actions = drain_actions(&mut dispatcher, 0);
+    let Settlement::Reject {
+        reason: Some(reason),
+    } = &settles(&actions)[0].2
+    else {
+        panic!("{actions:?}");
+    };
+    assert!(
+        reason.len() <= 1_024 && reason.ends_with('\u{2026}'),
+        "{reason}"
+    );
+}
+
+/// Its own limit of attempts gets rid of the message.
+#[test]
+fn a_source_that_cannot_reject_hears_of_a_failure() {
+    let mut can = plain_with_leases();
+    can.nack_delay_max = Duration::from_secs(10);
+    let mut dispatcher = dispatcher(DispatchOptions::default(), SourceOptions::new(can));
+    dispatcher.received(0, 10, [arrival(None, 1)], 0);
+    let run = runs(&drain_actions(&mut dispatcher, 0))[0];
+    let reason = "bad".into();
+    let rest = Rest::Rejected { reason };
+    dispatcher.finished(run, RunEnd { done: 0, rest }, 0, 0);
+    let delay = Duration::from_secs(10);
+    let actions = drain_actions(&mut dispatcher, 0);
+    assert_eq!(settles(&actions)[0].2, Settlement::Nack { delay });
 }
 
 #[test]
@@ -126,13 +164,198 @@ fn a_lost_lease_cancels_its_run_and_keeps_what_waits_from_running() {
     assert!(!dispatcher.is_current(run));
     let actions = drain_actions(&mut dispatcher, 10_001);
     let why = Cancelled::LeaseLost;
-    assert_eq!(actions, [Action::Cancel { run, why }]);
+    assert_eq!(actions[0], Action::Cancel { run, why });
+    // What waits behind it goes back: it must not run before this one has come again.
+    let settles_now = settles(&actions);
+    assert_eq!(
+        (settles_now.len(), &settles_now[0].2),
+        (1, &Settlement::GiveBack)
+    );
+    dispatcher.settled(0, [(settles_now[0].0, Err(Fate::Stale))], 10_001, 0);
     // Its end counts nothing: somebody else has the message.
     dispatcher.finished(run, succeeded(), 10_002, 0);
     let actions = drain_actions(&mut dispatcher, 10_002);
     assert_eq!((started(&actions), settles(&actions)), (vec![], vec![]));
-    assert_eq!((dispatcher.counts().lost, dispatcher.held()), (2, 0));
+    let counts = dispatcher.counts();
+    assert_eq!(
+        (counts.lost, counts.given_back, dispatcher.held()),
+        (1, 1, 0)
+    );
     assert!(dispatcher.explain(0, &key("a")).is_none());
+}
+
+/// The extension of the first message fails, that of the second does not: the second would overtake it.
+#[test]
+fn a_message_behind_a_lost_one_does_not_run_before_it() {
+    for run_max in [1, 3] {
+        let options = DispatchOptions {
+            run_max,
+            ..DispatchOptions::default()
+        };
+        let mut dispatcher = dispatcher(options, locked());
+        dispatcher.received(0, 10, (1..=3).map(|number| arrival(Some("a"), number)), 0);
+        let run = runs(&drain_actions(&mut dispatcher, 0))[0];
+        let actions = drain_actions(&mut dispatcher, 10_000);
+        let Action::Extend { items, .. } = &actions[0] else {
+            panic!("{actions:?}");
+        };
+        let answers = items.iter().enumerate().map(|(at, (id, _))| match at {
+            0 => (*id, Err(Fate::Stale)),
+            _ => (*id, Ok(30_000)),
+        });
+        dispatcher.extended(answers.collect::<Vec<_>>(), 10_001);
+        let mut actions = drain_actions(&mut dispatcher, 10_001);
+        let rest = Rest::Cancelled;
+        dispatcher.finished(run, RunEnd { done: 0, rest }, 10_002, 0);
+        actions.extend(drain_actions(&mut dispatcher, 10_002));
+        assert!(started(&actions).is_empty(), "{actions:?}");
+        let back: Vec<u64> = settles(&actions)
+            .iter()
+            .map(|(_, number, _)| *number)
+            .collect();
+        assert_eq!(back, [2, 3]);
+    }
+}
+
+#[test]
+fn an_extension_without_an_answer_is_asked_for_again() {
+    let mut dispatcher = dispatcher(DispatchOptions::default(), locked());
+    dispatcher.received(0, 10, [arrival(Some("a"), 1)], 0);
+    drain_actions(&mut dispatcher, 0);
+    for _ in 0..2 {
+        let now = dispatcher.next_deadline().unwrap();
+        let actions = drain_actions(&mut dispatcher, now);
+        assert!(
+            matches!(actions[..], [Action::Extend { .. }]),
+            "{actions:?}"
+        );
+    }
+}
+
+#[test]
+fn timers_of_what_is_over_take_bounded_memory() {
+    let options = DispatchOptions {
+        run_time_max: Some(86_400_000),
+        ..DispatchOptions::default()
+    };
+    let mut dispatcher = dispatcher(options, locked());
+    for number in 1..=2_000 {
+        dispatcher.received(0, 10, [arrival(Some("a"), number)], number);
+        let run = runs(&drain_actions(&mut dispatcher, number))[0];
+        dispatcher.finished(run, succeeded(), number, 0);
+        let acks = settles(&drain_actions(&mut dispatcher, number));
+        dispatcher.settled(0, acks.into_iter().map(|(id, ..)| (id, Ok(()))), number, 0);
+    }
+    assert_eq!(dispatcher.held(), 0);
+    let timers = (dispatcher.looks.len(), dispatcher.overdue.len());
+    assert!(timers.0 < 100 && timers.1 < 100, "{timers:?}");
+}
+
+/// Even where the handler says nothing of a failure.
+#[test]
+fn a_run_that_takes_too_long_counts_as_failed() {
+    let options = DispatchOptions {
+        run_time_max: Some(1_000),
+        ..DispatchOptions::default()
+    };
+    let mut dispatcher = dispatcher(options, locked());
+    dispatcher.received(0, 10, [arrival(Some("a"), 1)], 0);
+    let run = runs(&drain_actions(&mut dispatcher, 0))[0];
+    let why = Cancelled::TooLong;
+    let cancel = Action::Cancel { run, why };
+    assert_eq!(drain_actions(&mut dispatcher, 1_000), [cancel]);
+    let rest = Rest::Cancelled;
+    dispatcher.finished(run, RunEnd { done: 0, rest }, 1_001, 0);
+    let how = settles(&drain_actions(&mut dispatcher, 1_001)).remove(0).2;
+    assert!(matches!(how, Settlement::Nack { .. }), "{how:?}");
+}
+
+#[test]
+fn a_settlement_that_fails_holds_up_no_other() {
+    let mut dispatcher = dispatcher(DispatchOptions::default(), locked());
+    let keys = ["a", "b"];
+    for (number, key) in (1..).zip(keys) {
+        dispatcher.received(0, 10, [arrival(Some(key), number)], 0);
+    }
+    let runs = runs(&drain_actions(&mut dispatcher, 0));
+    dispatcher.finished(runs[0], succeeded(), 0, 0);
+    let first = settles(&drain_actions(&mut dispatcher, 0));
+    dispatcher.settled(0, [(first[0].0, Err(Fate::Retry))], 0, 7);
+    dispatcher.finished(runs[1], succeeded(), 0, 0);
+    let second = settles(&drain_actions(&mut dispatcher, 0));
+    assert_eq!(
+        second
+            .iter()
+            .map(|(_, number, _)| *number)
+            .collect::<Vec<_>>(),
+        [2]
+    );
+    let later = dispatcher.next_deadline().unwrap();
+    let again = settles(&drain_actions(&mut dispatcher, later));
+    assert_eq!(
+        again
+            .iter()
+            .map(|(_, number, _)| *number)
+            .collect::<Vec<_>>(),
+        [1]
+    );
+}
+
+/// Where keys are not locked, an old receipt may hide a message that somebody else has by then.
+#[test]
+fn a_failure_is_not_told_twice_to_a_source_without_locks() {
+    let mut can = plain_with_leases();
+    can.nack_delay_max = Duration::from_secs(10);
+    let mut dispatcher = dispatcher(DispatchOptions::default(), SourceOptions::new(can));
+    dispatcher.received(0, 10, [arrival(None, 1)], 0);
+    let run = runs(&drain_actions(&mut dispatcher, 0))[0];
+    dispatcher.finished(run, failed(0), 0, 0);
+    let nacks = settles(&drain_actions(&mut dispatcher, 0));
+    dispatcher.settled(0, [(nacks[0].0, Err(Fate::Unknown))], 0, 7);
+    assert_eq!((dispatcher.counts().failed, dispatcher.held()), (1, 0));
+}
+
+#[test]
+fn a_failure_counts_while_the_dispatcher_stops() {
+    let mut dispatcher = dispatcher(DispatchOptions::default(), plain());
+    dispatcher.received(0, 10, [arrival(Some("a"), 1)], 0);
+    let run = runs(&drain_actions(&mut dispatcher, 0))[0];
+    dispatcher.drain(10_000);
+    dispatcher.finished(run, failed(0), 0, 0);
+    let nacks = settles(&drain_actions(&mut dispatcher, 0));
+    let delay = Duration::ZERO;
+    assert_eq!(nacks[0].2, Settlement::Nack { delay });
+    dispatcher.settled(0, [(nacks[0].0, Ok(()))], 0, 7);
+    let counts = dispatcher.counts();
+    assert_eq!(
+        (counts.failed, counts.retried, counts.given_back),
+        (1, 0, 0)
+    );
+}
+
+/// At most once: acknowledged before the handler begins, so neither its end nor its lease matter.
+#[test]
+fn a_claimed_run_settles_nothing() {
+    let options = DispatchOptions {
+        run_max: 3,
+        ..DispatchOptions::default()
+    };
+    let mut dispatcher = dispatcher(options, locked());
+    dispatcher.received(0, 10, (1..=3).map(|number| arrival(Some("a"), number)), 0);
+    let run = runs(&drain_actions(&mut dispatcher, 0))[0];
+    let answers = [Ok(()), Ok(()), Err(Fate::Unknown)];
+    assert_eq!(dispatcher.claimed(run, answers, 0), [true, true, false]);
+    while let Some(now) = dispatcher.next_deadline().filter(|now| *now < 100_000) {
+        assert_eq!(drain_actions(&mut dispatcher, now), []);
+    }
+    assert!(dispatcher.is_current(run));
+    dispatcher.finished(run, failed(0), 100_000, 0);
+    assert_eq!(settles(&drain_actions(&mut dispatcher, 100_000)), []);
+    let counts = dispatcher.counts();
+    assert_eq!(
+        (counts.acknowledged, counts.lost, dispatcher.held()),
+        (2, 1, 0)
+    );
 }
 
 /// Without an answer, a lease is lost when it ends by the clock here.

@@ -264,10 +264,12 @@ impl World {
             }
         }
         assert_eq!(self.dispatcher.held(), 0);
+        // Lanes that have become empty are dropped when their turn comes.
+        self.act(options);
         assert!(
             self.dispatcher.lanes.is_empty(),
             "{:?}",
-            self.dispatcher.lanes
+            self.dispatcher.lanes.iter().collect::<Vec<_>>()
         );
         assert!(self.dispatcher.by_name.is_empty());
         assert_eq!(self.dispatcher.turns.ready(), 0);
