@@ -40,6 +40,13 @@
 #![warn(missing_docs)]
 
 pub mod dispatch;
+pub mod handler;
+mod job;
 pub mod memory;
+mod worker;
 
+pub use dispatch::{Backoff, Cancelled, Fairness, Order};
+pub use handler::{Failure, Handler};
+pub use job::{Batch, Context, Job};
 pub use memory::{MemoryOptions, MemoryQueue};
+pub use worker::{Ended, StartError, Worker, WorkerBuilder, WorkerState};

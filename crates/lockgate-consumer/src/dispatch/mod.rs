@@ -473,6 +473,12 @@ impl<M: Clone> Dispatcher<M> {
         matches!(self.mode, Mode::Draining(_)) && self.items.is_empty() && is_received
     }
 
+    /// When a [stall](Self::stall) would begin if nothing moves until then.
+    #[must_use]
+    pub fn stalls_at(&self) -> Millis {
+        self.moved.saturating_add(self.options.stall_after)
+    }
+
     /// Whether work waits while nothing has moved for [`DispatchOptions::stall_after`]: messages that are
     /// ready, or those that a source cannot bring because its share of what may be held is taken.
     #[must_use]

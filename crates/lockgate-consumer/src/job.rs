@@ -1,0 +1,188 @@
+//! What a handler gets.
+
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use lockgate_core::{Key, Message, Millis, Sequence, WallTime};
+use tokio::{sync::Notify, time::Instant};
+
+use crate::{dispatch::Cancelled, worker::Held};
+
+/// A message to handle.
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub(crate) held: Arc<dyn Held>,
+    pub(crate) attempt: u32,
+    pub(crate) run: Context,
+}
+
+/// Consecutive messages of one key, or one message, to handle together.
+#[derive(Clone, Debug)]
+pub struct Batch {
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) run: Context,
+}
+
+/// The run that a handler is called in: whether it still counts. Clones are the same run.
+#[derive(Clone, Debug)]
+pub struct Context {
+    pub(crate) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) cancelled: OnceLock<Cancelled>,
+    pub(crate) changed: Notify,
+    /// Messages that have succeeded, from the first on.
+    pub(crate) done: AtomicUsize,
+    /// When it is cancelled.
+    pub(crate) deadline: Option<Instant>,
+    /// When the worker's clock began.
+    pub(crate) started: Instant,
+}
+
+impl Job {
+    /// The message as it was sent.
+    #[must_use]
+    pub fn message(&self) -> &Message {
+        &self.held.lease().message
+    }
+
+    /// The body of the message.
+    #[must_use]
+    pub fn body(&self) -> &Bytes {
+        &self.message().body
+    }
+
+    /// The ordering key: no other message of it runs meanwhile.
+    #[must_use]
+    pub fn key(&self) -> Option<&Key> {
+        self.message().key.as_ref()
+    }
+
+    /// Which attempt this is, from 1.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// The message's number in its queue, where it has one.
+    #[must_use]
+    pub fn sequence(&self) -> Option<Sequence> {
+        self.held.lease().sequence
+    }
+
+    /// When the queue accepted the message, where that is known.
+    #[must_use]
+    pub fn accepted(&self) -> Option<WallTime> {
+        self.held.lease().accepted
+    }
+
+    /// The number of the source, in the order in which the worker was given them, from 0.
+    #[must_use]
+    pub fn source(&self) -> usize {
+        self.held.lease().source
+    }
+
+    /// The run that this job belongs to.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.run
+    }
+
+    /// Whether the lease lasts and the run is not [cancelled](Context::cancelled). Ask before an effect
+    /// that must not happen after somebody else has the message; between the answer and the effect the
+    /// lease may still end.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        let now = self.run.inner.started.elapsed().as_millis();
+        self.run.why_cancelled().is_none() && now < u128::from(self.held.lease().end())
+    }
+}
+
+impl Batch {
+    /// The jobs, in the order of the key.
+    #[must_use]
+    pub fn jobs(&self) -> &[Job] {
+        &self.jobs
+    }
+
+    /// The jobs, in the order of the key.
+    #[must_use]
+    pub fn into_jobs(self) -> Vec<Job> {
+        self.jobs
+    }
+
+    /// The run that the jobs belong to.
+    #[must_use]
+    pub fn context(&self) -> &Context {
+        &self.run
+    }
+}
+
+impl Context {
+    pub(crate) fn new(started: Instant, run_time_max: Option<Millis>) -> Self {
+        let longest = run_time_max.map(Duration::from_millis);
+        Self {
+            inner: Arc::new(Inner {
+                cancelled: OnceLock::new(),
+                changed: Notify::new(),
+                done: AtomicUsize::new(0),
+                deadline: longest.and_then(|longest| Instant::now().checked_add(longest)),
+                started,
+            }),
+        }
+    }
+
+    /// When the run is cancelled because it takes too long
+    /// ([`run_time_max`](crate::WorkerBuilder::run_time_max)).
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.inner.deadline
+    }
+
+    /// Why the run was told to end, if it was.
+    #[must_use]
+    pub fn why_cancelled(&self) -> Option<Cancelled> {
+        self.inner.cancelled.get().copied()
+    }
+
+    /// Waits until the run is told to end. An async handler is dropped at that moment unless the worker
+    /// gives it [time](crate::WorkerBuilder::cancel_grace); a blocking one must ask.
+    ///
+    /// # Cancellation
+    /// Dropping it changes nothing.
+    pub async fn cancelled(&self) -> Cancelled {
+        loop {
+            let changed = self.inner.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if let Some(why) = self.why_cancelled() {
+                return why;
+            }
+            changed.await;
+        }
+    }
+
+    /// Says that the batch's first `done` messages have succeeded: if the handler is cancelled or
+    /// panics later, they are not handled again.
+    pub fn succeeded(&self, done: usize) {
+        self.inner.done.fetch_max(done, Ordering::Relaxed);
+    }
+
+    pub(crate) fn done(&self) -> usize {
+        self.inner.done.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn cancel(&self, why: Cancelled) {
+        if self.inner.cancelled.set(why).is_ok() {
+            self.inner.changed.notify_waiters();
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! Workers: a [dispatcher](crate::dispatch) over sources and a handler, on tokio.
+
+mod shell;
+mod source;
+#[cfg(test)]
+mod tests;
+
+use std::{fmt, future::Future, sync::Arc, time::Duration};
+
+use lockgate_core::{HolderName, Key, Message, Millis, NameError, Source, TransportError};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::JoinHandle,
+    time::Instant,
+};
+
+pub(crate) use self::source::Held;
+use self::{shell::Shell, source::AnySource};
+use crate::{
+    Backoff, Handler,
+    dispatch::{
+        DispatchCounts, DispatchOptions, Dispatcher, Fairness, KeyState, OptionsError, Order,
+        SourceOptions, Stall,
+    },
+};
+
+/// What is asked of the worker's task.
+#[derive(Debug)]
+enum Ask {
+    Pause,
+    Resume,
+    Drain(Duration),
+    Explain(usize, Key, oneshot::Sender<Option<KeyState>>),
+    State(oneshot::Sender<WorkerState>),
+}
+
+type ByMessage<T> = Option<Arc<dyn Fn(&Message) -> T + Send + Sync>>;
+
+/// Makes a [`Worker`]: its sources, how much runs at the same time, and what happens to failures.
+#[must_use]
+pub struct WorkerBuilder {
+    sources: Vec<(Arc<dyn AnySource>, u8)>,
+    options: DispatchOptions,
+    lease: Option<Duration>,
+    holder: Option<String>,
+    cancel_grace: Duration,
+    at_most_once: bool,
+    tenant: ByMessage<Option<Key>>,
+    priority: ByMessage<u8>,
+}
+
+/// Handles messages until it is [drained](Self::drain). Messages of one key run one after the other, in
+/// their order; those of different keys side by side.
+///
+/// A worker that is dropped ends at once: its handlers are dropped where they stand, and their messages
+/// come again when their leases end.
+#[derive(Debug)]
+pub struct Worker {
+    asks: mpsc::UnboundedSender<Ask>,
+    ended: watch::Receiver<Option<Ended>>,
+    task: JoinHandle<()>,
+}
+
+/// What a worker has done when it ends.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Ended {
+    /// What became of the messages.
+    pub counts: DispatchCounts,
+    /// Runs that panicked.
+    pub panics: u64,
+    /// Messages that are neither settled nor lost: the time for it was over. They come again when their
+    /// leases end.
+    pub left: usize,
+    /// Why it ended, if nobody asked for it: the last of its sources is closed or refuses to give
+    /// messages.
+    pub error: Option<TransportError>,
+}
+
+/// How a worker is, at one moment.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct WorkerState {
+    /// What became of the messages so far.
+    pub counts: DispatchCounts,
+    /// Runs that panicked.
+    pub panics: u64,
+    /// Messages that are here: waiting, running, or on their way to be settled.
+    pub held: usize,
+    /// Runs that go on.
+    pub running: usize,
+    /// Whether work waits while nothing moves. It is also told as a warning, by `tracing`.
+    pub stall: Option<Stall>,
+    /// The last error of each source, until it answers well again.
+    pub errors: Vec<Option<TransportError>>,
+}
+
+/// A worker that cannot begin.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// An option is out of range.
+    #[error("the worker's options do not fit")]
+    Options(#[from] OptionsError),
+    /// The name of the holder is none.
+    #[error("the name of the holder does not fit")]
+    Holder(#[from] NameError),
+    /// There is no lease.
+    #[error(
+        "source {source_number} gives leases of at most {max:?}, and {given:?} is asked for (lease)"
+    )]
+    Lease {
+        /// The number of the source, from 0.
+        source_number: usize,
+        /// What is asked for.
+        given: Duration,
+        /// The longest one there is.
+        max: Duration,
+    },
+    /// It was not called within a tokio runtime.
+    #[error("a worker starts within a tokio runtime: call it from an async function")]
+    NoRuntime,
+}
+
+impl fmt::Debug for WorkerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerBuilder")
+            .field("sources", &self.sources.len())
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Worker {
+    /// A worker over this source: an embedded queue, one of a server, or a
+    /// [`MemoryQueue`](crate::MemoryQueue). Clones of a source are the same source.
+    pub fn over(source: impl Source + 'static) -> WorkerBuilder {
+        WorkerBuilder {
+            sources: vec![(Arc::new(source), 0)],
+            options: DispatchOptions::default(),
+            lease: None,
+            holder: None,
+            cancel_grace: Duration::ZERO,
+            at_most_once: false,
+            tenant: None,
+            priority: None,
+        }
+    }
+
+    /// Starts nothing and receives nothing until [`resume`](Self::resume). What waits here goes back to
+    /// the sources; what runs goes on.
+    pub fn pause(&self) {
+        self.ask(Ask::Pause);
+    }
+
+    /// Ends a pause.
+    pub fn resume(&self) {
+        self.ask(Ask::Resume);
+    }
+
+    /// Ends the work: receives nothing more, gives back what waits, lets what runs go on for up to `within`,
+    /// cancels the rest, and settles what has ended. It takes at most 5 s longer than that (and the
+    /// [`cancel_grace`](WorkerBuilder::cancel_grace)): then it gives up blocking handlers that go on, and
+    /// sources that do not answer.
+    ///
+    /// # Cancellation
+    /// If it is dropped, the worker ends at once.
+    pub async fn drain(mut self, within: Duration) -> Ended {
+        self.ask(Ask::Drain(within));
+        self.wait().await
+    }
+
+    /// Works until `stop` is done, and then [drains](Self::drain). Returns earlier if the worker ends by
+    /// itself, because all its sources are closed.
+    ///
+    /// ```no_run
+    /// # async fn example(worker: lockgate_consumer::Worker) {
+    /// use std::time::Duration;
+    ///
+    /// let interrupted = async { drop(tokio::signal::ctrl_c().await) };
+    /// worker.run_until(interrupted, Duration::from_secs(30)).await;
+    /// # }
+    /// ```
+    pub async fn run_until(mut self, stop: impl Future<Output = ()>, within: Duration) -> Ended {
+        tokio::select! {
+            ended = self.wait() => return ended,
+            () = stop => {}
+        }
+        self.drain(within).await
+    }
+
+    /// Waits until the worker has ended by itself: when all its sources are closed and everything is
+    /// settled.
+    pub async fn ended(mut self) -> Ended {
+        self.wait().await
+    }
+
+    async fn wait(&mut self) -> Ended {
+        let ended = self.ended.wait_for(Option::is_some).await;
+        ended
+            .ok()
+            .and_then(|ended| ended.clone())
+            .unwrap_or_else(|| {
+                // Its task has ended without a word: with its runtime.
+                let error = "the worker's runtime has ended";
+                Ended {
+                    counts: DispatchCounts::default(),
+                    panics: 0,
+                    left: 0,
+                    error: Some(TransportError::new(lockgate_core::Fate::Closed, error)),
+                }
+            })
+    }
+
+    /// Why a key of this source does not run, or that it does. `None`: nothing of it is here; if it has
+    /// messages, the source has not handed them out.
+    pub async fn explain(&self, source: usize, key: &Key) -> Option<KeyState> {
+        let (answer, answered) = oneshot::channel();
+        self.ask(Ask::Explain(source, key.clone(), answer));
+        answered.await.ok().flatten()
+    }
+
+    /// How it is. `None`: it has ended.
+    pub async fn state(&self) -> Option<WorkerState> {
+        let (answer, answered) = oneshot::channel();
+        self.ask(Ask::State(answer));
+        answered.await.ok()
+    }
+
+    fn ask(&self, ask: Ask) {
+        // A worker that has ended has no more to do.
+        let _ = self.asks.send(ask);
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl WorkerBuilder {
+    /// Serves one more source. Each has an equal share of the messages that are held.
+    pub fn and(self, source: impl Source + 'static) -> Self {
+        self.and_with_priority(source, 0)
+    }
+
+    /// Serves one more source, whose messages run before those of sources with a lower priority; 0, that
+    /// of the others, to 9. What waits rises by one each [`aging`](Self::aging), so that nothing starves.
+    pub fn and_with_priority(mut self, source: impl Source + 'static, priority: u8) -> Self {
+        self.sources.push((Arc::new(source), priority));
+        self
+    }
+
+    /// Sets how many runs there may be at the same time; 1 to 65,536. Default: 16.
+    pub fn concurrency(mut self, runs: usize) -> Self {
+        self.options.concurrency = runs;
+        self
+    }
+
+    /// Sets which messages wait for each other. Default: those of one key.
+    pub fn order(mut self, order: Order) -> Self {
+        self.options.order = order;
+        self
+    }
+
+    /// Sets how many consecutive messages of one key a run may have; 1 to 65,536. Default: 1.
+    pub fn run_max(mut self, messages: usize) -> Self {
+        self.options.run_max = messages;
+        self
+    }
+
+    /// Sets how long a run may take before it is cancelled and counts as failed; 1 ms or more. Default:
+    /// no limit.
+    pub fn run_time_max(mut self, time: Duration) -> Self {
+        self.options.run_time_max = Some(millis(time));
+        self
+    }
+
+    /// Sets how many messages may be here at the same time: running, waiting for room or a retry, or on
+    /// their way to be settled; as many as there are sources to 16,777,216. Default: 256, or four for each
+    /// run if that is more.
+    pub fn held_max(mut self, messages: usize) -> Self {
+        self.options.held_max = messages;
+        self
+    }
+
+    /// Sets how many bytes of messages may be here before nothing more is received. One receive may exceed
+    /// it by its answer. Default: 64 MiB.
+    pub fn held_bytes_max(mut self, bytes: u64) -> Self {
+        self.options.held_bytes_max = bytes;
+        self
+    }
+
+    /// Sets how many attempts a message gets before it is rejected; 1 or more. For sources without a limit
+    /// of their own, see [`DispatchOptions::attempts_max`]. Default: no limit.
+    pub fn attempts_max(mut self, attempts: u32) -> Self {
+        self.options.attempts_max = Some(attempts);
+        self
+    }
+
+    /// Sets how long a failed message waits before it is tried again. Default: see [`Backoff`].
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.options.backoff = backoff;
+        self
+    }
+
+    /// Sets how long leases last, where the source lets that be chosen; they are extended while their
+    /// messages are here. A crash of this process holds up its keys for so long. Default: 30 s, or the
+    /// source's longest if that is less.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = Some(lease);
+        self
+    }
+
+    /// Sets the name by which the sources know this worker, up to 128 bytes. Default: `worker`, with the
+    /// number of the process.
+    pub fn holder(mut self, name: impl Into<String>) -> Self {
+        self.holder = Some(name.into());
+        self
+    }
+
+    /// Lets tenants take turns in place of keys: `tenant` says whose share a message takes. Messages for
+    /// which it returns `None` share one.
+    pub fn fair_by(
+        mut self,
+        tenant: impl Fn(&Message) -> Option<Key> + Send + Sync + 'static,
+    ) -> Self {
+        self.options.fairness = Fairness::Tenants;
+        self.tenant = Some(Arc::new(tenant));
+        self
+    }
+
+    /// Says which messages without a key run before others: 0, the default, to 9; a higher number counts
+    /// as 9. Within a key the order counts.
+    pub fn priority_by(
+        mut self,
+        priority: impl Fn(&Message) -> u8 + Send + Sync + 'static,
+    ) -> Self {
+        self.priority = Some(Arc::new(priority));
+        self
+    }
+
+    /// Sets in what time a waiting message rises by one priority; 1 ms or more. Default: 1 s.
+    pub fn aging(mut self, time: Duration) -> Self {
+        self.options.aging = millis(time);
+        self
+    }
+
+    /// Sets how long work may wait while nothing moves before that is told; 1 ms or more. Default: 60 s.
+    pub fn stall_after(mut self, time: Duration) -> Self {
+        self.options.stall_after = millis(time);
+        self
+    }
+
+    /// Sets how long a cancelled async handler may go on before it is dropped, so that it can clean up (see
+    /// [`Context::cancelled`](crate::Context::cancelled)). If its lease is lost, somebody else may have
+    /// the message meanwhile. Default: not at all.
+    pub fn cancel_grace(mut self, time: Duration) -> Self {
+        self.cancel_grace = time;
+        self
+    }
+
+    /// Acknowledges each message before its handler begins, so that no message is handled twice, and a
+    /// message whose handler fails, or whose process ends, is gone. Default: at least once.
+    pub fn at_most_once(mut self) -> Self {
+        self.at_most_once = true;
+        self
+    }
+
+    /// Starts the worker on this tokio runtime.
+    ///
+    /// # Errors
+    /// If an option is out of range, or there is no runtime.
+    pub fn start<H: Handler>(mut self, handler: H) -> Result<Worker, StartError> {
+        let runtime = tokio::runtime::Handle::try_current();
+        let runtime = runtime.map_err(|_| StartError::NoRuntime)?;
+        let holder = self.holder.take();
+        let holder = holder.unwrap_or_else(|| format!("worker {}", std::process::id()));
+        let holder = HolderName::new(&holder)?;
+        if self.options.held_max == DispatchOptions::default().held_max {
+            let runs = self.options.concurrency.saturating_mul(4);
+            self.options.held_max = runs.clamp(self.options.held_max, DispatchOptions::HELD_MAX);
+        }
+        let mut sources = Vec::with_capacity(self.sources.len());
+        for (number, (source, priority)) in self.sources.iter().enumerate() {
+            let can = source.capabilities();
+            let max = can.lease_max;
+            let mut options = SourceOptions::new(can);
+            options.priority = *priority;
+            if let Some(given) = self.lease.filter(|_| !max.is_zero()) {
+                if given > max || given.is_zero() {
+                    return Err(StartError::Lease {
+                        source_number: number,
+                        given,
+                        max,
+                    });
+                }
+                options.lease = Some(millis(given));
+            }
+            sources.push(options);
+        }
+        let dispatcher = Dispatcher::new(self.options.clone(), sources, 0)?;
+        let (asks, asked) = mpsc::unbounded_channel();
+        let (end, ended) = watch::channel(None);
+        let started = Instant::now();
+        let shell = Shell::new(self, dispatcher, holder, handler, started);
+        let task = runtime.spawn(async move {
+            let ended = shell.run(asked).await;
+            end.send_replace(Some(ended));
+        });
+        Ok(Worker { asks, ended, task })
+    }
+}
+
+fn millis(span: Duration) -> Millis {
+    Millis::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(Millis::MAX)
+}

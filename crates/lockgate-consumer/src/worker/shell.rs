@@ -1,0 +1,568 @@
+//! Carries out what the dispatcher decides. One task has the dispatcher; receives, settles, extensions
+//! and runs are tasks of their own, whose ends are its inputs.
+
+use std::{
+    any::Any,
+    collections::HashMap,
+    future::pending,
+    hash::{BuildHasher, Hasher, RandomState},
+    sync::Arc,
+    time::Duration,
+};
+
+use lockgate_core::{Fate, HolderName, Millis, ReceiveRequest, Settlement, TransportError};
+use tokio::{
+    sync::mpsc,
+    task::{AbortHandle, Id, JoinError, JoinSet},
+    time::{Instant, sleep, sleep_until},
+};
+
+use super::{
+    Ask, ByMessage, Ended, WorkerBuilder, WorkerState, millis,
+    source::{AnySource, HeldMessage},
+};
+use crate::{
+    Batch, Context, Handler, Job,
+    dispatch::{Action, Arrival, Cancelled, Dispatcher, ItemId, Rest, RunEnd, RunId, Started},
+};
+
+/// How long a drain goes on after its deadline: what was cancelled is settled, and who does not answer is
+/// given up.
+const SETTLE_GRACE: Duration = Duration::from_secs(5);
+
+/// The longest wait of one receive.
+const WAIT_MAX: Duration = Duration::from_secs(20);
+
+pub(super) struct Shell<H> {
+    dispatcher: Dispatcher<HeldMessage>,
+    sources: Vec<SourceState>,
+    handler: Arc<H>,
+    holder: HolderName,
+    tasks: JoinSet<Output>,
+    /// What each task is for.
+    tasks_for: HashMap<Id, Purpose>,
+    runs: HashMap<RunId, Running>,
+    started: Instant,
+    run_time_max: Option<Millis>,
+    cancel_grace: Duration,
+    at_most_once: bool,
+    tenant: ByMessage<Option<lockgate_core::Key>>,
+    priority: ByMessage<u8>,
+    random: RandomState,
+    drawn: u64,
+    panics: u64,
+    /// When it ends, whatever is left.
+    drained_by: Option<Instant>,
+    stall_told: bool,
+}
+
+struct SourceState {
+    source: Arc<dyn AnySource>,
+    wait: Duration,
+    receives: Vec<AbortHandle>,
+    error: Option<TransportError>,
+    /// It gives nothing any more.
+    ended: bool,
+}
+
+/// What a task returns.
+enum Output {
+    Received(Result<Vec<HeldMessage>, TransportError>),
+    Settled(Vec<Result<(), TransportError>>),
+    Extended(Vec<Result<Duration, TransportError>>),
+    Claimed(Vec<Result<(), TransportError>>),
+    Ran(RunEnd),
+    /// A cancelled run has had its time.
+    GraceOver,
+}
+
+enum Purpose {
+    Receive { source: usize, max: usize },
+    Settle { source: usize, items: Vec<ItemId> },
+    Extend { items: Vec<(ItemId, HeldMessage)> },
+    Claim(Started<HeldMessage>),
+    Run(RunId),
+    Grace(RunId),
+}
+
+struct Running {
+    context: Context,
+    task: AbortHandle,
+    why: Option<Cancelled>,
+}
+
+impl<H: Handler> Shell<H> {
+    pub(super) fn new(
+        builder: WorkerBuilder,
+        dispatcher: Dispatcher<HeldMessage>,
+        holder: HolderName,
+        handler: H,
+        started: Instant,
+    ) -> Self {
+        let sources = builder.sources.into_iter().map(|(source, _)| SourceState {
+            wait: source.capabilities().wait_max.min(WAIT_MAX),
+            source,
+            receives: Vec::new(),
+            error: None,
+            ended: false,
+        });
+        Self {
+            dispatcher,
+            sources: sources.collect(),
+            handler: Arc::new(handler),
+            holder,
+            tasks: JoinSet::new(),
+            tasks_for: HashMap::new(),
+            runs: HashMap::new(),
+            started,
+            run_time_max: builder.options.run_time_max,
+            cancel_grace: builder.cancel_grace,
+            at_most_once: builder.at_most_once,
+            tenant: builder.tenant,
+            priority: builder.priority,
+            random: RandomState::new(),
+            drawn: 0,
+            panics: 0,
+            drained_by: None,
+            stall_told: false,
+        }
+    }
+
+    pub(super) async fn run(mut self, mut asks: mpsc::UnboundedReceiver<Ask>) -> Ended {
+        loop {
+            while let Some(action) = self.dispatcher.poll(self.now()) {
+                self.act(action);
+            }
+            self.watch();
+            let has_ended = self.sources.iter().all(|source| source.ended);
+            let is_late = self.drained_by.is_some_and(|by| by <= Instant::now());
+            let left = self.dispatcher.held();
+            if self.dispatcher.is_drained() || is_late || (has_ended && left == 0) {
+                let error = self.sources.into_iter().find_map(|source| source.error);
+                return Ended {
+                    counts: self.dispatcher.counts(),
+                    panics: self.panics,
+                    left,
+                    error: error.filter(|_| self.drained_by.is_none()),
+                };
+            }
+            let deadline = self.next_deadline();
+            let time = async {
+                match deadline {
+                    Some(at) => sleep_until(at).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                Some(ask) = asks.recv() => self.answer(ask),
+                Some(ended) = self.tasks.join_next_with_id() => {
+                    self.take(ended);
+                    // What else has ended is taken before the dispatcher is asked again.
+                    while let Some(ended) = self.tasks.try_join_next_with_id() {
+                        self.take(ended);
+                    }
+                }
+                () = time => {}
+                else => pending().await,
+            }
+        }
+    }
+
+    fn now(&self) -> Millis {
+        Millis::try_from(self.started.elapsed().as_millis()).unwrap_or(Millis::MAX)
+    }
+
+    /// When the dispatcher or the watchdog has something to say; further ahead than a day, somebody
+    /// asks before.
+    fn next_deadline(&self) -> Option<Instant> {
+        const FAR: Duration = Duration::from_secs(86_400);
+        let at = self.dispatcher.next_deadline();
+        let watch = (!self.stall_told && self.dispatcher.held() > 0)
+            .then(|| self.dispatcher.stalls_at())
+            .filter(|at| *at > self.now());
+        let far = self.started.elapsed() + FAR;
+        let at = at.into_iter().chain(watch).min();
+        let at = at.map(|at| self.started + Duration::from_millis(at).min(far));
+        at.into_iter().chain(self.drained_by).min()
+    }
+
+    fn random(&mut self) -> u64 {
+        self.drawn += 1;
+        let mut hasher = self.random.build_hasher();
+        hasher.write_u64(self.drawn);
+        hasher.finish()
+    }
+
+    fn spawn(
+        &mut self,
+        purpose: Purpose,
+        task: impl Future<Output = Output> + Send + 'static,
+    ) -> AbortHandle {
+        let handle = self.tasks.spawn(task);
+        self.tasks_for.insert(handle.id(), purpose);
+        handle
+    }
+
+    fn act(&mut self, action: Action<HeldMessage>) {
+        match action {
+            Action::Receive {
+                source: number,
+                max,
+                lease,
+                key_max,
+            } => {
+                let state = &self.sources[number];
+                let request = ReceiveRequest {
+                    max,
+                    key_max: Some(key_max),
+                    wait: state.wait,
+                    lease: lease.map(Duration::from_millis),
+                    holder: self.holder.clone(),
+                };
+                let ended = state.ended;
+                let source = state.source.clone();
+                let receive = async move {
+                    if ended {
+                        // It said that it gives nothing any more.
+                        return pending().await;
+                    }
+                    Output::Received(source.receive(number, request).await)
+                };
+                let source = number;
+                let handle = self.spawn(Purpose::Receive { source, max }, receive);
+                self.sources[number].receives.push(handle);
+            }
+            Action::Start(started) => self.begin(started),
+            Action::Cancel { run, why } => self.cancel(run, why),
+            Action::Settle { source, items } => {
+                let (mut ids, mut settles) = (Vec::new(), Vec::new());
+                for (id, held, how) in items {
+                    ids.push(id);
+                    settles.push((held, how));
+                }
+                let settle = self.sources[source].source.clone().settle(settles);
+                let purpose = Purpose::Settle { source, items: ids };
+                self.spawn(purpose, async { Output::Settled(settle.await) });
+            }
+            Action::Extend {
+                source,
+                items,
+                lease,
+            } => {
+                let held = items.iter().map(|(_, held)| held.clone()).collect();
+                let lease = Duration::from_millis(lease);
+                let extend = self.sources[source].source.clone().extend(held, lease);
+                let purpose = Purpose::Extend { items };
+                self.spawn(purpose, async { Output::Extended(extend.await) });
+            }
+        }
+    }
+
+    fn begin(&mut self, started: Started<HeldMessage>) {
+        if !self.at_most_once {
+            return self.handle(started);
+        }
+        let settles = started.messages.iter();
+        let settles = settles.map(|(held, _)| (held.clone(), Settlement::Ack));
+        let source = self.sources[started.source].source.clone();
+        let claim = source.settle(settles.collect());
+        self.spawn(Purpose::Claim(started), async {
+            Output::Claimed(claim.await)
+        });
+    }
+
+    /// Lets the handler run.
+    fn handle(&mut self, started: Started<HeldMessage>) {
+        let context = Context::new(self.started, self.run_time_max);
+        let jobs = started.messages.into_iter().map(|(held, attempt)| Job {
+            held,
+            attempt,
+            run: context.clone(),
+        });
+        let batch = Batch {
+            jobs: jobs.collect(),
+            run: context.clone(),
+        };
+        let (run, handler) = (started.run, self.handler.clone());
+        let task = self.spawn(Purpose::Run(run), async move {
+            Output::Ran(handler.handle(batch).await)
+        });
+        let running = Running {
+            context,
+            task,
+            why: None,
+        };
+        self.runs.insert(run, running);
+    }
+
+    fn cancel(&mut self, run: RunId, why: Cancelled) {
+        // A run that is still being claimed has not begun, and ends when the claim is answered.
+        let Some(running) = self.runs.get_mut(&run) else {
+            return;
+        };
+        running.why = Some(why);
+        running.context.cancel(why);
+        if !self.handler.ends_when_dropped() {
+            return;
+        }
+        if self.cancel_grace.is_zero() {
+            running.task.abort();
+        } else {
+            let grace = self.cancel_grace;
+            self.spawn(Purpose::Grace(run), async move {
+                sleep(grace).await;
+                Output::GraceOver
+            });
+        }
+    }
+
+    fn answer(&mut self, ask: Ask) {
+        match ask {
+            Ask::Pause => {
+                self.dispatcher.pause();
+                self.stop_receiving();
+            }
+            Ask::Resume => {
+                self.dispatcher.resume(self.now());
+            }
+            Ask::Drain(within) => {
+                let until = self.now().saturating_add(millis(within));
+                self.dispatcher.drain(until);
+                let late = within.saturating_add(self.cancel_grace + SETTLE_GRACE);
+                let far = Instant::now() + Duration::from_secs(86_400 * 365);
+                self.drained_by = Some(Instant::now().checked_add(late).unwrap_or(far));
+                self.stop_receiving();
+            }
+            Ask::Explain(source, key, answer) => {
+                let _ = answer.send(self.dispatcher.explain(source, &key));
+            }
+            Ask::State(answer) => {
+                let _ = answer.send(WorkerState {
+                    counts: self.dispatcher.counts(),
+                    panics: self.panics,
+                    held: self.dispatcher.held(),
+                    running: self.dispatcher.running(),
+                    stall: self.dispatcher.stall(self.now()),
+                    errors: self
+                        .sources
+                        .iter()
+                        .map(|state| state.error.clone())
+                        .collect(),
+                });
+            }
+        }
+    }
+
+    /// Drops the receives under way: what they were given goes back.
+    fn stop_receiving(&mut self) {
+        for receive in self.sources.iter().flat_map(|state| &state.receives) {
+            receive.abort();
+        }
+    }
+
+    /// Takes the end of a task.
+    fn take(&mut self, ended: Result<(Id, Output), JoinError>) {
+        let (id, output) = match ended {
+            Ok((id, output)) => (id, Ok(output)),
+            Err(error) => (error.id(), Err(error)),
+        };
+        let Some(purpose) = self.tasks_for.remove(&id) else {
+            return;
+        };
+        let now = self.now();
+        match purpose {
+            Purpose::Receive { source, max } => {
+                self.sources[source]
+                    .receives
+                    .retain(|receive| receive.id() != id);
+                match output {
+                    Ok(Output::Received(Ok(messages))) => self.arrive(source, max, messages, now),
+                    Ok(Output::Received(Err(error))) => {
+                        self.receive_failed(source, max, error, now)
+                    }
+                    // It was dropped.
+                    Err(error) if error.is_cancelled() => self.arrive(source, max, vec![], now),
+                    other => self.receive_failed(source, max, broken(other), now),
+                }
+            }
+            Purpose::Settle { source, items } => {
+                let results = match output {
+                    Ok(Output::Settled(results)) => results,
+                    other => vec![Err(broken(other)); items.len()],
+                };
+                let results = results
+                    .into_iter()
+                    .map(|result| self.fate_of(source, result));
+                let results: Vec<_> = items.into_iter().zip(results.collect::<Vec<_>>()).collect();
+                let random = self.random();
+                self.dispatcher.settled(source, results, now, random);
+            }
+            Purpose::Extend { items } => {
+                let results = match output {
+                    Ok(Output::Extended(results)) => results,
+                    other => vec![Err(broken(other)); items.len()],
+                };
+                let results = items.into_iter().zip(results).map(|((id, held), result)| {
+                    let left = match result {
+                        Ok(left) => floor_millis(left),
+                        Err(error) => return (id, Err(error.fate)),
+                    };
+                    held.lease().set_end(now.saturating_add(left));
+                    (id, Ok(left))
+                });
+                self.dispatcher.extended(results.collect::<Vec<_>>(), now);
+            }
+            Purpose::Claim(mut started) => {
+                let results = match output {
+                    Ok(Output::Claimed(results)) => results,
+                    other => vec![Err(broken(other)); started.messages.len()],
+                };
+                let source = started.source;
+                let results = results
+                    .into_iter()
+                    .map(|result| self.fate_of(source, result));
+                let results = results.collect::<Vec<_>>();
+                let may_run = self.dispatcher.claimed(started.run, results, now);
+                let mut may_run = may_run.into_iter();
+                started.messages.retain(|(held, _)| {
+                    held.lease().set_end(Millis::MAX);
+                    may_run.next().unwrap_or_default()
+                });
+                if started.messages.is_empty() || !self.dispatcher.is_current(started.run) {
+                    let rest = Rest::Cancelled;
+                    self.finished(started.run, RunEnd { done: 0, rest }, now);
+                } else {
+                    self.handle(started);
+                }
+            }
+            Purpose::Run(run) => {
+                let running = self.runs.remove(&run);
+                let done = running.as_ref().map_or(0, |running| running.context.done());
+                let end = match output {
+                    Ok(Output::Ran(end)) => end,
+                    Err(error) if error.is_panic() => {
+                        self.panics += 1;
+                        let text = panic_text(&*error.into_panic());
+                        tracing::error!(panic = %text, "a handler panicked");
+                        let rest = Rest::Failed {
+                            error: format!("the handler panicked: {text}").into(),
+                            retry_in: None,
+                        };
+                        RunEnd { done, rest }
+                    }
+                    // Its future was dropped.
+                    _ => RunEnd {
+                        done,
+                        rest: Rest::Cancelled,
+                    },
+                };
+                self.finished(run, end, now);
+            }
+            Purpose::Grace(run) => {
+                if let Some(running) = self.runs.get(&run) {
+                    running.task.abort();
+                }
+            }
+        }
+    }
+
+    fn finished(&mut self, run: RunId, end: RunEnd, now: Millis) {
+        if let Rest::Failed { error, .. } = &end.rest {
+            tracing::debug!(%error, "a message was not handled");
+        }
+        let random = self.random();
+        self.dispatcher.finished(run, end, now, random);
+    }
+
+    fn arrive(&mut self, source: usize, max: usize, messages: Vec<HeldMessage>, now: Millis) {
+        if !self.sources[source].ended {
+            self.sources[source].error = None;
+        }
+        let (tenant, priority) = (self.tenant.clone(), self.priority.clone());
+        let arrivals = messages.into_iter().map(|held| {
+            let lease = held.lease();
+            let left = floor_millis(lease.remaining);
+            lease.set_end(now.saturating_add(left));
+            let message = &lease.message;
+            Arrival {
+                key: message.key.clone(),
+                tenant: tenant.as_ref().and_then(|tenant| tenant(message)),
+                priority: priority.as_ref().map_or(0, |priority| priority(message)),
+                bytes: message.size() as u64,
+                attempt: lease.attempt,
+                lease: left,
+                message: held,
+            }
+        });
+        self.dispatcher.received(source, max, arrivals, now);
+    }
+
+    fn receive_failed(&mut self, number: usize, max: usize, error: TransportError, now: Millis) {
+        let state = &mut self.sources[number];
+        // The others may pass.
+        state.ended = matches!(error.fate, Fate::Closed | Fate::Refused | Fate::Unsupported);
+        if state.error.is_none() {
+            let why = lockgate_core::with_sources(&error);
+            if state.ended {
+                tracing::info!(source = number, %why, "a source gives no more messages");
+            } else {
+                tracing::warn!(source = number, %why, "a source does not answer; trying again");
+            }
+        }
+        state.error = Some(error);
+        let random = self.random();
+        self.dispatcher.receive_failed(number, max, now, random);
+    }
+
+    fn fate_of(&mut self, source: usize, result: Result<(), TransportError>) -> Result<(), Fate> {
+        result.map_err(|error| {
+            let why = lockgate_core::with_sources(&error);
+            match error.fate {
+                Fate::Retry | Fate::Unknown => {
+                    tracing::debug!(source, %why, "a settlement is tried again");
+                }
+                _ => tracing::warn!(source, %why, "a message is not settled, and comes again"),
+            }
+            error.fate
+        })
+    }
+
+    /// Says so once when nothing moves.
+    fn watch(&mut self) {
+        let stall = self.dispatcher.stall(self.now());
+        if let Some(stall) = stall
+            && !self.stall_told
+        {
+            tracing::warn!(
+                since_ms = self.now().saturating_sub(stall.since),
+                ready = stall.ready,
+                runs = stall.runs,
+                "work waits, and nothing moves"
+            );
+        }
+        self.stall_told = stall.is_some();
+    }
+}
+
+/// A lease lasts at least so long.
+fn floor_millis(span: Duration) -> Millis {
+    Millis::try_from(span.as_millis()).unwrap_or(Millis::MAX)
+}
+
+/// A call that did not come to its end.
+fn broken(output: Result<Output, JoinError>) -> TransportError {
+    let why = match output {
+        Err(error) if error.is_panic() => {
+            format!("the source panicked: {}", panic_text(&*error.into_panic()))
+        }
+        _ => "the call was dropped".to_owned(),
+    };
+    tracing::error!(%why, "a call of a source broke off");
+    TransportError::new(Fate::Unknown, why)
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|&text| text.to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "without a text".to_owned())
+}

@@ -1,0 +1,518 @@
+//! Workers over queues in memory, and over a source with faults.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use lockgate_core::{Fate, Leased, ReceiveRequest, Settlement, SourceCapabilities};
+use tokio::sync::{Notify, Semaphore, mpsc};
+
+use super::*;
+use crate::{
+    Batch, Failure, Job, MemoryOptions, MemoryQueue,
+    dispatch::{Cancelled, KeyWait},
+    handler,
+    memory::{KeyPolicy, Receipt},
+};
+
+const SOON: Duration = Duration::from_secs(20);
+
+fn queue(change: impl FnOnce(&mut MemoryOptions)) -> MemoryQueue {
+    let mut options = MemoryOptions::default();
+    change(&mut options);
+    MemoryQueue::new(options).unwrap()
+}
+
+fn key(text: &str) -> Key {
+    Key::new(text).unwrap()
+}
+
+async fn push(queue: &MemoryQueue, of: &str, body: &str) {
+    let message = Message::new(body.to_owned()).with_key(key(of));
+    queue.push(message).await.unwrap();
+}
+
+fn text(job: &Job) -> String {
+    String::from_utf8(job.body().to_vec()).unwrap()
+}
+
+/// No wait after failures.
+fn at_once() -> Backoff {
+    Backoff { first: 0, max: 0 }
+}
+
+/// Ends when the queue has nothing any more.
+async fn to_the_end(queue: &MemoryQueue, worker: Worker) -> Ended {
+    queue.close();
+    tokio::time::timeout(SOON, worker.ended()).await.unwrap()
+}
+
+#[tokio::test]
+async fn messages_of_a_key_run_in_order_and_keys_side_by_side() {
+    let queue = queue(|_| {});
+    for number in 0..1_000 {
+        push(&queue, &format!("k{}", number % 10), &number.to_string()).await;
+    }
+    let (seen, going) = (
+        Arc::new(Mutex::new(BTreeMap::<_, Vec<u32>>::new())),
+        Arc::new(AtomicUsize::new(0)),
+    );
+    // Ten runs meet: if fewer keys ran side by side, they would wait for ever.
+    let meeting = Arc::new(tokio::sync::Barrier::new(10));
+    let (shared, meets) = (seen.clone(), meeting.clone());
+    let worker = Worker::over(queue.clone()).start(move |job: Job| {
+        let (seen, going, meeting) = (shared.clone(), going.clone(), meets.clone());
+        async move {
+            assert!(
+                going.fetch_add(1, Ordering::SeqCst) < 10,
+                "one run for each key"
+            );
+            let number: u32 = text(&job).parse()?;
+            if number < 10 {
+                meeting.wait().await;
+            }
+            let key = job.key().unwrap().clone();
+            seen.lock().unwrap().entry(key).or_default().push(number);
+            going.fetch_sub(1, Ordering::SeqCst);
+            Ok(())
+        }
+    });
+    let ended = to_the_end(&queue, worker.unwrap()).await;
+    assert_eq!(
+        (ended.counts.acknowledged, ended.panics, ended.left),
+        (1_000, 0, 0)
+    );
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen.len(), 10);
+    for (number, key) in seen.values().zip(0..) {
+        assert_eq!(
+            number[..],
+            (0..100).map(|n| n * 10 + key).collect::<Vec<_>>()
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_failure_a_panic_and_a_rejection_have_their_reasons() {
+    let queue = queue(|options| options.attempts = Some((3, KeyPolicy::Skip)));
+    for body in ["fails", "panics", "bad", "good"] {
+        push(&queue, body, body).await;
+    }
+    let tries = Arc::new(Mutex::new(BTreeMap::<String, Vec<u32>>::new()));
+    let all = tries.clone();
+    let worker = Worker::over(queue.clone())
+        .backoff(at_once())
+        .start(move |job: Job| {
+            let body = text(&job);
+            all.lock()
+                .unwrap()
+                .entry(body.clone())
+                .or_default()
+                .push(job.attempt());
+            async move {
+                match &*body {
+                    "fails" => Err("it does not work".into()),
+                    "panics" => panic!("oh no"),
+                    "bad" => Err(Failure::reject("it is bad")),
+                    _ => Ok(()),
+                }
+            }
+        });
+    let ended = to_the_end(&queue, worker.unwrap()).await;
+    assert_eq!(
+        (
+            ended.counts.acknowledged,
+            ended.counts.rejected,
+            ended.panics
+        ),
+        (1, 1, 3)
+    );
+    let expected = [("bad", 1), ("fails", 3), ("good", 1), ("panics", 3)];
+    let tries = tries.lock().unwrap();
+    for ((body, attempts), (wanted, count)) in tries.iter().zip(expected) {
+        assert_eq!(
+            (&**body, attempts),
+            (wanted, &(1..=count).collect::<Vec<_>>())
+        );
+    }
+    let dead = queue.take_dead_letters();
+    let bad = dead.iter().find(|dead| dead.message.body == "bad").unwrap();
+    assert_eq!(bad.reason.as_deref(), Some("it is bad"));
+    assert_eq!(dead.len(), 3);
+}
+
+#[tokio::test]
+async fn a_handler_that_hangs_is_dropped_and_counts_as_failed() {
+    let queue = queue(|options| options.attempts = Some((1, KeyPolicy::Skip)));
+    push(&queue, "k", "hangs").await;
+    push(&queue, "k", "good").await;
+    let builder = Worker::over(queue.clone()).run_time_max(Duration::from_millis(50));
+    let worker = builder.start(|job: Job| async move {
+        if job.body() == "hangs" {
+            std::future::pending::<()>().await;
+        }
+        Ok(())
+    });
+    let ended = to_the_end(&queue, worker.unwrap()).await;
+    assert_eq!((ended.counts.acknowledged, ended.counts.failed), (1, 1));
+    assert_eq!(queue.take_dead_letters()[0].message.body, "hangs");
+}
+
+/// Its leases can be lost, and its settlements get no answer.
+#[derive(Clone)]
+struct Faulty {
+    queue: MemoryQueue,
+    loses: Arc<AtomicBool>,
+    settles: Arc<Mutex<Vec<Settlement>>>,
+    lost_answers: Arc<AtomicUsize>,
+}
+
+impl Faulty {
+    fn over(queue: &MemoryQueue) -> Self {
+        Self {
+            queue: queue.clone(),
+            loses: Arc::default(),
+            settles: Arc::default(),
+            lost_answers: Arc::default(),
+        }
+    }
+}
+
+impl Source for Faulty {
+    type Receipt = Receipt;
+
+    fn source_capabilities(&self) -> SourceCapabilities {
+        self.queue.source_capabilities()
+    }
+
+    async fn receive_batch(
+        &self,
+        request: ReceiveRequest,
+    ) -> Result<Vec<Leased<Receipt>>, TransportError> {
+        self.queue.receive_batch(request).await
+    }
+
+    async fn settle_batch(
+        &self,
+        settles: Vec<(Receipt, Settlement)>,
+    ) -> Vec<Result<(), TransportError>> {
+        let how = settles.iter().map(|(_, how)| how.clone());
+        self.settles.lock().unwrap().extend(how);
+        let answers = self.queue.settle_batch(settles).await;
+        let lost = &self.lost_answers;
+        let loses = lost.try_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+            left.checked_sub(1)
+        });
+        match loses {
+            Ok(_) => answers
+                .iter()
+                .map(|_| Err(TransportError::new(Fate::Unknown, "lost")))
+                .collect(),
+            Err(_) => answers,
+        }
+    }
+
+    async fn extend_batch(
+        &self,
+        receipts: Vec<Receipt>,
+        lease: Duration,
+    ) -> Vec<Result<Duration, TransportError>> {
+        if self.loses.load(Ordering::SeqCst) {
+            return receipts
+                .iter()
+                .map(|_| Err(TransportError::new(Fate::Stale, "gone")))
+                .collect();
+        }
+        self.queue.extend_batch(receipts, lease).await
+    }
+}
+
+#[tokio::test]
+async fn leases_are_extended_and_a_lost_one_cancels_its_handler() {
+    let queue = queue(|_| {});
+    push(&queue, "k", "m").await;
+    let source = Faulty::over(&queue);
+    let loses = source.loses.clone();
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let lease = Duration::from_millis(300);
+    let worker = Worker::over(source)
+        .lease(lease)
+        .cancel_grace(SOON)
+        .start(move |job: Job| {
+            let (tell, loses) = (tell.clone(), loses.clone());
+            async move {
+                let context = job.context().clone();
+                // Longer than the lease.
+                tokio::select! {
+                    _ = context.cancelled() => panic!("it is extended"),
+                    () = tokio::time::sleep(3 * lease) => {}
+                }
+                tell.send((job.is_current(), None)).unwrap();
+                loses.store(true, Ordering::SeqCst);
+                let why = context.cancelled().await;
+                tell.send((job.is_current(), Some(why))).unwrap();
+                Ok(())
+            }
+        });
+    let worker = worker.unwrap();
+    assert_eq!(told.recv().await.unwrap(), (true, None));
+    assert_eq!(
+        told.recv().await.unwrap(),
+        (false, Some(Cancelled::LeaseLost))
+    );
+    let state = worker.state().await.unwrap();
+    assert_eq!(state.counts.acknowledged, 0, "its end does not count");
+}
+
+#[tokio::test]
+async fn a_lost_answer_is_asked_for_again_and_changes_nothing() {
+    let queue = queue(|_| {});
+    for number in 0..20 {
+        push(&queue, "k", &number.to_string()).await;
+    }
+    let source = Faulty::over(&queue);
+    source.lost_answers.store(5, Ordering::SeqCst);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let all = seen.clone();
+    let worker = Worker::over(source).start(move |job: Job| {
+        all.lock().unwrap().push(text(&job));
+        async { Ok(()) }
+    });
+    to_the_end(&queue, worker.unwrap()).await;
+    let expected: Vec<_> = (0..20).map(|number: u32| number.to_string()).collect();
+    assert_eq!(*seen.lock().unwrap(), expected);
+}
+
+#[tokio::test]
+async fn a_drain_gives_back_what_waits_and_cancels_what_takes_too_long() {
+    let queue = queue(|_| {});
+    for body in ["1", "2", "3"] {
+        push(&queue, "k", body).await;
+    }
+    let begun = Arc::new(Notify::new());
+    let tell = begun.clone();
+    let worker = Worker::over(queue.clone()).start(move |_: Job| {
+        tell.notify_one();
+        std::future::pending::<Result<(), Failure>>()
+    });
+    begun.notified().await;
+    let ended = worker.unwrap().drain(Duration::ZERO).await;
+    assert_eq!(
+        (ended.counts.arrived, ended.counts.given_back, ended.left),
+        (3, 3, 0)
+    );
+    let counts = queue.counts();
+    assert_eq!((counts.waiting, counts.leased), (3, 0));
+    // Nothing counts as an attempt.
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let worker = Worker::over(queue.clone()).start(move |job: Job| {
+        tell.send((text(&job), job.attempt())).unwrap();
+        async { Ok(()) }
+    });
+    for body in ["1", "2", "3"] {
+        assert_eq!(told.recv().await.unwrap(), (body.to_owned(), 1));
+    }
+    to_the_end(&queue, worker.unwrap()).await;
+}
+
+#[tokio::test]
+async fn a_paused_worker_starts_nothing_until_it_is_resumed() {
+    let queue = queue(|_| {});
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let worker = Worker::over(queue.clone()).start(move |job: Job| {
+        tell.send(text(&job)).unwrap();
+        async { Ok(()) }
+    });
+    let worker = worker.unwrap();
+    push(&queue, "k", "1").await;
+    assert_eq!(told.recv().await.unwrap(), "1");
+    worker.pause();
+    worker.state().await.unwrap();
+    push(&queue, "k", "2").await;
+    assert_eq!(worker.state().await.unwrap().running, 0);
+    assert!(told.try_recv().is_err());
+    worker.resume();
+    assert_eq!(told.recv().await.unwrap(), "2");
+}
+
+#[tokio::test]
+async fn a_batch_succeeds_in_part() {
+    let queue = queue(|options| options.attempts = Some((1, KeyPolicy::Skip)));
+    for body in ["1", "2", "3", "4"] {
+        push(&queue, "k", body).await;
+    }
+    let runs = Arc::new(Mutex::new(Vec::new()));
+    let all = runs.clone();
+    let handler = handler::batches(move |batch: Batch| {
+        let bodies: Vec<_> = batch.jobs().iter().map(text).collect();
+        all.lock().unwrap().push(bodies);
+        async move {
+            for (done, job) in batch.jobs().iter().enumerate() {
+                if job.body() == "3" {
+                    batch.context().succeeded(done);
+                    return Err("three is bad".into());
+                }
+            }
+            Ok(())
+        }
+    });
+    let worker = Worker::over(queue.clone())
+        .run_max(4)
+        .backoff(at_once())
+        .start(handler);
+    to_the_end(&queue, worker.unwrap()).await;
+    let expected = [vec!["1", "2", "3", "4"], vec!["4"]];
+    assert_eq!(*runs.lock().unwrap(), expected);
+    assert_eq!(queue.take_dead_letters()[0].message.body, "3");
+}
+
+#[tokio::test]
+async fn a_blocking_handler_is_never_beside_the_next_of_its_key() {
+    let queue = queue(|_| {});
+    for body in ["1", "2"] {
+        push(&queue, "k", body).await;
+    }
+    let going = Arc::new(AtomicUsize::new(0));
+    let handler = handler::blocking(move |job: Job| {
+        assert_eq!(going.fetch_add(1, Ordering::SeqCst), 0, "one at a time");
+        // It goes on although its run was cancelled.
+        while job.context().why_cancelled().is_none() && job.attempt() == 1 {
+            std::thread::yield_now();
+        }
+        going.fetch_sub(1, Ordering::SeqCst);
+        match job.attempt() {
+            1 => Err(Failure::retry("too slow", Some(Duration::ZERO))),
+            _ => Ok(()),
+        }
+    });
+    let builder = Worker::over(queue.clone()).run_time_max(Duration::from_millis(20));
+    let ended = to_the_end(&queue, builder.start(handler).unwrap()).await;
+    assert_eq!((ended.counts.acknowledged, ended.panics), (2, 0));
+}
+
+#[tokio::test]
+async fn what_is_no_json_is_rejected_with_its_place() {
+    let queue = queue(|_| {});
+    push(&queue, "a", "{\"amount\": 5}").await;
+    push(&queue, "b", "{\"amount\": \"five\"}").await;
+    #[derive(serde::Deserialize)]
+    struct Order {
+        amount: u64,
+    }
+    let handler = handler::json(|order: Order, _| async move {
+        assert_eq!(order.amount, 5);
+        Ok(())
+    });
+    let worker = Worker::over(queue.clone()).start(handler);
+    let ended = to_the_end(&queue, worker.unwrap()).await;
+    assert_eq!((ended.counts.acknowledged, ended.counts.rejected), (1, 1));
+    let reason = queue.take_dead_letters().remove(0).reason.unwrap();
+    assert!(
+        reason.contains("expected u64 at line 1 column 17"),
+        "{reason}"
+    );
+}
+
+/// A tower service that lets one call through at a time.
+#[derive(Clone)]
+struct OneAtATime(Arc<Semaphore>);
+
+impl tower_service::Service<Job> for OneAtATime {
+    type Response = ();
+    type Error = std::io::Error;
+    type Future = std::future::Ready<Result<(), std::io::Error>>;
+
+    fn poll_ready(
+        &mut self,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Result<(), std::io::Error>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Job) -> Self::Future {
+        self.0.add_permits(1);
+        std::future::ready(Ok(()))
+    }
+}
+
+#[tokio::test]
+async fn a_tower_service_is_a_handler() {
+    let queue = queue(|_| {});
+    for number in 0..10 {
+        push(&queue, "k", &number.to_string()).await;
+    }
+    let calls = Arc::new(Semaphore::new(0));
+    let handler = handler::service(OneAtATime(calls.clone()));
+    let worker = Worker::over(queue.clone()).start(handler);
+    to_the_end(&queue, worker.unwrap()).await;
+    assert_eq!(calls.available_permits(), 10);
+}
+
+#[tokio::test]
+async fn at_most_once_acknowledges_before_the_handler_begins() {
+    let queue = queue(|_| {});
+    for body in ["1", "2", "3"] {
+        push(&queue, "k", body).await;
+    }
+    let source = Faulty::over(&queue);
+    let (settles, lost) = (source.settles.clone(), source.lost_answers.clone());
+    lost.store(1, Ordering::SeqCst);
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let worker = Worker::over(source).at_most_once().start(move |job: Job| {
+        tell.send((text(&job), settles.lock().unwrap().len()))
+            .unwrap();
+        async { Err("it fails".into()) }
+    });
+    let ended = to_the_end(&queue, worker.unwrap()).await;
+    // Nobody knows whether the first was acknowledged, so it is not handled.
+    assert_eq!(told.recv().await.unwrap(), ("2".to_owned(), 2));
+    assert_eq!(told.recv().await.unwrap(), ("3".to_owned(), 3));
+    assert!(told.recv().await.is_none());
+    assert_eq!((ended.counts.acknowledged, ended.counts.lost), (2, 1));
+}
+
+#[tokio::test]
+async fn a_key_says_why_it_waits() {
+    let queue = queue(|_| {});
+    push(&queue, "k", "1").await;
+    push(&queue, "k", "2").await;
+    let begun = Arc::new(Notify::new());
+    let tell = begun.clone();
+    let worker = Worker::over(queue.clone()).start(move |_: Job| {
+        tell.notify_one();
+        std::future::pending::<Result<(), Failure>>()
+    });
+    let worker = worker.unwrap();
+    begun.notified().await;
+    let state = worker.explain(0, &key("k")).await.unwrap();
+    assert!(matches!(state.wait, KeyWait::Running(_)), "{state:?}");
+    assert_eq!(state.messages, 2);
+    assert!(worker.explain(0, &key("other")).await.is_none());
+    assert!(worker.explain(7, &key("k")).await.is_none());
+}
+
+#[tokio::test]
+async fn options_out_of_range_are_named() {
+    let queue = queue(|_| {});
+    let start = |builder: WorkerBuilder| {
+        let started = builder.start(|_: Job| async { Ok(()) });
+        let error = started.map(drop).unwrap_err();
+        lockgate_core::with_sources(&error)
+    };
+    let none = start(Worker::over(queue.clone()).concurrency(0));
+    assert!(
+        none.contains("concurrency must be 1 to 65536, not 0"),
+        "{none}"
+    );
+    let long = start(Worker::over(queue.clone()).lease(Duration::from_secs(90_000)));
+    assert!(
+        long.contains("at most 43200s, and 90000s is asked for"),
+        "{long}"
+    );
+    let few = start(Worker::over(queue.clone()).and(queue.clone()).held_max(1));
+    assert!(few.contains("held_max"), "{few}");
+}
