@@ -47,6 +47,40 @@
 //! # }
 //! ```
 //!
+//! A [worker](consumer) handles messages as they come, many keys side by side, with retries and leases that
+//! are extended:
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use lockgate::{Key, Lockgate, Message, consumer::{Job, Worker}};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path();
+//! # let (done, finished) = tokio::sync::oneshot::channel::<()>();
+//! # let done = std::sync::Arc::new(std::sync::Mutex::new(Some(done)));
+//! # let finished = async { drop(finished.await) };
+//! let lockgate = Lockgate::open(path).await?;
+//! let mails = lockgate.queue("mails").keyed().create().await?;
+//! mails.send(Message::new("welcome").with_key(Key::new("user-42")?)).await?;
+//!
+//! let worker = Worker::over(mails).concurrency(100).start(move |job: Job| {
+//! #   let done = done.clone();
+//!     async move {
+//!         println!("{:?} for {:?}", job.body(), job.key());
+//! #       drop(done.lock().unwrap().take());
+//!         Ok(())
+//!     }
+//! })?;
+//! // Mostly until a signal comes.
+//! worker.run_until(finished, Duration::from_secs(30)).await;
+//! lockgate.shutdown().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! With the feature `postgres`, a PostgreSQL database can keep the queues instead of a folder:
 //! `Lockgate::postgres(url, shard)`.
 //!
@@ -103,6 +137,12 @@ pub use redrive::RedriveBuilder;
 pub use settling::SettleAllError;
 pub use testing::{TestDelivery, TestWatch};
 pub use transaction::{Transaction, TransactionError};
+
+/// Workers: handlers of messages over queues of any kind. The crate `lockgate-consumer`.
+#[cfg(feature = "consumer")]
+pub mod consumer {
+    pub use lockgate_consumer::*;
+}
 
 /// A server's queues, over HTTP: the crate `lockgate-client`.
 #[cfg(feature = "client")]

@@ -9,6 +9,7 @@ mod settling;
 mod shards;
 mod time;
 mod transport;
+mod worker;
 
 use std::time::Duration;
 

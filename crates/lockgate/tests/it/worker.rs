@@ -1,0 +1,175 @@
+//! Workers over embedded queues.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use lockgate::{
+    DeadLetterReason, KeyPolicy, KeyProfile,
+    consumer::{Backoff, Failure, Job, Worker},
+};
+use tokio::sync::mpsc;
+
+use super::*;
+
+type Seen = Arc<Mutex<BTreeMap<String, Vec<u32>>>>;
+
+fn note(seen: &Seen, job: &Job) -> u32 {
+    let number: u32 = std::str::from_utf8(job.body()).unwrap().parse().unwrap();
+    let key = job.key().unwrap().as_str().to_owned();
+    let mut seen = seen.lock().unwrap();
+    seen.entry(key).or_default().push(number);
+    number
+}
+
+/// Whatever the profile, with a poisoned message in one key and two workers: every other message is handled
+/// once and in order, and the poisoned one is a dead letter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_workers_share_keys_and_a_poisoned_message_stops_nobody() {
+    for profile in [KeyProfile::Sqs, KeyProfile::Strict] {
+        let (_folder, lockgate) = open().await;
+        let dead = lockgate.queue("dead").keyed().create().await.unwrap();
+        let jobs = lockgate.queue("jobs").keyed().key_profile(profile);
+        let jobs = jobs
+            .dead_letter("dead")
+            .attempts_max(2)
+            .create()
+            .await
+            .unwrap();
+        const COUNT: u32 = 400;
+        for number in 0..COUNT {
+            let key = format!("k{}", number % 8);
+            jobs.send(keyed(&number.to_string(), &key)).await.unwrap();
+        }
+        let seen = Seen::default();
+        let (tell, mut told) = mpsc::unbounded_channel();
+        let start = |run_max| {
+            let (seen, tell) = (seen.clone(), tell.clone());
+            let backoff = Backoff { first: 1, max: 1 };
+            let builder = Worker::over(jobs.clone()).run_max(run_max).backoff(backoff);
+            let worker = builder.start(move |job: Job| {
+                let number = note(&seen, &job);
+                let tell = tell.clone();
+                async move {
+                    if number == 42 {
+                        return Err("it is poisoned".into());
+                    }
+                    let _ = tell.send(number);
+                    Ok(())
+                }
+            });
+            worker.unwrap()
+        };
+        let workers = [start(1), start(4)];
+        for _ in 0..COUNT - 1 {
+            told.recv().await.unwrap();
+        }
+        for worker in workers {
+            let ended = worker.drain(LONG).await;
+            assert_eq!((ended.left, ended.counts.lost), (0, 0), "{ended:?}");
+        }
+        for (key, numbers) in &*seen.lock().unwrap() {
+            let first: u32 = key[1..].parse().unwrap();
+            let mut expected: Vec<u32> = (first..COUNT).step_by(8).collect();
+            if key == "k2" {
+                // Its second attempt.
+                expected.insert(6, 42);
+            }
+            assert_eq!(numbers, &expected, "{key}, {profile:?}");
+        }
+        let letters = take(&dead, 10).await;
+        assert_eq!(bodies(&letters), ["42"]);
+        let reason = &letters[0].origin().unwrap().reason;
+        assert!(
+            matches!(reason, DeadLetterReason::Attempts { attempts: 2 }),
+            "{reason:?}"
+        );
+        assert!(take(&jobs, 1).await.is_empty());
+        lockgate.shutdown().await;
+    }
+}
+
+/// A worker's failures park 9,999 keys of 10,000; the last one flows as if they were not there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parked_keys_cost_the_others_nothing() {
+    let (_folder, lockgate) = open().await;
+    let jobs = lockgate
+        .queue("jobs")
+        .keyed()
+        .level(lockgate::Level::Memory);
+    let jobs = jobs
+        .key_policy(KeyPolicy::Park)
+        .attempts_max(1)
+        .create()
+        .await
+        .unwrap();
+    for key in 0..10_000 {
+        jobs.send(keyed("0", &key.to_string())).await.unwrap();
+    }
+    let failures = Arc::new(AtomicUsize::new(0));
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let failed = failures.clone();
+    let worker = Worker::over(jobs.clone())
+        .concurrency(64)
+        .start(move |job: Job| {
+            let (tell, failed) = (tell.clone(), failed.clone());
+            async move {
+                if job.key().unwrap().as_str() != "7777" {
+                    failed.fetch_add(1, Ordering::SeqCst);
+                    let _ = tell.send(None);
+                    return Err(Failure::retry("no", Some(Duration::ZERO)));
+                }
+                let _ = tell.send(Some(job.body().clone()));
+                Ok(())
+            }
+        });
+    for _ in 0..10_000 {
+        told.recv().await.unwrap();
+    }
+    for number in 1..=100 {
+        jobs.send(keyed(&number.to_string(), "7777")).await.unwrap();
+        assert_eq!(told.recv().await.unwrap().unwrap(), number.to_string());
+    }
+    assert_eq!(failures.load(Ordering::SeqCst), 9_999);
+    worker.unwrap().drain(LONG).await;
+    let parked = jobs.keys().parked().max(1_000).await.unwrap();
+    assert_eq!(parked.keys.len(), 1_000);
+    lockgate.shutdown().await;
+}
+
+/// What a worker that is dropped had in its hands comes again.
+#[tokio::test]
+async fn a_worker_that_is_dropped_loses_nothing() {
+    let (_folder, lockgate) = open().await;
+    let jobs = lockgate.queue("jobs").keyed().create().await.unwrap();
+    for number in 0..10 {
+        jobs.send(keyed(&number.to_string(), "k")).await.unwrap();
+    }
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let lease = Duration::from_millis(200);
+    let first = Worker::over(jobs.clone())
+        .lease(lease)
+        .start(move |job: Job| {
+            let _ = tell.send(job.body().clone());
+            std::future::pending::<Result<(), Failure>>()
+        });
+    assert_eq!(told.recv().await.unwrap(), "0");
+    drop(first.unwrap());
+    let seen = Seen::default();
+    let (all, (tell, mut told)) = (seen.clone(), mpsc::unbounded_channel());
+    let second = Worker::over(jobs.clone()).start(move |job: Job| {
+        note(&all, &job);
+        let _ = tell.send(());
+        async { Ok(()) }
+    });
+    for _ in 0..10 {
+        told.recv().await.unwrap();
+    }
+    second.unwrap().drain(LONG).await;
+    assert_eq!(seen.lock().unwrap()["k"], (0..10).collect::<Vec<_>>());
+    lockgate.shutdown().await;
+}
