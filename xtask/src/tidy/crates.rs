@@ -48,6 +48,7 @@ const LAYERS: [(&str, &[&str]); 18] = [
             "lockgate-engine",
             "lockgate-postgres",
             "lockgate-client",
+            "lockgate-consumer",
         ],
     ),
     (
