@@ -178,7 +178,7 @@ async fn a_message_without_success_is_skipped_or_parks_its_key() {
             assert_eq!(bodies(&left), [b"other"]);
             assert!(dead.is_empty());
             let key = Key::new("k").unwrap();
-            assert_eq!(queue.parked_keys(), [key.clone()]);
+            assert_eq!(queue.parked_keys(), std::slice::from_ref(&key));
             assert!(queue.resume(&key) && !queue.resume(&key));
             let resumed = take(&queue, 1).await;
             assert_eq!((bodies(&resumed)[0], resumed[0].attempt), (&b"bad"[..], 1));

@@ -378,7 +378,7 @@ impl<H: Handler> Shell<H> {
                 match output {
                     Ok(Output::Received(Ok(messages))) => self.arrive(source, max, messages, now),
                     Ok(Output::Received(Err(error))) => {
-                        self.receive_failed(source, max, error, now)
+                        self.receive_failed(source, max, error, now);
                     }
                     // It was dropped.
                     Err(error) if error.is_cancelled() => self.arrive(source, max, vec![], now),

@@ -145,7 +145,7 @@ impl Receiver<'_> {
             if messages.is_empty() {
                 let waited = received || Instant::now() >= first_by;
                 if self.args.follow {
-                    waiting.tell(&mut self.client, &self.args.queue).await;
+                    waiting.tell(&self.client, &self.args.queue).await;
                 } else if waited {
                     break;
                 }
@@ -157,7 +157,7 @@ impl Receiver<'_> {
             self.hand_over(messages, signals).await?;
         }
         if !received {
-            why::tell(&mut self.client, &self.args.queue).await;
+            why::tell(&self.client, &self.args.queue).await;
         }
         Ok(())
     }
@@ -171,7 +171,7 @@ impl Receiver<'_> {
         let given_back = self.give_back(&receipts).await;
         taken?;
         if held.is_empty() {
-            why::tell(&mut self.client, &self.args.queue).await;
+            why::tell(&self.client, &self.args.queue).await;
         }
         let mut until = None;
         for message in held {
@@ -327,7 +327,7 @@ impl Receiver<'_> {
                 failure.get_or_insert(output_error(error.into()));
             }
             // Deliberately one after the other: what was printed is settled first.
-            let deleted = delete(&mut self.client, &self.away, &self.args.queue, &printed).await;
+            let deleted = delete(&self.client, &self.away, &self.args.queue, &printed).await;
             if let Err(error) = deleted {
                 // What was not printed goes back all the same.
                 failure.get_or_insert(error);
