@@ -117,6 +117,49 @@ fn a_token_does_nothing_to_another_message_that_has_its_number() {
     }
 }
 
+/// Its caller may take "gone" for success, and must: the message is lost. "Ended", which a second
+/// token of the settled message is told, would promise that it comes again.
+#[test]
+fn a_transaction_tells_a_lost_message_from_the_one_it_settled_under_the_same_number() {
+    for kind in ["sqs", "strict", "keyed"] {
+        let mut run = Run::new();
+        run.lines(&format!("queue q {kind}"));
+        let kept = run.log.len();
+        let key = if kind == "keyed" { "key=a" } else { "" };
+        let line = format!("send q {key}");
+        run.lines(&line);
+        let lost = receive(&mut run, "q").remove(0).token;
+        run.lose_all_but(kept);
+        run.lines(&line);
+        let other = receive(&mut run, "q").remove(0).token;
+        assert_eq!(other.sequence, lost.sequence);
+        let told = |run: &mut Run, second| {
+            let nack = SettleAction::Nack { delay: 300 };
+            let settles = vec![
+                Settle {
+                    token: other,
+                    action: nack,
+                },
+                Settle {
+                    token: second,
+                    action: SettleAction::Ack,
+                },
+            ];
+            let transact = Transact {
+                settles,
+                sends: vec![],
+            };
+            match run.give(&Command::Transact(transact)) {
+                Err(Rejection::TransactionStale { index: 1, reason }) => reason,
+                answer => panic!("the second token is stale: {answer:?}"),
+            }
+        };
+        assert_eq!(told(&mut run, lost), StaleReason::Gone);
+        assert_eq!(told(&mut run, other), StaleReason::Ended);
+        assert!(run.machine.is_current(other), "nothing has happened");
+    }
+}
+
 #[test]
 fn a_token_of_another_shard_is_refused_and_changes_nothing() {
     let mut run = Run::new();

@@ -35,8 +35,9 @@ pub(crate) struct Model {
     pub(crate) durable: Option<Position>,
     /// Where the record of the command in hand is.
     at: Position,
-    /// Messages the transaction in hand has settled, and what a second settle of them is told.
-    settled: BTreeMap<(QueueId, Sequence), StaleReason>,
+    /// Messages the transaction in hand has settled, and what a second settle of them is told. By their id
+    /// too: a token of a message that a power cut took may name the same number.
+    settled: BTreeMap<(QueueId, Sequence, MessageId), StaleReason>,
 }
 
 #[derive(Clone, Debug)]

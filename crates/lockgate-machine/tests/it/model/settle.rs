@@ -179,8 +179,9 @@ impl Model {
         if *action != SettleAction::Ack {
             let queue = self.queues.get_mut(&name).unwrap();
             for later in behind {
+                let id = queue.message(later).unwrap().id;
                 queue.give_back(later, now);
-                let message = (token.queue, later);
+                let message = (token.queue, later, id);
                 self.settled.insert(message, StaleReason::OutOfOrder);
             }
         }
@@ -269,7 +270,8 @@ impl Model {
             });
         }
         for (index, settle) in settles.iter().enumerate() {
-            let message = (settle.token.queue, settle.token.sequence);
+            let token = settle.token;
+            let message = (token.queue, token.sequence, token.message);
             let outcome = match self.settled.get(&message) {
                 Some(stale) => Err(*stale),
                 None => self.settle_uncounted(settle, decision)?,
