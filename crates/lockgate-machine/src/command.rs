@@ -10,7 +10,9 @@ use lockgate_core::{
     Sequence, Term, WallTime,
 };
 
-use crate::{CreatedQueue, Delivery, Moved, QueueSettings, Reply, Sent, Settled, StoredMessage};
+use crate::{
+    CreatedQueue, Delivery, MoveCursor, Moved, QueueSettings, Reply, Sent, Settled, StoredMessage,
+};
 
 /// A caller's command. It is atomic: all of its effects happen, or none.
 #[derive(Clone, Debug)]
@@ -213,14 +215,19 @@ pub struct Move {
     pub from: QueueName,
     /// The destination. The first message that cannot go there ends the step and stays.
     pub to: MoveTo,
-    /// The most messages to move, 1 to [`MESSAGES_MAX`](Self::MESSAGES_MAX). Repeat the command
-    /// until it moves fewer.
+    /// The most messages to move, 1 to [`MESSAGES_MAX`](Self::MESSAGES_MAX).
     pub max: u16,
+    /// `None` for the first step, then [`Moved::next`] of the step before, until there is none. If the message it
+    /// names has been received or is gone, the step begins at the front again.
+    pub cursor: Option<MoveCursor>,
 }
 
 impl Move {
     /// The most messages that one command moves: a bound on the size of its record.
     pub const MESSAGES_MAX: u16 = 1_000;
+
+    /// The most messages that one command passes over: a bound on its time.
+    pub const PASSED_MAX: u32 = 100_000;
 }
 
 /// Parks, resumes or empties a key. The reply is the number of dropped messages.
@@ -244,19 +251,11 @@ pub enum MoveTo {
     /// origin cannot go.
     OriginsAmong(BTreeSet<QueueName>),
     /// Only the dead letters of the queue `source`, to the queue `to`, or back to `source`. Others
-    /// are skipped, at most [`PASSED_MAX`](Self::PASSED_MAX) in a step.
+    /// are passed over, at most [`Move::PASSED_MAX`] in a step.
     Of {
         source: QueueName,
         to: Option<QueueName>,
-        /// Where to go on: [`Moved::next`] of the step before. If that message has been received or is gone, the
-        /// step begins at the front again.
-        after: Option<Sequence>,
     },
-}
-
-impl MoveTo {
-    /// The most messages that one step skips: a bound on its time.
-    pub const PASSED_MAX: u32 = 100_000;
 }
 
 /// Creates a queue, or reports that it exists, with its settings.

@@ -59,14 +59,24 @@ pub struct CreatedQueue {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moved {
     pub moved: u64,
-    /// How many more messages of the queue a receive could get.
+    /// How many messages of the queue are still ready. Those of a parked key, and those behind a message in
+    /// flight, cannot be moved now.
     pub left: u64,
     /// The message at which the move ended. `None`: there were no more messages, or the move
     /// reached its maximum.
     pub stuck: Option<Stuck>,
-    /// With [`MoveTo::Of`](crate::MoveTo::Of): where another step goes on, if this one ended before the last
-    /// message of the queue.
-    pub next: Option<Sequence>,
+    /// Where another step goes on. `None`: nothing else can be moved now of what was there at the first step.
+    pub next: Option<MoveCursor>,
+}
+
+/// How far the steps of a move got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MoveCursor {
+    /// The last message that was passed over and stays; 0 if none was.
+    pub after: Sequence,
+    /// Messages with this number and higher ones came after the first step, and are passed over. So the steps
+    /// end although messages that were moved come back.
+    pub below: Sequence,
 }
 
 /// The answer to a send. A duplicate gets the answer of the original.

@@ -7,7 +7,7 @@ use std::{
 
 use lockgate_core::QueueName;
 use lockgate_engine::Engine;
-use lockgate_machine::{DescribeQueue, Move, MoveTo, Moved};
+use lockgate_machine::{Move, MoveTo, Moved};
 
 use crate::{Error, Queue};
 
@@ -19,7 +19,7 @@ pub struct RedriveBuilder {
     engine: Engine,
     from: QueueName,
     to: MoveTo,
-    max: Option<u64>,
+    max: u64,
 }
 
 impl RedriveBuilder {
@@ -28,7 +28,7 @@ impl RedriveBuilder {
             engine,
             from,
             to: MoveTo::Origins,
-            max: None,
+            max: u64::MAX,
         }
     }
 
@@ -39,10 +39,10 @@ impl RedriveBuilder {
         self
     }
 
-    /// Sets how many messages to move at most. Default: as many as the queue has ready when the
-    /// move begins, so that it ends although some of them come back meanwhile.
+    /// Sets how many messages to move at most. Default: no limit. It moves none that came after it has begun, so
+    /// it ends although messages come back meanwhile.
     pub fn max(mut self, messages: u64) -> Self {
-        self.max = Some(messages);
+        self.max = messages;
         self
     }
 
@@ -53,13 +53,6 @@ impl RedriveBuilder {
             to,
             max,
         } = self;
-        let max = match max {
-            Some(max) => max,
-            None => {
-                let queue = from.clone();
-                engine.query(DescribeQueue { queue }).await?.counts.ready
-            }
-        };
         let mut done = Moved {
             moved: 0,
             left: 0,
@@ -73,18 +66,20 @@ impl RedriveBuilder {
                 from: from.clone(),
                 to: to.clone(),
                 max: step,
+                cursor: done.next,
             };
-            let Moved {
-                moved, left, stuck, ..
-            } = match engine.submit(command).await {
+            let step = match engine.submit(command).await {
                 Ok(moved) => moved,
                 // What was moved is moved, and the caller hears of that first.
                 Err(_) if done.moved > 0 => break,
                 Err(error) => return Err(error.into()),
             };
-            done.moved += moved;
-            (done.left, done.stuck) = (left, stuck);
-            if moved < u64::from(step) {
+            let waits = step.moved == 0 && step.next == done.next;
+            done = Moved {
+                moved: done.moved + step.moved,
+                ..step
+            };
+            if done.next.is_none() || waits {
                 break;
             }
         }

@@ -369,9 +369,9 @@ pub(crate) enum Dlq {
 
 /// Move dead letters back to where they came from, or to a queue
 ///
-/// Moves them in the order in which a receive would give them, and counts no attempts. Those in flight stay. It
-/// ends at the first message that has nowhere to go back to, says which, and exits with 4. With --dry-run it says
-/// how many would go where, and moves none.
+/// Moves them in the order in which a receive would give them, and counts no attempts. Those in flight stay, those
+/// of a parked key, and those that come while it runs. It ends at the first message that has nowhere to go back to,
+/// says which, and exits with 4. With --dry-run it says how many would go where, and moves none.
 ///
 /// However it ends, it says how many messages it has moved. SIGINT or SIGTERM ends it after the step under way.
 /// What it has not moved stays in the dead-letter queue: run the same command again to go on.

@@ -1,6 +1,10 @@
 //! `lockgate dlq …`.
 
-use std::{collections::BTreeMap, pin::pin, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    pin::pin,
+    time::Duration,
+};
 
 use hyper::Method;
 use serde::{Deserialize, Serialize};
@@ -117,6 +121,12 @@ async fn foresee(client: &Client, args: &DlqRedrive) -> Result<(), Failure> {
     };
     let mut letters = peek::pages(client, &target, "messages", u64::MAX).await?;
     letters.retain(|letter| letter["state"] == "ready");
+    let ready = letters.len();
+    if letters.iter().any(|letter| letter["key"].is_string()) {
+        let waiting = waiting_keys(client, &queue).await?;
+        letters.retain(|letter| !waiting.contains(&peek::text(&letter["key"])));
+    }
+    let waiting = ready - letters.len();
     letters.truncate(usize::try_from(args.max.unwrap_or(u64::MAX)).unwrap_or(usize::MAX));
     let mut by_queue: BTreeMap<String, u64> = BTreeMap::new();
     for letter in &letters {
@@ -133,11 +143,34 @@ async fn foresee(client: &Client, args: &DlqRedrive) -> Result<(), Failure> {
     peek::print(args.json, &rows, ["TO", "MESSAGES"], |row| {
         ["to", "messages"].map(|name| peek::text(&row[name]))
     })?;
+    let apart = match waiting {
+        0 => String::new(),
+        some => {
+            let some = count(some as u64, "ready message");
+            format!(", and not {some} whose key is parked or waits for a message in flight")
+        }
+    };
     note(&format!(
-        "would move {}; nothing was moved",
+        "would move {}{apart}; nothing was moved",
         count(letters.len() as u64, "message")
     ));
     Ok(())
+}
+
+/// The keys whose ready messages a redrive leaves where they are.
+async fn waiting_keys(client: &Client, queue: &str) -> Result<BTreeSet<String>, Failure> {
+    let mut keys = BTreeSet::new();
+    // Of a paused queue, which can be redriven, the first list says nothing else of any key.
+    for parked in [false, true] {
+        let target = format!("{queue}/keys?limit=1000&parked={parked}");
+        for key in peek::pages(client, &target, "keys", u64::MAX).await? {
+            let waits_for = peek::text(&key["waits_for"]);
+            if parked || matches!(&*waits_for, "parked" | "lease" | "backoff" | "lease_bound") {
+                keys.insert(peek::text(&key["key"]));
+            }
+        }
+    }
+    Ok(keys)
 }
 
 /// Moves dead letters, step by step. A signal ends it after the step under way, and it says how far it got.
@@ -218,20 +251,16 @@ impl Run<'_> {
                 failed(error.into(), perhaps)
             })?;
             let is_stuck_page = step.moved == 0 && page.is_some() && step.next_page == page;
-            let is_empty = step.moved == 0 || step.left == 0;
             self.done = Redriven {
                 moved: self.done.moved + step.moved,
                 ..step
             };
-            let more = match &args.source {
-                Some(_) => self.done.next_page.is_some(),
-                None => !is_empty,
-            };
+            let more = self.done.next_page.is_some();
             if self.done.stuck.is_some() || !more || self.done.moved >= max {
                 return Ok(());
             }
             if is_stuck_page {
-                let what = "one key has more than 100000 messages of other queues in front, and messages are in flight";
+                let what = "one key has more than 100000 messages in front that stay, and messages are in flight";
                 let failure = Failure::new(Exit::Conflict, what);
                 return Err(failed(failure, 0));
             }
@@ -244,7 +273,10 @@ impl Run<'_> {
     /// Says how far it got, whatever ended it.
     fn tell(&self, ended: Result<(), Ended>) -> Result<(), Failure> {
         let Redriven {
-            moved, left, stuck, ..
+            moved,
+            left,
+            stuck,
+            next_page,
         } = &self.done;
         if self.args.json {
             let mut output = Output::new();
@@ -263,7 +295,17 @@ impl Run<'_> {
         match ended {
             Ok(()) => match &self.args.source {
                 Some(source) => note(&format!("{words} that came from {source}")),
-                None => note(&format!("{words}, {left} left to move")),
+                None if *left == 0 => note(&words),
+                None => {
+                    let why = match (next_page, stuck) {
+                        (None, None) => {
+                            ": they came meanwhile, or their key is parked or waits for a message in flight"
+                        }
+                        _ => "",
+                    };
+                    let left = count(*left, "ready message");
+                    note(&format!("{words}; {left} stay{why}"));
+                }
             },
             Err(Ended::Signal(exit)) => {
                 note(&format!("{words} before it was interrupted; {again}"));

@@ -547,6 +547,54 @@ fn a_redrive_takes_the_letters_of_one_queue_and_can_be_foreseen() {
 }
 
 #[test]
+fn a_redrive_ends_although_letters_stay_or_come_back() {
+    let town = Town::new();
+    town.run("queue create dead.fifo").ok();
+    town.run("queue create q.fifo --dead-letter dead.fifo").ok();
+    let reject = || {
+        let held = received(&town, "q.fifo");
+        for message in &held {
+            town.run(&format!("reject q.fifo {}", receipt(message)))
+                .ok();
+        }
+        !held.is_empty()
+    };
+    for key in ["a", "b", "b"] {
+        town.run(&format!("send q.fifo --key {key} x")).ok();
+    }
+    while reject() {}
+    town.run("key park dead.fifo b").ok();
+    for paused in [false, true] {
+        if paused {
+            town.run("queue pause dead.fifo").ok();
+        }
+        let foreseen = town.run("dlq redrive dead.fifo --dry-run");
+        assert_eq!(
+            foreseen.stderr,
+            "would move 1 message, and not 2 ready messages whose key is parked or waits for a message in flight; \
+             nothing was moved\n"
+        );
+        assert_eq!(foreseen.stdout, "TO\tMESSAGES\nq.fifo\t1\n");
+    }
+    let done = town.run("dlq redrive dead.fifo");
+    assert_eq!(
+        done.stderr,
+        "moved 1 message; 2 ready messages stay: they came meanwhile, or their key is parked or waits for a message \
+         in flight\n"
+    );
+
+    town.run("key resume dead.fifo b").ok();
+    let mut redrive = town.sandbox.command("dlq redrive dead.fifo --rate 1");
+    let mut redrive = redrive.stderr(Stdio::null()).spawn().unwrap();
+    // Whatever it moves comes back at once.
+    while redrive.try_wait().unwrap().is_none() {
+        reject();
+    }
+    while reject() {}
+    assert_eq!(town.counts("dead.fifo")["ready"], 3);
+}
+
+#[test]
 fn what_was_done_can_be_had_as_json() {
     let town = Town::new();
     town.run("queue create q.fifo").ok();

@@ -130,6 +130,7 @@ fn records_are_synced_within_the_window_of_their_queue() {
             from: crate::support::name("long"),
             to: MoveTo::Queue(crate::support::name(to)),
             max: 1,
+            cursor: None,
         })
     };
     for (command, expected, why) in [

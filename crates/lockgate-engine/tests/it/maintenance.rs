@@ -625,6 +625,7 @@ fn messages_to_queues_whose_creation_is_missing_are_counted() {
             from: name(from),
             to: MoveTo::Queue(name(to)),
             max: 5,
+            cursor: None,
         })
     };
     shard.run(move_all("gone-too", "kept")).unwrap();

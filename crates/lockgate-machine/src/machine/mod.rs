@@ -62,8 +62,8 @@ use self::{
 };
 use crate::{
     AnyCommand, BatchRecord, Cancel, ChangeKey, ChangeQueue, Command, Decision, DeleteQueue,
-    Effect, EngineCommand, Move, Pause, Purge, QueueTotals, RecordBatch, Rejection, Reply,
-    Reschedule, Settled, SyncWindow, Transact,
+    Effect, EngineCommand, Pause, Purge, QueueTotals, RecordBatch, Rejection, Reply, Reschedule,
+    Settled, SyncWindow, Transact,
     codec::batch::Step,
     effect::Arrival,
     live::LiveRanges,
@@ -324,7 +324,7 @@ impl Machine {
                 message,
                 due,
             }) => self.decide_reschedule(draft, queue, *message, *due, now),
-            Command::Move(Move { from, to, max }) => self.decide_move(draft, from, to, *max, now),
+            Command::Move(command) => self.decide_move(draft, command, now),
             Command::ChangeKey(ChangeKey { queue, key, action }) => {
                 self.decide_key(draft, queue, key, *action)
             }

@@ -15,8 +15,8 @@ use super::{
     state::{Queue, flag},
 };
 use crate::{
-    DeadLetterReason, Move, MoveTo, Moved, Rejection, Reply, SettingsError, Stuck, StuckReason,
-    slab::NONE,
+    DeadLetterReason, Move, MoveCursor, MoveTo, Moved, Rejection, Reply, SettingsError, Stuck,
+    StuckReason, slab::NONE,
 };
 
 /// The destination of the messages.
@@ -33,19 +33,21 @@ impl Machine {
     pub(super) fn decide_move(
         &self,
         draft: &mut Draft,
-        from: &QueueName,
-        to: &MoveTo,
-        max: u16,
+        command: &Move,
         now: Now,
     ) -> Result<Reply, Rejection> {
+        let Move {
+            from,
+            to,
+            max,
+            cursor,
+        } = command;
         let index = self.named_queue(from)?;
-        check_range("max", u64::from(max), 1, u64::from(Move::MESSAGES_MAX))?;
+        check_range("max", u64::from(*max), 1, u64::from(Move::MESSAGES_MAX))?;
         let queue = &self.queues[index];
         let mut only = None;
-        let mut begin = None;
         let target = match to {
-            MoveTo::Of { source, to, after } => {
-                begin = after.and_then(|after| self.message_of(index, after));
+            MoveTo::Of { source, to } => {
                 only = Some(self.queues[self.named_queue(source)?].id);
                 let to = to.as_ref().unwrap_or(source);
                 Target::Queue(self.move_target(index, to)?)
@@ -58,16 +60,19 @@ impl Machine {
         let mut passed = 0;
         let mut stuck = None;
         // The last message that stays where it is.
+        let begin = cursor.and_then(|cursor| self.message_of(index, cursor.after));
         let mut at = begin.map_or(Sequence(0), |begin| self.messages[begin].sequence());
+        let below = cursor.map_or(queue.next_sequence, |cursor| cursor.below);
         let mut next = None;
         for message in self.movable(queue, begin) {
-            if moved == u64::from(max) || passed == MoveTo::PASSED_MAX {
-                next = only.map(|_| at);
+            if moved == u64::from(*max) || passed == Move::PASSED_MAX {
+                next = Some(MoveCursor { after: at, below });
                 break;
             }
-            if only.is_some() && self.source(message) != only {
+            let sequence = self.messages[message].sequence();
+            if sequence >= below || only.is_some() && self.source(message) != only {
                 passed += 1;
-                at = self.messages[message].sequence();
+                at = sequence;
                 continue;
             }
             match self.destination(index, message, target) {
@@ -80,7 +85,6 @@ impl Machine {
                     moved += 1;
                 }
                 Err(reason) => {
-                    let sequence = self.messages[message].sequence();
                     let id = self.origin(message).map(|origin| origin.id);
                     stuck = Some(Stuck {
                         message: id.unwrap_or_else(|| queue.id_of(sequence)),

@@ -133,17 +133,22 @@ fn queue() -> impl Strategy<Value = usize> {
     prop_oneof![8 => 2..5_usize, 1 => 0..2_usize]
 }
 
-fn move_to() -> impl Strategy<Value = MoveTo> {
+fn move_to() -> impl Strategy<Value = (MoveTo, Option<MoveCursor>)> {
     let among = prop::collection::btree_set(queue().prop_map(queue_name), 0..3);
     prop_oneof![
-        1 => Just(MoveTo::Origins),
-        1 => among.prop_map(MoveTo::OriginsAmong),
-        2 => queue().prop_map(|queue| MoveTo::Queue(queue_name(queue))),
+        1 => Just((MoveTo::Origins, None)),
+        1 => among.prop_map(|among| (MoveTo::OriginsAmong(among), None)),
+        2 => queue().prop_map(|queue| (MoveTo::Queue(queue_name(queue)), None)),
         2 => (queue(), prop::option::of(queue()), prop::option::of(0..12_u64)).prop_map(
-            |(source, to, after)| MoveTo::Of {
-                source: queue_name(source),
-                to: to.map(queue_name),
-                after: after.map(Sequence),
+            |(source, to, after)| {
+                let to = to.map(queue_name);
+                let source = queue_name(source);
+                // Without another draw, so that saved failure cases stay what they are.
+                let cursor = after.map(|after| MoveCursor {
+                    after: Sequence(after),
+                    below: Sequence(if after % 3 == 0 { after + 4 } else { u64::MAX }),
+                });
+                (MoveTo::Of { source, to }, cursor)
             }
         ),
     ]

@@ -33,7 +33,7 @@ pub(crate) enum Step {
     Cancel(usize),
     Reschedule(usize, i64),
     /// From a queue to another one, or to where its messages came from.
-    Move(usize, MoveTo, u16),
+    Move(usize, (MoveTo, Option<MoveCursor>), u16),
     Key(usize, usize, KeyAction),
     Damaged(usize),
     /// Wall time moves by the first (perhaps back), machine time by the second number.
@@ -648,10 +648,11 @@ impl World {
                     due: WallTime(self.now.wall.0.saturating_add_signed(*by)),
                 })
             }
-            Step::Move(from, to, max) => Command::Move(Move {
+            Step::Move(from, (to, cursor), max) => Command::Move(Move {
                 from: queue_name(*from),
                 to: to.clone(),
                 max: *max,
+                cursor: *cursor,
             }),
             Step::Key(queue, which, action) => Command::ChangeKey(ChangeKey {
                 queue: queue_name(*queue),

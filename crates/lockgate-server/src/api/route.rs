@@ -135,9 +135,9 @@ operations! {
     /// Move dead letters back.
     ///
     /// To the queues they came from, or to one that is named, in the order in which a receive would
-    /// get them; with no attempts counted. One request moves up to `max`: repeat it while the answer
-    /// says that there are some left; with `source`, while it has a `next_page`, which the next request
-    /// takes. What is in flight or parked stays.
+    /// get them; with no attempts counted. One request moves up to `max`, and ends after it has passed
+    /// over 100,000: while its answer has a `next_page`, repeat it with that as `page`. That ends even
+    /// if messages come back meanwhile: those stay, and so does what is in flight or parked.
     RedriveDeadLetters = POST "/queues/{queue}/dead-letters/redrive";
     /// Settle and send in one transaction.
     ///

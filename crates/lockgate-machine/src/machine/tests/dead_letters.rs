@@ -298,7 +298,7 @@ fn dead_letters_go_back_in_order_as_new_messages() {
         nack q 2
         receive q 9                     => 3
         counts dead                     => ready 2, in flight 0, delayed 0
-        move dead back 1                => moved 1, left 1
+        move dead back 1                => moved 1, left 1, next 0 below 3
         move dead back 9                => moved 1, left 0
         // they come behind what was sent since, and have all their attempts again
         send q                          => #6
@@ -357,12 +357,42 @@ fn a_move_of_one_queues_letters_passes_over_others() {
         move dead of=b,dead 9           => refused OwnDeadLetter
         move dead of=none 9             => refused QueueNotFound
         move dead of=other 9            => moved 0, left 4
-        move dead of=a 1                => moved 1, left 3, next 1
+        move dead of=a 1                => moved 1, left 3, next 1 below 5
         receive a 9                     => 3<dead#2
         move dead of=b,other 9          => moved 1, left 2
         receive other 9                 => 1<dead#3
         move dead of=a 9                => moved 1, left 1
         receive dead 9                  => 1
+        ",
+    );
+}
+
+/// Whoever repeats the step while there is a next one comes to an end.
+#[test]
+fn a_move_says_that_nothing_else_can_move_now() {
+    check(
+        "
+        queue dead keyed
+        queue q keyed dlq=dead/1
+        send q key=a
+        send q key=a
+        send q key=b
+        receive q 1                     => 1
+        reject q 1
+        receive q 9                     => 3 2
+        reject q 2
+        reject q 3
+        park dead a
+        // two are ready, and their key is parked
+        move dead back 1                => moved 1, left 2
+        resume dead a
+        move dead back 1                => moved 1, left 1, next 0 below 4
+        receive q 9                     => 4<dead#3 5<dead#1
+        reject q 5
+        reject q 4
+        // they came back after the first step
+        move dead back 9 0 4            => moved 1, left 2
+        move dead back 9                => moved 2, left 0
         ",
     );
 }
@@ -385,7 +415,7 @@ fn a_move_of_one_queues_letters_goes_on_where_the_step_before_ended() {
         move dead of=a 9 5              => moved 0, left 4
         receive dead 2                  => 1 2
         // it is in flight: the step begins at the front
-        move dead of=a 1 2              => moved 1, left 1, next 2
+        move dead of=a 1 2              => moved 1, left 1, next 2 below 18446744073709551615
         ",
     );
     check(
@@ -480,7 +510,7 @@ fn a_dead_letter_that_was_moved_elsewhere_still_goes_home() {
         nack q 1
         receive q 1                     => nothing
         send dead                       => #2
-        move dead last 1                => moved 1, left 1
+        move dead last 1                => moved 1, left 1, next 0 below 3
         move last back 9                => moved 1, left 0
         receive q 1                     => 2<last#1
         // what was never a dead letter does not become one

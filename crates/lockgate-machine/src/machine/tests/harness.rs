@@ -15,9 +15,9 @@ use lockgate_core::{
 use crate::{
     AnyCommand, BatchDecoder, COUNTERS, Cancel, ChangeKey, ChangeQueue, Command, CreateQueue,
     CreatedQueue, DedupScope, DeleteQueue, DescribeQueue, Effects, EngineCommand, ExplainKey,
-    KeyAction, KeyPolicy, KeyProfile, KeyWait, Machine, MachineLimits, Move, MoveTo, Moved, Pause,
-    Purge, Query, QueryReply, QueueSettings, Receive, RecordBatch, Rejection, Reply, Reschedule,
-    SendMessage, Settle, SettleAction, Settled, Transact, decode_record, encode_record,
+    KeyAction, KeyPolicy, KeyProfile, KeyWait, Machine, MachineLimits, Move, MoveCursor, MoveTo,
+    Moved, Pause, Purge, Query, QueryReply, QueueSettings, Receive, RecordBatch, Rejection, Reply,
+    Reschedule, SendMessage, Settle, SettleAction, Settled, Transact, decode_record, encode_record,
 };
 
 /// Wall time at which every script starts.
@@ -247,12 +247,17 @@ impl Run {
                                 None => (&words[1][3..], None),
                             };
                             let source = name(source);
-                            let after = words.get(3).map(|after| Sequence(after.parse().unwrap()));
-                            MoveTo::Of { source, to, after }
+                            MoveTo::Of { source, to }
                         }
                         None => MoveTo::Queue(name(words[1])),
                     },
                     max: words[2].parse().unwrap(),
+                    cursor: words.get(3).map(|after| MoveCursor {
+                        after: Sequence(after.parse().unwrap()),
+                        below: Sequence(
+                            words.get(4).map_or(u64::MAX, |word| word.parse().unwrap()),
+                        ),
+                    }),
                 });
                 match self.give(&command) {
                     Ok(Reply::Moved(moved)) => {
@@ -263,7 +268,8 @@ impl Run {
                             next,
                         } = moved;
                         let stuck = stuck.map(|stuck| format!(", stuck {:?}", stuck.reason));
-                        let next = next.map(|next| format!(", next {}", next.0));
+                        let next = next
+                            .map(|next| format!(", next {} below {}", next.after.0, next.below.0));
                         let [stuck, next] = [stuck, next].map(Option::unwrap_or_default);
                         format!("moved {moved}, left {left}{stuck}{next}")
                     }

@@ -308,7 +308,12 @@ fn messages_stay_where_they_are_if_the_other_queue_has_no_number_left() {
     let to = MoveTo::Queue(name("dead"));
     let (from, max) = (name("q"), 10);
     let refused = run
-        .give(&Command::Move(Move { from, to, max }))
+        .give(&Command::Move(Move {
+            from,
+            to,
+            max,
+            cursor: None,
+        }))
         .unwrap_err();
     assert_eq!(refused, no_number_left());
     let tokens: Vec<_> = receive(&mut run, "q").iter().map(|it| it.token).collect();

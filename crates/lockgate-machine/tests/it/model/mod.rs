@@ -290,9 +290,7 @@ impl Model {
                 message,
                 due,
             })) => self.reschedule(queue, *message, *due),
-            AnyCommand::Caller(Command::Move(Move { from, to, max })) => {
-                self.redrive(from, to, *max, decision)
-            }
+            AnyCommand::Caller(Command::Move(command)) => self.redrive(command, decision),
             AnyCommand::Caller(Command::ChangeKey(ChangeKey { queue, key, action })) => {
                 self.key(queue, key, *action)
             }

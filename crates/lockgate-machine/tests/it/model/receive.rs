@@ -259,11 +259,16 @@ impl Model {
     /// Messages go to another queue by command: what a receive could have, in its order.
     pub(super) fn redrive(
         &mut self,
-        from: &QueueName,
-        to: &MoveTo,
-        max: u16,
+        command: &Move,
         decision: &Decision,
     ) -> Result<Reply, Rejection> {
+        let Move {
+            from,
+            to,
+            max,
+            cursor,
+        } = command;
+        let max = *max;
         let queue = self.found(from)?;
         let keyed = queue.settings.keyed;
         let refused = |source| Rejection::Settings {
@@ -298,6 +303,10 @@ impl Model {
             let queue = &self.queues[from];
             assert!(queue.held_until.is_none(), "moved what may be held");
             assert!(self.candidates(queue, &BTreeSet::new()).contains(sequence));
+            assert!(
+                cursor.is_none_or(|cursor| *sequence < cursor.below),
+                "moved what came after the first step"
+            );
             let home = match to {
                 MoveTo::Queue(to) => to.clone(),
                 MoveTo::Of { source, to, .. } => {
@@ -326,9 +335,13 @@ impl Model {
         let Ok(Reply::Moved(Moved { stuck, next, .. })) = &decision.outcome else {
             panic!("a move was answered {:?}", decision.outcome)
         };
-        if next.is_some() {
+        if let Some(next) = next {
             // No history has as many others that a step would end at them.
-            assert!(matches!(to, MoveTo::Of { .. }) && moved == u64::from(max));
+            assert_eq!(moved, u64::from(max));
+            match cursor {
+                Some(cursor) => assert_eq!(next.below, cursor.below),
+                None => assert!(queue.messages.iter().all(|m| m.sequence < next.below)),
+            }
         }
         if let Some(stuck) = stuck {
             let stays = queue
@@ -345,11 +358,11 @@ impl Model {
                 }
                 None => assert_ne!(stuck.reason, StuckReason::OriginNotAllowed),
             }
-        } else if moved < u64::from(max) && queue.held_until.is_none() {
+        } else if next.is_none() && queue.held_until.is_none() {
             let mut left = left.into_iter();
             let should_go = left.find(|&sequence| match to {
                 // Those in front of it were looked at by the step before, as far as this one knows.
-                MoveTo::Of { after: Some(_), .. } => false,
+                _ if cursor.is_some() => false,
                 MoveTo::Of { source, .. } => self.is_of(from, sequence, source),
                 _ => true,
             });

@@ -3,7 +3,7 @@
 use lockgate_core::QueueName;
 use lockgate_machine::{Move, MoveTo, Moved, StuckReason};
 
-use super::{page_after, page_limit, page_start_queue, page_start_sequence};
+use super::{page_after, page_limit, page_start_move, page_start_queue};
 use crate::{
     api::{
         Code, Problem, Request, Service,
@@ -79,16 +79,7 @@ impl Service {
             stuck: None,
             next_page: None,
         };
-        let mut after = match (&source, input.page.as_deref()) {
-            (Some(_), page) => page.map(page_start_sequence).transpose()?,
-            (None, None) => None,
-            (None, Some(_)) => {
-                return Err(Problem::invalid(
-                    "page",
-                    "is for a redrive with source only",
-                ));
-            }
-        };
+        let mut cursor = input.page.as_deref().map(page_start_move).transpose()?;
         loop {
             let rest = max - done.moved;
             let step = rest.min(u64::from(Move::MESSAGES_MAX));
@@ -98,13 +89,13 @@ impl Service {
                     (Some(source), to, _) => MoveTo::Of {
                         source: source.clone(),
                         to: to.clone(),
-                        after,
                     },
                     (None, Some(to), _) => MoveTo::Queue(to.clone()),
                     (None, None, Some(key)) => key.origins(self.engine.directory()),
                     (None, None, None) => MoveTo::Origins,
                 },
                 max: u16::try_from(step).unwrap_or(Move::MESSAGES_MAX),
+                cursor,
             };
             let Moved {
                 moved,
@@ -122,8 +113,8 @@ impl Service {
             };
             done.moved += moved;
             done.left = left;
-            done.next_page = next.map(|next| page_after(&next.to_string()));
-            after = next;
+            done.next_page = next.map(|next| page_after(&format!("{}-{}", next.after, next.below)));
+            cursor = next;
             done.stuck = stuck.map(|stuck| StuckView {
                 id: stuck.message.to_string(),
                 reason: match stuck.reason {
@@ -132,7 +123,8 @@ impl Service {
                     _ => StuckReasonWord::OriginGone,
                 },
             });
-            if moved < step || done.moved == max {
+            // A step that moved less without an end has passed over as many as it may.
+            if moved < step || cursor.is_none() || done.moved == max {
                 return Ok(done);
             }
         }

@@ -10,7 +10,7 @@ mod queues;
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use lockgate_core::{QueueName, Sequence, SpaceState};
 use lockgate_engine::Status;
-use lockgate_machine::QueueSettings;
+use lockgate_machine::{MoveCursor, QueueSettings};
 
 use self::messages::BATCH_MAX;
 use super::{
@@ -112,6 +112,17 @@ fn page_start_queue(token: &str) -> Result<QueueName, Problem> {
 fn page_start_sequence(token: &str) -> Result<Sequence, Problem> {
     let number = page_start(token)?.parse().map_err(|_| invalid_page())?;
     Ok(Sequence(number))
+}
+
+/// How far the redrive before got.
+fn page_start_move(token: &str) -> Result<MoveCursor, Problem> {
+    let token = page_start(token)?;
+    let (after, below) = token.split_once('-').ok_or_else(invalid_page)?;
+    let [after, below] = [after, below].map(|number| number.parse().map(Sequence));
+    Ok(MoveCursor {
+        after: after.map_err(|_| invalid_page())?,
+        below: below.map_err(|_| invalid_page())?,
+    })
 }
 
 fn invalid_page() -> Problem {

@@ -37,11 +37,11 @@ pub(crate) struct Redrive {
     /// returns to the queue it came from.
     #[serde(default)]
     pub(crate) to: Option<String>,
-    /// Only those that came from this queue. A request that comes across 100,000 others ends with a
-    /// `next_page`.
+    /// Only those that came from this queue.
     #[serde(default)]
     pub(crate) source: Option<String>,
-    /// With `source`: the `next_page` of the request before.
+    /// The `next_page` of the request before, which had the same `to` and `source`. Without it, the request
+    /// begins a new run.
     #[serde(default)]
     pub(crate) page: Option<String>,
     /// The most messages to move, 1 to 10,000. Default 10,000.
@@ -55,13 +55,15 @@ pub(crate) struct Redrive {
 pub(crate) struct Redriven {
     /// Messages moved.
     pub(crate) moved: u64,
-    /// Messages that could be moved next, of whatever source; what is delayed, in flight or parked is not among them.
+    /// Messages of the queue that are ready still, of whatever source. It need not get to 0: those of a parked
+    /// key, or behind one in flight, stay, and so do those that came after the first request of the run.
     pub(crate) left: u64,
     /// The message at which the move stopped, if it did: no message behind it returns to its queue
     /// until this one is gone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) stuck: Option<StuckView>,
-    /// With `source`: what to give as `page` in the next request; not there when all messages were looked at.
+    /// Pass it as `page` in the next request; absent when nothing else can be moved now of what was there at the
+    /// first request of the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) next_page: Option<String>,
 }

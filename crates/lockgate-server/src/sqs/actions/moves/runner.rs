@@ -153,6 +153,7 @@ impl Mover {
         }
         let pace = Pace::of(task.rate);
         let mut next = Instant::now();
+        let mut cursor = None;
         loop {
             tokio::select! {
                 biased;
@@ -167,18 +168,27 @@ impl Mover {
                 from: source.clone(),
                 to,
                 max: pace.step,
+                cursor,
             };
             match self.engine.submit(step).await {
                 Ok(Moved {
-                    moved, left, stuck, ..
+                    moved,
+                    stuck,
+                    next: rest,
+                    ..
                 }) => {
                     run.moved.fetch_add(moved, Ordering::Relaxed);
                     if let Some(stuck) = stuck {
                         return Some(Err(stuck_reason(stuck.reason)));
                     }
-                    if moved < u64::from(pace.step) || left == 0 {
+                    if rest.is_none() {
                         return Some(Ok(Status::Completed));
                     }
+                    // It passes over the same messages again until what is in flight has ended.
+                    if moved == 0 && rest == cursor {
+                        next += RETRY;
+                    }
+                    cursor = rest;
                 }
                 // The destination may have room later, and a task can wait.
                 Err(
