@@ -459,19 +459,19 @@ impl Preallocated {
     /// Gives a part of the reserve back to the disk for a snapshot that found no room: the snapshot
     /// makes room again. The files that records need stay.
     pub(crate) fn give_up_one(&self) -> Result<bool, DiskError> {
-        let reserve = self.state().reserve;
-        self.give_up_above((2 * reserve).div_ceil(3).max(KEPT_FOR_RECORDS))
+        self.give_up_above(|state| (2 * state.reserve).div_ceil(3).max(KEPT_FOR_RECORDS))
     }
 
     /// The same for records, in a segment that lacks blocks: they may have the whole reserve.
     pub(crate) fn give_up_for_records(&self) -> Result<bool, DiskError> {
-        self.give_up_above(0)
+        self.give_up_above(|_| 0)
     }
 
-    fn give_up_above(&self, kept: usize) -> Result<bool, DiskError> {
+    /// Removes a preallocated file if there are more than are `kept`. Returns whether it has.
+    fn give_up_above(&self, kept: impl Fn(&State) -> usize) -> Result<bool, DiskError> {
         let file = {
             let mut state = self.state();
-            if state.preallocated.len() <= kept {
+            if state.preallocated.len() <= kept(&state) {
                 return Ok(false);
             }
             let worst = state.worst();
@@ -519,10 +519,20 @@ impl Preallocated {
             self.note_space(&mut state, seen);
             self.judge_reserve(&mut state);
         }
-        if self.shrink()? || self.fit()? || self.supply()? || self.write_piece()? {
-            return Ok(StepOutcome::More);
+        let mut failed = None;
+        for work in [Self::shrink, Self::fit, Self::supply, Self::write_piece] {
+            match work(self) {
+                // After a failure the other work goes on, but the caller waits before it tries again.
+                Ok(done) if done && failed.is_none() => return Ok(StepOutcome::More),
+                Ok(_) => {}
+                Err(StepError::Names(error)) => return Err(StepError::Names(error)),
+                Err(error) => _ = failed.get_or_insert(error),
+            }
         }
-        recycled.map(|_none| StepOutcome::Done)
+        match failed {
+            Some(error) => Err(error),
+            None => recycled.map(|_none| StepOutcome::Done),
+        }
     }
 
     /// Makes preallocated files of retired segments, or removes them. Returns whether there were any. Errors
@@ -631,19 +641,9 @@ impl Preallocated {
     }
 
     /// Removes a preallocated file that is not wanted any more.
-    fn shrink(&self) -> Result<bool, DiskError> {
-        let file = {
-            let mut state = self.state();
-            if state.preallocated.len() <= self.preallocated_max(&state) {
-                return Ok(false);
-            }
-            let worst = state.worst();
-            worst.map(|worst| state.preallocated.swap_remove(worst))
-        };
-        if let Some(file) = file {
-            self.remove(file)?;
-        }
-        Ok(true)
+    fn shrink(&self) -> Result<bool, StepError> {
+        let kept = |state: &State| self.preallocated_max(state);
+        Ok(self.give_up_above(kept)?)
     }
 
     /// Removes a preallocated file. If that fails, the file stays preallocated.
@@ -697,7 +697,7 @@ impl Preallocated {
     }
 
     /// Cuts a preallocated file that is larger than the next segments, or grows one before they grow.
-    fn fit(&self) -> Result<bool, DiskError> {
+    fn fit(&self) -> Result<bool, StepError> {
         let (mut file, bytes) = {
             let mut state = self.state();
             let (now, wanted) = (state.segment_bytes, state.wanted_bytes);
@@ -723,33 +723,55 @@ impl Preallocated {
             (state.lend(next), wanted.max(now))
         };
         let was = file.bytes;
-        let fitted = self.fit_to(&mut file, bytes);
-        let mut state = self.state();
-        state.give_back(file, was);
+        let fitted = Self::fit_to(&mut file, bytes);
+        let grown = match fitted {
+            // Its new size must survive a power cut.
+            Ok(()) if bytes > was => file.handle.sync(),
+            _ => Ok(()),
+        };
+        if let Err(error) = grown {
+            self.discard(&file, was);
+            return Err(error.into());
+        }
+        self.state().give_back(file, was);
         self.returned.notify_all();
         match fitted {
+            Ok(()) => Ok(true),
             // Another thread took it.
             Err(error) if error.is_full() => Ok(false),
-            fitted => fitted.map(|()| true),
+            // The file is as it was, as far as the log counts on it.
+            Err(error) => Err(error.into()),
         }
     }
 
-    fn fit_to(&self, file: &mut PreallocatedFile, bytes: u32) -> Result<(), DiskError> {
+    fn fit_to(file: &mut PreallocatedFile, bytes: u32) -> Result<(), DiskError> {
         if bytes < file.bytes {
+            // Not synced: a start reads the length, and a file that is too long is cut again.
             file.handle.set_len(bytes.into())?;
-            file.bytes = bytes;
             file.written_until = file.written_until.min(bytes);
-            return Ok(());
+        } else {
+            file.handle.allocate(bytes.into())?;
         }
-        file.handle.allocate(bytes.into())?;
-        // Its new size must survive a power cut.
-        file.handle.sync()?;
         file.bytes = bytes;
         Ok(())
     }
 
+    /// Removes a lent file of `had` bytes whose sync failed: what it has cannot be trusted, and another sync
+    /// might say nothing of it. If the removal fails, the next start finds the file and blanks it before use.
+    ///
+    /// A reservation may have counted on it. Its append then makes a file, and ends the log on a full disk. That
+    /// takes two failures of one disk at a time, and loses nothing that was answered.
+    fn discard(&self, file: &PreallocatedFile, had: u32) {
+        let mut state = self.state();
+        state.in_hand -= 1;
+        state.in_hand_bytes -= u64::from(had);
+        self.returned.notify_all();
+        drop(state);
+        let _ = self.disk.remove(&file.name());
+    }
+
     /// Writes zeros to a preallocated file that will be used.
-    fn write_piece(&self) -> Result<bool, DiskError> {
+    fn write_piece(&self) -> Result<bool, StepError> {
         let mut file = {
             let mut state = self.state();
             if state.written() >= WRITTEN_MIN {
@@ -767,10 +789,9 @@ impl Preallocated {
             };
             state.lend(next)
         };
-        let outcome = self.write_zeros(&mut file);
-        let mut state = self.state();
-        match outcome {
+        match self.write_zeros(&mut file) {
             Ok(written) => {
+                let mut state = self.state();
                 state.zeroed += u64::from(written);
                 let bytes = file.bytes;
                 state.give_back(file, bytes);
@@ -778,13 +799,8 @@ impl Preallocated {
                 Ok(true)
             }
             Err(error) => {
-                state.in_hand -= 1;
-                state.in_hand_bytes -= u64::from(file.bytes);
-                // After a failed sync its bytes cannot be trusted.
-                self.returned.notify_all();
-                drop(state);
-                let _ = self.disk.remove(&file.name());
-                Err(error)
+                self.discard(&file, file.bytes);
+                Err(error.into())
             }
         }
     }
@@ -928,9 +944,12 @@ impl State {
         written.count()
     }
 
-    /// The preallocated file with the fewest bytes written.
+    /// The preallocated file with the fewest bytes written, but none that a large record was promised.
     fn worst(&self) -> Option<usize> {
-        (0..self.preallocated.len()).min_by_key(|&index| self.preallocated[index].written_until)
+        let largest = self.segment_bytes.max(self.wanted_bytes);
+        (0..self.preallocated.len())
+            .filter(|&index| !self.is_large_promised || self.preallocated[index].bytes <= largest)
+            .min_by_key(|&index| self.preallocated[index].written_until)
     }
 
     /// Takes a preallocated file out for maintenance; the file still counts.

@@ -1,10 +1,12 @@
 //! Segments of several sizes.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
-use lockgate_core::{Epoch, Log, LogSource, Position, Purpose, RecordGroup};
+use lockgate_core::{
+    Disk as _, DiskOperation, Epoch, Log, LogSource, Position, Purpose, RecordGroup,
+};
 use lockgate_log::{LocalLog, LocalLogOptions};
-use lockgate_sim::{FaultyDisk, PowerCut};
+use lockgate_sim::{Fault, FaultyDisk, PowerCut};
 
 use crate::history::release_trimmed;
 
@@ -246,4 +248,88 @@ fn what_is_kept_ready_is_what_the_last_minute_needed() {
     }
     tend(&log);
     assert_eq!(preallocated(&disk).len(), 4, "the reserve and the next");
+}
+
+/// What a reservation made for a large record is there when the record comes, though maintenance removes other
+/// preallocated files meanwhile.
+#[test]
+fn a_file_that_was_reserved_for_a_large_record_is_not_removed() {
+    let disk = FaultyDisk::new();
+    let (mut log, epoch, _) = start(&disk);
+    let log_maintenance = log.log_maintenance().unwrap();
+    for _ in 0..100 {
+        append(&mut log, epoch, &[PAYLOAD], Purpose::Growth);
+    }
+    log.progress().sync().unwrap();
+    log.trim(log.tail()).unwrap();
+    release_trimmed(&mut log).unwrap();
+    let large = 9 << 20;
+    log.reserve(large as u64, 1, Purpose::Maintenance).unwrap();
+    // The released segments take the place of preallocated files that were never written.
+    log_maintenance.catch_up().unwrap();
+    disk.set_free_bytes(Some(0));
+    append(&mut log, epoch, &[large], Purpose::Maintenance);
+}
+
+/// A second sync after a failed one may succeed though the blocks are lost, so the file goes.
+#[test]
+fn a_preallocated_file_whose_growth_cannot_be_synced_is_removed() {
+    let disk = FaultyDisk::new();
+    let (mut log, epoch, _) = start(&disk);
+    let log_maintenance = log.log_maintenance().unwrap();
+    for round in 1..=1_040 {
+        append(&mut log, epoch, &[PAYLOAD], Purpose::Growth);
+        if round % 16 == 0 && round <= 1_000 {
+            log.progress().sync().unwrap();
+            log.trim(log.tail()).unwrap();
+            release_trimmed(&mut log).unwrap();
+            tend(&log);
+        }
+    }
+    // By now the segments are to be larger.
+    log.reserve(20 * MIB, 20, Purpose::Growth).unwrap();
+    let names = || -> Vec<String> {
+        let names = disk.image().into_keys();
+        names
+            .filter(|name| name.ends_with(".preallocated"))
+            .collect()
+    };
+    let before = names();
+    disk.fail(DiskOperation::Sync, 0, Fault::Error(io::ErrorKind::Other));
+    log_maintenance.step().unwrap_err();
+    let gone: Vec<_> = before
+        .iter()
+        .filter(|name| !names().contains(name))
+        .collect();
+    assert_eq!(gone.len(), 1, "{before:?}");
+    tend(&log);
+    let lengths = preallocated(&disk);
+    assert!(
+        lengths.iter().all(|&bytes| bytes >= 2 * SMALLEST),
+        "{lengths:?}"
+    );
+}
+
+/// A file that cannot be cut keeps nobody from making the next one.
+#[test]
+fn the_next_file_is_made_although_another_one_cannot_be_cut() {
+    let disk = FaultyDisk::new();
+    let (mut log, _, _) = start(&disk);
+    log.reserve(9 * MIB, 1, Purpose::Maintenance).unwrap();
+    drop(log);
+    let small = |(name, file): (String, Vec<u8>)| {
+        (name.ends_with(".preallocated") && file.len() as u64 == SMALLEST).then_some(name)
+    };
+    // One for the next segment stays.
+    for name in disk.image().into_iter().filter_map(small).skip(1) {
+        disk.remove(&name).unwrap();
+    }
+    let (mut log, epoch, _) = start(&disk);
+    let log_maintenance = log.log_maintenance().unwrap();
+    append(&mut log, epoch, &[4 << 20, 1 << 20], Purpose::Growth);
+    let before = preallocated(&disk);
+    disk.fail_always(DiskOperation::SetLen, 0, Fault::Error(io::ErrorKind::Other));
+    log_maintenance.step().unwrap_err();
+    let after = preallocated(&disk);
+    assert_eq!(after.len(), before.len() + 1, "{before:?} {after:?}");
 }
