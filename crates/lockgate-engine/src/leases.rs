@@ -60,13 +60,14 @@ impl ReceivedBatch {
     }
 
     /// An empty batch: all leases go back at once.
-    pub(crate) fn none(mut leases: Leases) -> Self {
-        leases.give_back();
+    pub(crate) fn none(leases: Leases) -> Self {
         Self::new(Vec::new(), leases)
     }
 
-    /// Joins payloads to `leases`. Leases without a message in `stored` go back at once.
-    pub(crate) fn new(received: Vec<Received>, leases: Leases) -> Self {
+    /// The messages that were read. What `leases` still has could not be read: it goes back at once, and so before
+    /// the messages of its keys in front of it.
+    pub(crate) fn new(received: Vec<Received>, mut leases: Leases) -> Self {
+        leases.give_back();
         Self { received, leases }
     }
 }
@@ -127,7 +128,8 @@ impl fmt::Debug for Leases {
     }
 }
 
-/// The last message first, so that each is the last of its key's batch when it goes back.
+/// The last message first: in the strict profile, the first one would take those behind it along, and each of them
+/// would then be stale.
 fn give_back(inbox: &Inbox, tokens: impl DoubleEndedIterator<Item = LeaseToken>) {
     inbox.notice(tokens.rev().map(Notice::GiveBack));
 }

@@ -637,6 +637,8 @@ async fn a_batch_that_storage_fails_in_the_middle_of_gives_the_rest_back() {
     let shard = with_middle_unreadable(Unreadable::Storage).await;
     let batch = shard.engine.receive(receive("q", 10), LONG).await.unwrap();
     assert_eq!(batch.len(), 1);
+    let queue = shard.engine.query(DescribeQueue { queue: name("q") }).await;
+    assert_eq!(queue.unwrap().counts.in_flight, 1);
     drop(batch.keep());
     shard.controls.make_readable();
     let rest = take(&shard.engine, 10).await;
