@@ -893,7 +893,7 @@ impl Log for LocalLog {
         });
         self.adapt();
         if !self.shared.preallocated.is_attended() {
-            self.shared.upkept(self.shared.preallocated.recycle())?;
+            self.shared.judge_step(self.shared.preallocated.recycle())?;
         }
         Ok(())
     }

@@ -402,7 +402,7 @@ pub(crate) struct LocalMaintenance(pub(crate) Arc<Shared>);
 impl LogMaintenance for LocalMaintenance {
     fn step(&self) -> Result<StepOutcome, LogError> {
         self.0.check_running()?;
-        self.0.upkept(self.0.preallocated.step())
+        self.0.judge_step(self.0.preallocated.step())
     }
 
     /// How long until the next check. While there is too little room, room may appear at any time,
@@ -428,7 +428,7 @@ impl LogMaintenance for LocalMaintenance {
 impl Shared {
     /// Judges the result of a step: if it is unknown which names are durable, the log ends. Any
     /// other failure concerns only a file that holds no record.
-    pub(crate) fn upkept<T>(&self, outcome: Result<T, StepError>) -> Result<T, LogError> {
+    pub(crate) fn judge_step<T>(&self, outcome: Result<T, StepError>) -> Result<T, LogError> {
         outcome.map_err(|error| match error {
             StepError::Names(error) => self.stop(error),
             StepError::Disk(error) => LogError::Disk(error),

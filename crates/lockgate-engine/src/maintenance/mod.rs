@@ -36,9 +36,9 @@ pub(crate) use self::{
 use crate::{Driver, Ticket};
 
 /// The most messages, including dead ones, that one step of a compaction reads.
-const RELOCATED_MESSAGES_MAX: usize = 256;
+const COMPACTED_MESSAGES_MAX: usize = 256;
 /// The most bytes of records that one step of a compaction reads, unless a single record is larger.
-const RELOCATED_BYTES_MAX: usize = 256 << 10;
+const COMPACTED_BYTES_MAX: usize = 256 << 10;
 
 /// If fewer bytes were appended, a clean stop takes no snapshot: reading them again takes no time.
 const CLEAN_STOP_BYTES: u64 = 4 << 20;
@@ -198,7 +198,7 @@ impl Compaction {
             let Scanned::Record { record, .. } = scanned else {
                 return ControlFlow::Continue(());
             };
-            if commands.len() >= RELOCATED_MESSAGES_MAX || bytes >= RELOCATED_BYTES_MAX {
+            if commands.len() >= COMPACTED_MESSAGES_MAX || bytes >= COMPACTED_BYTES_MAX {
                 next = record.position;
                 return ControlFlow::Break(());
             }

@@ -12,8 +12,8 @@
 //! - *While a backlog shrinks*, what it shrinks by pays beside that: [`DRAINED_PERCENT`] percent of it, for
 //!   compaction and for early snapshots that bring back as much as they write. So the space of a drained log
 //!   comes back also where a large state is left, such as the ids of the last minutes.
-//! - *Compaction* writes at most [`RELOCATED_PERCENT`] percent of what is accepted. A start
-//!   brings [`RELOCATED_PERCENT`] percent of what is held, less what was appended since the snapshot it
+//! - *Compaction* writes at most [`COMPACTED_PERCENT`] percent of what is accepted. A start
+//!   brings [`COMPACTED_PERCENT`] percent of what is held, less what was appended since the snapshot it
 //!   began with: starts without a snapshot between them bring that much together, not each.
 //! - *Together*, in steady use, 1.16 times 1 3/16: below 1.38 times what is accepted. Not counted: the
 //!   log's own headers and zeros, a backlog that fills and empties over and over, and a full disk,
@@ -44,7 +44,7 @@ const REPLACED_BYTES_MIN: u64 = 1 << 20;
 /// On a full disk there are not more snapshots than one for so many bytes.
 const READY_BYTES_MIN: u64 = 1 << 20;
 /// How many bytes may be compacted for 100 that are accepted.
-pub(super) const RELOCATED_PERCENT: u64 = 16;
+pub(super) const COMPACTED_PERCENT: u64 = 16;
 /// How many bytes may be compacted, or written to early snapshots, for 100 by which the live ones have become
 /// fewer.
 const DRAINED_PERCENT: u64 = 80;
@@ -144,7 +144,7 @@ impl Plan {
             // What was not spent before the start is forgotten; some is given, so that a log of old
             // messages can be made smaller although nothing new comes. What lies behind the snapshot
             // may have been written for just that by starts before this one.
-            credit: signed((held_bytes / 100 * RELOCATED_PERCENT).saturating_sub(since_snapshot)),
+            credit: signed((held_bytes / 100 * COMPACTED_PERCENT).saturating_sub(since_snapshot)),
             drained: 0,
             low_water: 0,
             dead: BTreeMap::new(),
@@ -167,7 +167,7 @@ impl Plan {
             .min(self.drained);
         self.drained -= from_drained;
         self.credit = self.credit.saturating_sub(signed(compacted - from_drained));
-        let earned = bytes.saturating_sub(compacted) * RELOCATED_PERCENT / 100;
+        let earned = bytes.saturating_sub(compacted) * COMPACTED_PERCENT / 100;
         self.credit = self.credit.saturating_add(signed(earned));
     }
 
@@ -861,7 +861,7 @@ mod tests {
             for (bytes, estimate) in steps {
                 let may = signed(estimate) <= plan.credit;
                 let moved = if may { 2 * estimate } else { 0 };
-                prop_assert!(!may || compacted + estimate <= accepted * RELOCATED_PERCENT / 100);
+                prop_assert!(!may || compacted + estimate <= accepted * COMPACTED_PERCENT / 100);
                 compacted += moved;
                 accepted += bytes;
                 plan.appended(bytes + moved, moved);

@@ -69,11 +69,11 @@ impl Machine {
         if state.by_age.first != NONE {
             let index = state.by_age.first;
             state.by_age.remove(&mut self.messages, index, order::AGE);
-            self.bury(index);
+            self.free_purged(index);
         } else if state.delayed.first != NONE {
             let index = state.delayed.first;
             state.delayed.remove(&mut self.messages, index, order::AGE);
-            self.bury(index);
+            self.free_purged(index);
         } else if state.parked_keys.first != NONE {
             let key = state.parked_keys.first;
             state.parked_keys.remove(&mut self.keys, key, order::KEYS);

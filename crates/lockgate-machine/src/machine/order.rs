@@ -380,7 +380,7 @@ impl Machine {
     }
 
     /// Frees one message of a purged content.
-    pub(super) fn bury(&mut self, index: u32) {
+    pub(super) fn free_purged(&mut self, index: u32) {
         let timer = self.set_timer(index, NONE);
         let message = &self.messages[index];
         let key = message.key;

@@ -21,7 +21,7 @@ use crate::{
 
 /// Leases up to this length share a synced lease bound; longer ones are synced themselves. Also how
 /// far the bound is raised beyond the end of the lease that needs it.
-const HORIZON_MS: Millis = 30_000;
+const LEASE_BOUND_MS: Millis = 30_000;
 
 /// Exhausted messages that one receive moves away, besides the messages that it leases.
 const MOVES_MAX: usize = 64;
@@ -259,13 +259,13 @@ impl Machine {
         if !queue.settings.keyed || queue.settings.level < Level::Disk {
             return;
         }
-        if deadline.since(now.machine) > HORIZON_MS {
+        if deadline.since(now.machine) > LEASE_BOUND_MS {
             draft.level = draft.level.max(Level::Disk);
         } else if deadline > queue.lease_bound {
             draft.add(
                 Effect::LeaseBoundRaised {
                     queue: queue.id,
-                    until: deadline.plus(HORIZON_MS),
+                    until: deadline.plus(LEASE_BOUND_MS),
                 },
                 Level::Disk,
             );
