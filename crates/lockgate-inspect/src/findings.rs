@@ -9,8 +9,8 @@ use lockgate_core::{
 use lockgate_engine::{MissingPart, StartError, StartReport, WithoutQueue};
 use lockgate_log::{LogFile, SystemClock, segment_file};
 use lockgate_machine::{
-    Effect, ImageLoader, ListQueues, Machine, MachineLimits, Query, QueryReply, QueueDescription,
-    QueuePage, QueueTotals, decode_record,
+    Effect, ImageError, ImageLoader, ListQueues, Machine, MachineLimits, Query, QueryReply,
+    QueueDescription, QueuePage, QueueTotals, decode_record,
 };
 use serde::{Serialize, Serializer};
 
@@ -120,9 +120,12 @@ pub struct SnapshotFound {
     pub position: Position,
     pub bytes: u64,
     pub pieces: u64,
-    /// What is wrong with it.
+    /// Why a start would not load it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub damage: Option<String>,
+    /// What its contents contradict each other in. A start does not look for that, and loads it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub contradiction: Option<String>,
     /// The snapshot's state, if it is valid.
     #[serde(skip)]
     pub machine: Option<Machine>,
@@ -292,12 +295,20 @@ impl Findings {
         if self.refused.is_some() {
             return Verdict::Refused;
         }
-        let in_snapshots = self.snapshots.iter().any(|found| found.damage.is_some());
+        let in_snapshots = (self.snapshots.iter())
+            .any(|found| found.damage.is_some() || found.contradiction.is_some());
         if in_snapshots || self.lacks_something() {
             Verdict::Damaged
         } else {
             Verdict::Clean
         }
+    }
+
+    /// The snapshot that a start would load, if its contents contradict each other.
+    pub fn loads_contradiction(&self) -> Option<Position> {
+        let loaded = self.start.as_ref()?.snapshot.as_ref()?;
+        let found = (self.snapshots.iter()).find(|found| found.position.to_string() == *loaded)?;
+        found.contradiction.as_ref().map(|_| found.position)
     }
 
     /// Whether anything is damaged besides snapshots that a start does not need.
@@ -343,6 +354,7 @@ fn snapshot(store: &dyn SnapshotStore, position: Position) -> Result<SnapshotFou
         bytes: 0,
         pieces: 0,
         damage: None,
+        contradiction: None,
         machine: None,
     };
     let mut loader = ImageLoader::new(MachineLimits::default());
@@ -367,6 +379,9 @@ fn snapshot(store: &dyn SnapshotStore, position: Position) -> Result<SnapshotFou
     if found.damage.is_none() {
         match loader.finish_checked() {
             Ok(machine) => found.machine = Some(machine),
+            Err(error @ ImageError::Inconsistent { .. }) => {
+                found.contradiction = Some(with_sources(&error));
+            }
             Err(error) => found.damage = Some(with_sources(&error)),
         }
     }

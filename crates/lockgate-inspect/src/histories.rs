@@ -9,8 +9,8 @@ use std::{collections::BTreeMap, fs};
 use lockgate_core::{HolderName, Key, LeaseToken, Message, Now, QueueName};
 use lockgate_engine::{Answer, OutputKind, Request, TaskStep, Work};
 use lockgate_machine::{
-    ChangeKey, Command, CreateQueue, DeleteQueue, KeyAction, Purge, QueueSettings, Receive,
-    SendMessage, Settle, SettleAction, read_message,
+    ChangeKey, Command, CreateQueue, DeleteQueue, ImageLoader, KeyAction, MachineLimits, Purge,
+    QueueSettings, Receive, SendMessage, Settle, SettleAction, read_message,
 };
 use lockgate_sim::{FaultyDisk, ManualClock, PowerCut, SeededRandom};
 
@@ -30,6 +30,73 @@ fn a_start_and_a_check_say_what_is_true() {
         println!("seed {seed}: LOCKGATE_FIRST_SEED={seed} LOCKGATE_SEEDS=1");
         History::new(seed).run();
     }
+}
+
+/// Its checksums are right, and a start looks at nothing else.
+#[test]
+fn a_check_says_that_a_start_would_load_a_snapshot_that_contradicts_itself() {
+    let (disk, clock) = (FaultyDisk::new(), ManualClock::default());
+    let (driver, _) = open(&disk, &clock);
+    let mut random = SeededRandom::new(1);
+    let mut life = Life {
+        durable: driver.tail(),
+        driver,
+        random: &mut random,
+        clock: &clock,
+    };
+    life.make_queues();
+    for _ in 0..STEPS {
+        life.step();
+    }
+    life.sync();
+    drop(life);
+    let found = |disk: &FaultyDisk| {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, bytes) in disk.image() {
+            fs::write(folder.path().join(name), bytes).unwrap();
+        }
+        let place = Place::folder(folder.path()).unwrap();
+        let machine = snapshots(&*place.snapshots()).unwrap().remove(0).machine;
+        (machine, Findings::of(&place, String::new()).unwrap())
+    };
+    let mut frozen = found(&disk).0.expect("there is a snapshot").freeze();
+    let mut piece = frozen.next_piece(&mut Vec::new()).unwrap().to_vec();
+    let counts = |piece: &[u8]| {
+        let mut loader = ImageLoader::new(MachineLimits::default());
+        loader.piece(piece).and_then(|()| loader.finish_checked())
+    };
+    assert!(counts(&piece).is_ok(), "it is of one piece");
+    let wrong = (0..piece.len()).find(|&at| {
+        piece[at] ^= 1;
+        let loaded = counts(&piece);
+        piece[at] ^= 1;
+        loaded.is_err_and(|error| error.to_string().contains("fit together: content 0: "))
+    });
+    piece[wrong.expect("messages are counted")] ^= 1;
+
+    let options = LocalLogOptions {
+        segment_bytes: 8 << 10,
+        record_bytes_max: 4_000,
+        free_bytes_min: 0,
+        ..LocalLogOptions::default()
+    };
+    let mut log = LocalLog::open(Arc::new(disk.clone()), options).unwrap();
+    let report = log.recover(Position(0), Epoch(0), &mut |_, _| {}).unwrap();
+    log.begin_epoch(report.epoch.next()).unwrap();
+    log.progress().sync().unwrap();
+    let mut snapshot = log.begin_snapshot().unwrap();
+    let at = snapshot.position();
+    snapshot.write(&piece).unwrap();
+    snapshot.finish().unwrap();
+    drop(log);
+    let (_, findings) = found(&disk);
+    assert_eq!(findings.verdict, Verdict::Damaged);
+    assert_eq!(findings.snapshots[0].damage, None);
+    assert_eq!(
+        findings.start.as_ref().unwrap().snapshot,
+        Some(at.to_string())
+    );
+    assert_eq!(findings.loads_contradiction(), Some(at));
 }
 
 struct History {

@@ -70,9 +70,12 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
         )?;
     }
     for snapshot in &findings.snapshots {
-        let state = match &snapshot.damage {
-            None => format!("whole, {}", show_bytes(snapshot.bytes)),
-            Some(damage) => format!("DAMAGED: {damage}"),
+        let state = match (&snapshot.damage, &snapshot.contradiction) {
+            (Some(damage), _) => format!("DAMAGED: {damage}"),
+            (None, Some(contradiction)) => {
+                format!("DAMAGED, and a start would load it: {contradiction}")
+            }
+            (None, None) => format!("whole, {}", show_bytes(snapshot.bytes)),
         };
         output.line(&format!("  snapshot {}: {state}", snapshot.position))?;
     }
@@ -203,15 +206,19 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
         }
         output.table(&table)?;
     }
-    output.line(&match (&findings.refused, findings.verdict) {
-        (Some(reason), _) => format!("REFUSED: a start would end with: {reason}"),
-        (None, Verdict::Damaged) if !findings.lacks_something() => {
+    output.line(&match (&findings.refused, findings.verdict, findings.loads_contradiction()) {
+        (Some(reason), ..) => format!("REFUSED: a start would end with: {reason}"),
+        (None, _, Some(at)) => format!(
+            "DAMAGED: a start would load the snapshot {at}, whose contents contradict each other: put it aside and \
+             check again, or restore a backup"
+        ),
+        (None, Verdict::Damaged, None) if !findings.lacks_something() => {
             "DAMAGED: a start would do without what is damaged; nothing is lost with it".to_owned()
         }
-        (None, Verdict::Damaged) => {
+        (None, Verdict::Damaged, None) => {
             "DAMAGED: a start would serve without what is damaged".to_owned()
         }
-        (None, _) => "clean".to_owned(),
+        (None, _, None) => "clean".to_owned(),
     })
 }
 

@@ -79,7 +79,7 @@ fn snapshots(place: &Place, output: &mut Output) -> Result<u64, Failure> {
     })?;
     let mut damaged = 0;
     for snapshot in found {
-        damaged += u64::from(snapshot.damage.is_some());
+        damaged += u64::from(snapshot.damage.is_some() || snapshot.contradiction.is_some());
         let queues = snapshot.machine.as_ref().map(lockgate_inspect::queues);
         let clock = snapshot.machine.as_ref().map(|machine| {
             json!({
@@ -93,7 +93,7 @@ fn snapshots(place: &Place, output: &mut Output) -> Result<u64, Failure> {
             "position": snapshot.position.to_string(),
             "bytes": snapshot.bytes,
             "pieces": snapshot.pieces,
-            "damage": snapshot.damage,
+            "damage": snapshot.damage.as_ref().or(snapshot.contradiction.as_ref()),
             "as_of": clock,
             "queues": queues,
         }))?;

@@ -24,10 +24,10 @@ use crate::{
 
 /// Builds a machine from the pieces of an image.
 ///
-/// Loading never panics, and needs little more memory than the resulting machine. It checks that
-/// numbers fit their fields and that names and settings are valid. [`finish`](Self::finish) trusts
-/// all indexes, for an image that has a checksum and was written by a machine;
-/// [`finish_checked`](Self::finish_checked) checks everything.
+/// Loading needs little more memory than the resulting machine. It checks that numbers fit their
+/// fields and that names and settings are valid. [`finish`](Self::finish) trusts all indexes, for an
+/// image that has a checksum and was written by a machine; with another one, it or the machine may
+/// panic. [`finish_checked`](Self::finish_checked) checks everything and never panics.
 #[derive(Debug)]
 pub struct ImageLoader {
     machine: Machine,
