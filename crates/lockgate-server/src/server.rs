@@ -13,7 +13,7 @@ use lockgate_engine::Engine;
 use tokio::net::{TcpListener, TcpSocket};
 
 use crate::{
-    auth::{AccessKeys, Authentication, check_keys},
+    auth::{AccessKeys, Authentication, KeyError, check_keys},
     http::{
         self, Core,
         tls::{Certificate, Tls, TlsError, TlsFiles},
@@ -160,6 +160,9 @@ pub enum BindError {
         value: String,
         expected: &'static str,
     },
+    /// An access key cannot be used.
+    #[error(transparent)]
+    Keys(#[from] KeyError),
     /// The certificate cannot be used.
     #[error("the certificate for TLS")]
     Tls(#[source] TlsError),
@@ -358,11 +361,7 @@ impl ServerOptions {
                     .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'),
         )?;
         if let Authentication::AccessKeys(keys) = &self.authentication {
-            check_keys(keys).map_err(|error| BindError::Option {
-                option: error.what,
-                value: error.id,
-                expected: error.expected,
-            })?;
+            check_keys(keys)?;
         }
         for host in &self.allowed_hosts {
             option(

@@ -200,37 +200,33 @@ fn by_id(keys: &[AccessKey]) -> ById {
 
 /// What is wrong with an access key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} {id:?}: {expected}")]
 #[non_exhaustive]
-pub struct KeyError {
-    /// What of it.
-    pub what: &'static str,
-    pub id: String,
-    /// What is allowed.
-    pub expected: &'static str,
+pub enum KeyError {
+    /// Its id is none.
+    #[error("the access key {id:?} has no valid id: give it 1 to 128 letters and digits")]
+    Id { id: String },
+    /// Another key has its id.
+    #[error("there are two access keys {id:?}: give each id once")]
+    Twice { id: String },
+    /// Its secret is too short or too long.
+    #[error("the secret of the access key {id:?} is too short or too long: give it 8 to 256 bytes")]
+    Secret { id: String },
 }
 
 /// Whether a server would take these keys.
 pub(crate) fn check_keys(keys: &[AccessKey]) -> Result<(), KeyError> {
     for (at, key) in keys.iter().enumerate() {
-        let wrong = |what, expected| {
-            let id = key.id.clone();
-            Err(KeyError { what, id, expected })
-        };
-        let id_is_good = (1..=128).contains(&key.id.len())
-            && key.id.bytes().all(|byte| byte.is_ascii_alphanumeric())
-            && keys[..at].iter().all(|other| other.id != key.id);
-        if !id_is_good {
-            return wrong(
-                "access key",
-                "expected 1 to 128 letters and digits, each id once",
-            );
+        let id = || key.id.clone();
+        let is_id = (1..=128).contains(&key.id.len())
+            && key.id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        if !is_id {
+            return Err(KeyError::Id { id: id() });
+        }
+        if keys[..at].iter().any(|other| other.id == key.id) {
+            return Err(KeyError::Twice { id: id() });
         }
         if !(8..=256).contains(&key.secret.len()) {
-            return wrong(
-                "secret of access key",
-                "expected a secret of 8 to 256 characters",
-            );
+            return Err(KeyError::Secret { id: id() });
         }
     }
     Ok(())

@@ -299,10 +299,30 @@ async fn keys_change_while_it_serves() {
     assert_eq!(code_of("OWNER", "secret of OWNER").await, "");
     let mut owner = key("OWNER", &[("other", &Verb::ALL)]);
     let admin = key("ADMIN", &[("*", &Verb::ALL)]);
-    for wrong in ["", "no id", "ADMIN"] {
-        let wrong = key(wrong, &[]);
+    let short = AccessKey {
+        secret: Secret::new("short"),
+        ..key("SHORT", &[])
+    };
+    for (wrong, why) in [
+        (
+            key("", &[]),
+            "the access key \"\" has no valid id: give it 1 to 128 letters and digits",
+        ),
+        (
+            key("no id", &[]),
+            "the access key \"no id\" has no valid id: give it 1 to 128 letters and digits",
+        ),
+        (
+            key("ADMIN", &[]),
+            "there are two access keys \"ADMIN\": give each id once",
+        ),
+        (
+            short,
+            "the secret of the access key \"SHORT\" is too short or too long: give it 8 to 256 bytes",
+        ),
+    ] {
         let error = keys.replace(&[admin.clone(), wrong]).unwrap_err();
-        assert!(error.to_string().contains("each id once"), "{error}");
+        assert_eq!(error.to_string(), why);
     }
     assert_eq!(code_of("OWNER", "secret of OWNER").await, "");
     keys.replace(&[owner.clone(), admin.clone()]).unwrap();

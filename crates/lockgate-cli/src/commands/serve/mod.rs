@@ -488,7 +488,7 @@ fn bind_failure(error: BindError) -> Failure {
         .is_some_and(|source| source.kind() == io::ErrorKind::AddrInUse);
     let remote = matches!(error, BindError::Remote { .. });
     let exit = match error {
-        BindError::Remote { .. } | BindError::Option { .. } => Exit::Usage,
+        BindError::Remote { .. } | BindError::Option { .. } | BindError::Keys(_) => Exit::Usage,
         // Not a conflict, which says that somebody else serves the data: whoever has the port may leave it.
         _ => Exit::Failed,
     };
