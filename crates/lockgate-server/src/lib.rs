@@ -51,7 +51,6 @@ mod auth;
 mod declare;
 mod fault;
 mod few;
-mod hex;
 mod http;
 mod queue;
 mod raw_json;

@@ -1,11 +1,23 @@
 //! Bytes as lower-case hexadecimal digits, and back.
 
-/// The digits of the bytes.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+/// Returns the digits of the bytes.
+#[must_use]
+pub fn hex(bytes: &[u8]) -> String {
+    let mut digits = vec![0; bytes.len() * 2];
+    write_hex(bytes, &mut digits);
+    String::from_utf8(digits).expect("hexadecimal digits are ASCII")
 }
 
-/// The bytes of exactly as many lower-case digits as they have.
+/// Writes two digits for each byte, as far as there is room.
+pub fn write_hex(bytes: &[u8], digits: &mut [u8]) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(bytes) {
+        pair[0] = DIGITS[usize::from(byte >> 4)];
+        pair[1] = DIGITS[usize::from(byte & 15)];
+    }
+}
+
+/// Returns the bytes of exactly as many lower-case digits as they have.
 pub(crate) fn from_hex<const LEN: usize>(digits: &str) -> Option<[u8; LEN]> {
     let digits = digits.as_bytes();
     let mut bytes = [0; LEN];

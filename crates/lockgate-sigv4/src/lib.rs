@@ -34,7 +34,7 @@
 
 mod canonical;
 mod claim;
-mod hex;
+pub mod hex;
 mod sign;
 
 use std::fmt;

@@ -3,15 +3,13 @@
 use std::{borrow::Cow, collections::BTreeMap, fmt, ops::Deref};
 
 use bytes::Bytes;
+use lockgate_sigv4::hex::write_hex;
 use serde::{
     Deserialize, Deserializer, Serialize, Serializer,
     de::{self, Visitor},
 };
 
-use crate::{
-    fault::{INTEGER, shorten},
-    hex::write_hex,
-};
+use crate::fault::{INTEGER, shorten};
 
 /// The most texts in a list or a map of a request. No list of AWS is as long.
 pub(crate) const TEXTS_MAX: usize = 500;

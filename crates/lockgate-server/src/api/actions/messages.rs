@@ -7,6 +7,7 @@ use bytes::Bytes;
 use lockgate_core::{Header, Key, Message, MessageId, UniqueId, WallTime};
 use lockgate_engine::{Batch, QueueEntry};
 use lockgate_machine::{self as machine, Cancel, SendMessage, Sent};
+use lockgate_sigv4::hex::hex;
 use sha2::{Digest as _, Sha256};
 
 use super::{check_len, unanswered};
@@ -21,7 +22,6 @@ use crate::{
     },
     auth::Verb,
     few::ENTRIES_MAX,
-    hex::hex,
     queue::headers,
 };
 

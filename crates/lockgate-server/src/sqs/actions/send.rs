@@ -4,6 +4,7 @@ use base64::decoded_len_estimate;
 use lockgate_core::{Header, Key, Message, Millis, UniqueId};
 use lockgate_engine::QueueEntry;
 use lockgate_machine::{SendMessage, Sent};
+use lockgate_sigv4::hex::hex;
 use sha2::{Digest as _, Sha256};
 
 use super::{
@@ -13,7 +14,6 @@ use super::{
 };
 use crate::{
     auth::Verb,
-    hex::hex,
     queue::{
         extension,
         headers::{forbidden_character, forbidden_character_text},
