@@ -237,6 +237,8 @@ struct Retry {
 }
 
 impl Retry {
+    const PAUSE_MAX: Duration = Duration::from_secs(1);
+
     fn new(within: Duration) -> Self {
         Self {
             pause: Duration::from_millis(50),
@@ -252,7 +254,7 @@ impl Retry {
             return false;
         }
         tokio::time::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(Duration::from_secs(1));
+        self.pause = (self.pause * 2).min(Self::PAUSE_MAX);
         true
     }
 }

@@ -4,6 +4,10 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpListener,
     process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use serde_json::{Value, json};
@@ -856,8 +860,10 @@ fn sending_goes_on_after_a_restart() {
     assert_eq!(bodies(&town.drain("q.fifo")), ["before", "while away"]);
 }
 
-/// Answers as a server does until the messages are there, and then is gone.
-fn dies_of_the_first_message(listener: TcpListener) {
+/// Answers as a server does until the messages are there, and then hangs up; or is gone, if it is to die. The queue
+/// remembers unique ids for `window` milliseconds. Counts how often messages came.
+fn hangs_up_on_messages(listener: TcpListener, window: u64, dies: bool, came: &AtomicU64) {
+    let sending = format!(r#"{{"keyed":true,"dedup_content":false,"dedup_window_ms":{window}}}"#);
     for connection in listener.incoming() {
         let mut connection = BufReader::new(connection.unwrap());
         loop {
@@ -878,8 +884,14 @@ fn dies_of_the_first_message(listener: TcpListener) {
             let mut body = vec![0; length];
             connection.read_exact(&mut body).unwrap();
             let answer = match target.as_str() {
-                "/api/v1/queues/q%2Efifo/sending" => r#"{"keyed":true,"dedup_content":false}"#,
-                "/api/v1/queues/q%2Efifo/messages" => return,
+                "/api/v1/queues/q%2Efifo/sending" => &sending,
+                "/api/v1/queues/q%2Efifo/messages" => {
+                    came.fetch_add(1, Ordering::SeqCst);
+                    match dies {
+                        true => return,
+                        false => break,
+                    }
+                }
                 _ => break,
             };
             let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json";
@@ -898,7 +910,9 @@ fn what_a_lost_answer_leaves_open_is_not_told_as_nothing() {
     let sandbox = Sandbox::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    let server = std::thread::spawn(move || dies_of_the_first_message(listener));
+    let server = std::thread::spawn(move || {
+        hangs_up_on_messages(listener, 300_000, true, &AtomicU64::new(0))
+    });
     // A queue with unique ids, so that it tries again, and then finds no server at all.
     let done = sandbox.run(&format!(
         "send --endpoint {endpoint} --timeout 300ms q.fifo --key a x"
@@ -907,4 +921,29 @@ fn what_a_lost_answer_leaves_open_is_not_told_as_nothing() {
     assert_ne!(done.code, Some(0));
     assert!(done.stderr.contains("unknown"), "{}", done.stderr);
     assert!(!done.stderr.contains("nothing was sent"), "{}", done.stderr);
+}
+
+/// A queue that has forgotten the unique id of the first attempt would take the message twice.
+#[test]
+fn a_message_is_sent_again_only_while_its_queue_would_know_it() {
+    for (window, again) in [(300_000, true), (500, false), (0, false)] {
+        let sandbox = Sandbox::new();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let came = Arc::new(AtomicU64::new(0));
+        let counted = came.clone();
+        // Ends with the test's process.
+        std::thread::spawn(move || hangs_up_on_messages(listener, window, false, &counted));
+        let lines = "\n{\"body\":1}\n";
+        let command = format!("send --endpoint {endpoint} --timeout 300ms q.fifo --key a");
+        let done = sandbox.run_with_input(&command, lines);
+        assert_eq!(came.load(Ordering::SeqCst) > 1, again, "{window}: {done:?}");
+        assert_ne!(done.code, Some(0), "{done:?}");
+        for said in [
+            "standard input:2: ",
+            "whether 1 message arrived is unknown, 0 before were sent: look with `lockgate peek q.fifo`",
+        ] {
+            assert!(done.stderr.contains(said), "{}", done.stderr);
+        }
+    }
 }

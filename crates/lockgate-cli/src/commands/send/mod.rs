@@ -6,6 +6,7 @@ use std::{
     fs::File,
     io::{self, IsTerminal as _, Read},
     path::Path,
+    time::{Duration, Instant},
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
@@ -36,6 +37,8 @@ const BODY_BYTES_MAX: u64 = 16 << 20;
 struct Sending {
     keyed: bool,
     dedup_content: bool,
+    #[serde(default)]
+    dedup_window_ms: u64,
 }
 
 /// What became of messages.
@@ -62,7 +65,7 @@ pub(super) struct Sent {
 #[derive(Deserialize)]
 pub(super) struct Problem {
     status: u16,
-    code: String,
+    pub(super) code: String,
     detail: String,
 }
 
@@ -183,6 +186,8 @@ struct Sender {
     client: Client,
     name: String,
     dedup: Dedup,
+    /// How long the queue remembers a unique id.
+    dedup_window: Duration,
     json: bool,
     output: Output,
     sent: u64,
@@ -234,6 +239,7 @@ impl Sender {
             client,
             name,
             dedup,
+            dedup_window: Duration::from_millis(sending.dedup_window_ms),
             json: args.json,
             output: Output::new(),
             sent: 0,
@@ -304,9 +310,11 @@ impl Sender {
                 }
                 if !nothing_done {
                     failure = failure.hint(format!(
-                        "whether {} arrived is unknown; {} before were sent",
+                        "whether {} arrived is unknown, {} before were sent: look with `lockgate peek {}`, and send \
+                         again what is not there and was not received",
                         count(places.len() as u64, "message"),
-                        self.sent
+                        self.sent,
+                        self.name
                     ));
                     return Err(failure);
                 }
@@ -316,11 +324,13 @@ impl Sender {
         self.report(&results, &places)
     }
 
-    /// One call, tried again while that can neither lose nor double a message.
+    /// One call, tried again while that can neither lose nor double a message: nothing was done so far, or the queue
+    /// still remembers the messages' unique ids when the last of an attempt can arrive.
     async fn call(&mut self, messages: &Value) -> Result<Results, Unanswered> {
         let target = format!("/queues/{}/messages", part(&self.name));
         let mut retry = Retry::new(self.client.timeout());
         let mut nothing_done = true;
+        let begun = Instant::now();
         loop {
             let answer = self
                 .client
@@ -332,7 +342,9 @@ impl Sender {
             };
             // Also if this attempt did nothing: one before it may have.
             nothing_done &= error.nothing_done();
-            let harmless = nothing_done || self.dedup != Dedup::None;
+            let until = begun.elapsed() + Retry::PAUSE_MAX + self.client.timeout();
+            let recognised = self.dedup != Dedup::None && until < self.dedup_window;
+            let harmless = nothing_done || recognised;
             if !(error.may_pass() && harmless && retry.again().await) {
                 return Err(Unanswered {
                     error,

@@ -130,6 +130,7 @@ impl Service {
         Ok(Sending {
             keyed: entry.settings.keyed,
             dedup_content: entry.settings.dedup_content,
+            dedup_window_ms: entry.settings.dedup_window,
             message_bytes_max: entry.settings.message_bytes_max,
         })
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use lockgate_core::Millis;
 use lockgate_machine::{
     COUNTERS, Counter, CounterKind, QueueCounts, QueueDescription, QueueTotals,
 };
@@ -74,6 +75,8 @@ pub(crate) struct Sending {
     pub(crate) keyed: bool,
     /// Whether a message without a unique id takes the SHA-256 of its body as one.
     pub(crate) dedup_content: bool,
+    /// How long a unique id is remembered: a message that is repeated later is sent again.
+    pub(crate) dedup_window_ms: Millis,
     /// The largest message, body and headers.
     pub(crate) message_bytes_max: u32,
 }
