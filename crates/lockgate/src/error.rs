@@ -17,6 +17,14 @@ pub enum Error {
         /// The name of the queue.
         queue: QueueName,
     },
+    /// A redrive failed after it had moved messages. These stay where they are now.
+    #[error("{moved} messages were moved before the redrive failed")]
+    Redrive {
+        /// How many it has moved. A step whose outcome is unknown may have moved up to 1,000 more.
+        moved: u64,
+        /// Why it failed.
+        source: EngineError,
+    },
     /// The engine refused the operation, or could not do it.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -44,7 +52,7 @@ impl Error {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Name(_) | Self::QueueDiffers { .. } => ErrorKind::Input,
-            Self::Engine(error) => kind(error),
+            Self::Redrive { source, .. } | Self::Engine(source) => kind(source),
         }
     }
 }

@@ -430,12 +430,11 @@ impl Queue {
     /// stays; [`stuck`](crate::Moved::stuck) names it.
     ///
     /// It moves in steps of 1,000. If the future is dropped, some messages are moved and the others
-    /// are still there. If a step after the first fails, the answer says what was moved, and the
-    /// next call fails.
+    /// are still there.
     ///
     /// # Errors
     /// A rejection if a queue does not exist or is of the other kind; otherwise an error about the
-    /// engine's state.
+    /// engine's state. [`Error::Redrive`] if messages were moved before, with their number.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]

@@ -70,8 +70,10 @@ impl RedriveBuilder {
             };
             let step = match engine.submit(command).await {
                 Ok(moved) => moved,
-                // What was moved is moved, and the caller hears of that first.
-                Err(_) if done.moved > 0 => break,
+                Err(source) if done.moved > 0 => {
+                    let moved = done.moved;
+                    return Err(Error::Redrive { moved, source });
+                }
                 Err(error) => return Err(error.into()),
             };
             let waits = step.moved == 0 && step.next == done.next;

@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep_until};
 
-use super::{NOTHING, Signals, block_on, client, message, part, peek, purge, runtime};
+use super::{
+    NOTHING, Signals, block_on, client, message, part, peek, purge, runtime, send::Problem,
+};
 use crate::{
     args::{Dlq, DlqDrop, DlqList, DlqRedrive},
     client::Client,
@@ -28,6 +30,7 @@ struct Redriven {
     moved: u64,
     left: u64,
     stuck: Option<Stuck>,
+    problem: Option<Problem>,
     next_page: Option<String>,
 }
 
@@ -255,6 +258,13 @@ impl Run<'_> {
                 moved: self.done.moved + step.moved,
                 ..step
             };
+            if let Some(problem) = self.done.problem.take() {
+                let perhaps = match &*problem.code {
+                    "unknown_outcome" => STEP_MAX.min(1_000),
+                    _ => 0,
+                };
+                return Err(failed(problem.failure(""), perhaps));
+            }
             let more = self.done.next_page.is_some();
             if self.done.stuck.is_some() || !more || self.done.moved >= max {
                 return Ok(());
@@ -277,6 +287,7 @@ impl Run<'_> {
             left,
             stuck,
             next_page,
+            ..
         } = &self.done;
         if self.args.json {
             let mut output = Output::new();

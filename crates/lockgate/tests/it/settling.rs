@@ -1,9 +1,13 @@
 //! Ack, nack, reject, extend, transactions, dead letters.
 
-use std::time::Duration;
+use std::{
+    future::{IntoFuture as _, poll_fn},
+    task::Poll,
+    time::Duration,
+};
 
 use lockgate::{
-    DeadLetterReason, Delivery, ErrorKind, KeyProfile, Message, SettleError, Settlement,
+    DeadLetterReason, Delivery, Error, ErrorKind, KeyProfile, Message, SettleError, Settlement,
     StaleReason, StuckReason, TestDelivery,
 };
 
@@ -243,6 +247,35 @@ async fn many_are_settled_each_on_its_own() {
     let failed = lockgate.settle_all(settles).await.unwrap_err();
     assert_eq!(failed.kind(), ErrorKind::Closed);
     assert_eq!(bodies(&failed.deliveries), ["later"], "they come back");
+}
+
+/// The first step has moved 1,000, and the second one finds the engine stopped. The engine may be done before this
+/// test stops it: then once more.
+#[tokio::test]
+async fn a_redrive_that_fails_later_says_how_many_it_has_moved() {
+    let error = loop {
+        let (_folder, lockgate) = open().await;
+        let dead = lockgate.queue("dead").create().await.unwrap();
+        let other = lockgate.queue("other").create().await.unwrap();
+        dead.send_all((0..1_001).map(|_| Message::new("a")))
+            .await
+            .unwrap();
+        let mut redrive = dead.redrive().to(&other).into_future();
+        let done = poll_fn(|context| Poll::Ready(redrive.as_mut().poll(context))).await;
+        if done.is_ready() {
+            continue;
+        }
+        while other.describe().await.unwrap().counts.ready == 0 {}
+        lockgate.shutdown().await;
+        if let Err(error) = redrive.await {
+            break error;
+        }
+    };
+    assert_eq!(error.kind(), ErrorKind::Closed);
+    assert!(
+        matches!(error, Error::Redrive { moved: 1_000, .. }),
+        "{error:?}"
+    );
 }
 
 #[tokio::test]

@@ -77,6 +77,7 @@ impl Service {
             moved: 0,
             left: 0,
             stuck: None,
+            problem: None,
             next_page: None,
         };
         let mut cursor = input.page.as_deref().map(page_start_move).transpose()?;
@@ -104,11 +105,13 @@ impl Service {
                 next,
             } = match self.engine.submit(command).await {
                 Ok(moved) => moved,
-                // Some messages were moved already, so the answer reports them; the next request
-                // gets the error.
-                Err(_) if done.moved > 0 => return Ok(done),
                 Err(error) => {
-                    return Err(Problem::from(error).renamed("settings.dead_letter", "to"));
+                    let problem = Problem::from(error).renamed("settings.dead_letter", "to");
+                    if done.moved == 0 {
+                        return Err(problem);
+                    }
+                    done.problem = Some(Box::new(problem));
+                    return Ok(done);
                 }
             };
             done.moved += moved;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Within;
+use super::{super::problem::Problem, Within};
 
 /// Selects queues by their dead-letter queue.
 #[derive(Debug, Deserialize)]
@@ -62,6 +62,10 @@ pub(crate) struct Redriven {
     /// until this one is gone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) stuck: Option<StuckView>,
+    /// Why the request ended before its time, if it did after it had moved messages. With `unknown_outcome`, up to
+    /// 1,000 more may have been moved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) problem: Option<Box<Problem>>,
     /// Pass it as `page` in the next request; absent when nothing else can be moved now of what was there at the
     /// first request of the run.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,5 +1,6 @@
 //! The API over a real engine and a real log, on a disk in memory and with a manual clock.
 
+mod dead_letters;
 mod decoders;
 mod describe;
 mod examples;
