@@ -1,40 +1,35 @@
-//! Workers over any [`Source`](lockgate_core::Source).
+//! Workers over any [`Source`](lockgate_core::Source): an embedded queue, one of a server, or a
+//! [`MemoryQueue`].
 //!
-//! So far this crate has the keyed dispatcher as a pure machine, [`dispatch::Dispatcher`]: it decides what to
-//! receive, run, settle and extend, and does no I/O. The shell that carries its actions out, and handlers,
-//! are to come.
+//! A [`Worker`] receives messages and calls a [`Handler`] for each. Messages of one key are handled one after
+//! the other, in their order, and different keys side by side. A message whose handler fails comes again
+//! later, and its key waits for it. Leases are extended while handlers run, and a handler whose lease is lost
+//! is cancelled.
 //!
 //! ```
-//! use lockgate_consumer::dispatch::{
-//!     Action, Arrival, DispatchOptions, Dispatcher, Rest, RunEnd, SourceOptions,
-//! };
-//! use lockgate_core::{Key, SourceCapabilities};
+//! use lockgate_consumer::{Job, MemoryOptions, MemoryQueue, Worker};
+//! use lockgate_core::{Key, Message};
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let source = SourceOptions::new(SourceCapabilities::plain());
-//! let mut dispatcher = Dispatcher::new(DispatchOptions::default(), vec![source], 0)?;
-//! let arrival = |message: &'static str| -> Result<_, Box<dyn std::error::Error>> {
-//!     Ok(Arrival {
-//!         message,
-//!         key: Some(Key::new("user-42")?),
-//!         tenant: None,
-//!         priority: 0,
-//!         bytes: 4,
-//!         attempt: 1,
-//!         lease: 30_000,
-//!     })
-//! };
-//! dispatcher.received(0, 10, [arrival("post")?, arrival("delete")?], 0);
-//!
-//! // Both have one key: the second waits for the first.
-//! let Some(Action::Start(first)) = dispatcher.poll(0) else { panic!("nothing to run") };
-//! assert_eq!(first.messages[0].0, "post");
-//! assert!(!matches!(dispatcher.poll(0), Some(Action::Start(_))));
-//! let end = RunEnd { done: 1, rest: Rest::Cancelled };
-//! assert!(dispatcher.finished(first.run, end, 5, 0));
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let queue = MemoryQueue::new(MemoryOptions::default())?;
+//! let worker = Worker::over(queue.clone()).concurrency(100).start(|job: Job| async move {
+//!     println!("{:?} for {:?}, attempt {}", job.body(), job.key(), job.attempt());
+//!     Ok(())
+//! })?;
+//! for body in ["post", "delete"] {
+//!     queue.push(Message::new(body).with_key(Key::new("user-42")?)).await?;
+//! }
+//! // A worker over a closed queue ends when the last message is done.
+//! queue.close();
+//! let ended = worker.ended().await;
+//! assert_eq!(ended.counts.acknowledged, 2);
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! What decides is a pure machine, the [dispatcher](dispatch); use it alone to build a worker on another
+//! runtime.
 
 // Users read these docs.
 #![warn(missing_docs)]

@@ -163,3 +163,7 @@ pub mod parts {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+#[cfg(all(doctest, feature = "consumer"))]
+#[doc = include_str!("../../../docs/worker.md")]
+struct WorkerPage;

@@ -10,7 +10,40 @@
 //! | [`finished`](Dispatcher::finished) | a run has ended, in whichever way |
 //! | [`settled`](Dispatcher::settled) | an [`Action::Settle`] has its answer |
 //! | [`extended`](Dispatcher::extended) | an [`Action::Extend`] has its answer |
+//! | [`claimed`](Dispatcher::claimed) | the messages of a run were acknowledged before it begins |
 //! | [`pause`](Dispatcher::pause), [`resume`](Dispatcher::resume), [`drain`](Dispatcher::drain) | an operator wants so |
+//!
+//! ```
+//! use lockgate_consumer::dispatch::{
+//!     Action, Arrival, DispatchOptions, Dispatcher, Rest, RunEnd, SourceOptions,
+//! };
+//! use lockgate_core::{Key, SourceCapabilities};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let source = SourceOptions::new(SourceCapabilities::plain());
+//! let mut dispatcher = Dispatcher::new(DispatchOptions::default(), vec![source], 0)?;
+//! let arrival = |message: &'static str| -> Result<_, Box<dyn std::error::Error>> {
+//!     Ok(Arrival {
+//!         message,
+//!         key: Some(Key::new("user-42")?),
+//!         tenant: None,
+//!         priority: 0,
+//!         bytes: 4,
+//!         attempt: 1,
+//!         lease: 30_000,
+//!     })
+//! };
+//! dispatcher.received(0, 10, [arrival("post")?, arrival("delete")?], 0);
+//!
+//! // Both have one key: the second waits for the first.
+//! let Some(Action::Start(first)) = dispatcher.poll(0) else { panic!("nothing to run") };
+//! assert_eq!(first.messages[0].0, "post");
+//! assert!(!matches!(dispatcher.poll(0), Some(Action::Start(_))));
+//! let end = RunEnd { done: 1, rest: Rest::Cancelled };
+//! assert!(dispatcher.finished(first.run, end, 5, 0));
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! After each input, and when [`next_deadline`](Dispatcher::next_deadline) has come, the shell calls
 //! [`poll`](Dispatcher::poll) until it returns `None`.
