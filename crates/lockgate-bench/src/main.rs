@@ -12,6 +12,7 @@ mod backlog;
 mod client;
 mod cpu;
 mod disk;
+mod dispatch;
 mod drain;
 mod due;
 mod floor;
@@ -107,6 +108,26 @@ static BENCHES: &[Bench] = &[
         about: "receive while one consumer sits on a key with a long backlog; floor: without it",
         weight: 1,
         open: shape::open_slow_holder,
+    },
+    Bench {
+        figures: &["dispatch.pure"],
+        about: "the worker's dispatcher with empty handlers, 100,000 keys, settles included; floor: a hash map \
+                of deques",
+        weight: 1,
+        open: dispatch::open_pure,
+    },
+    Bench {
+        figures: &["dispatch.shell"],
+        about: "a worker with empty handlers over a queue in memory, 100,000 keys; floor: a hash map of deques",
+        weight: 1,
+        open: dispatch::open_shell,
+    },
+    Bench {
+        figures: &["dispatch.shape"],
+        about: "time of a worker whose handlers take 0 to 5 ms, 100 at the same time, as a multiple of the best \
+                possible time",
+        weight: 1,
+        open: dispatch::open_shapes,
     },
     Bench {
         figures: &["due.stall", "due.alone"],

@@ -78,6 +78,7 @@ const LAYERS: [(&str, &[&str]); 18] = [
             "lockgate-log",
             "lockgate-engine",
             "lockgate-server",
+            "lockgate-consumer",
         ],
     ),
     (
