@@ -330,6 +330,13 @@ pub enum SettleAction {
         /// More than 0, up to 12 h after the lease was given.
         lease: Millis,
     },
+    /// SQS's ChangeMessageVisibility: a nack if `hidden` is 0, else an extend. In an unkeyed queue with
+    /// Amazon's key profile it takes effect with any of the message's tokens, so it can hide or free a
+    /// message that somebody else holds by now. Only the SQS API asks for it.
+    ChangeVisibility {
+        /// From now on; up to 12 h after the lease was given.
+        hidden: Millis,
+    },
     /// The message can never succeed: it goes to the dead-letter queue now, or is dropped if there is none.
     Reject {
         /// The consumer's reason; up to 1,024 bytes.

@@ -12,10 +12,11 @@
 //!
 //! A token of another shard is refused and means nothing here, whatever its numbers.
 //!
-//! Amazon's profile ([`KeyProfile::Sqs`]) has one exception, in unkeyed queues, which allow two holders: a
-//! nack or an extend with any of a message's tokens takes effect, as ChangeMessageVisibility does at AWS. If
-//! the message is not leased, an extend keeps it back until the end of the extension, as a nack with a delay
-//! would; its last holder can still acknowledge it.
+//! There is one exception: [`SettleAction::ChangeVisibility`], which only the SQS API's
+//! ChangeMessageVisibility asks for. In unkeyed queues of Amazon's profile ([`KeyProfile::Sqs`]) it takes
+//! effect with any of a message's tokens, as at AWS, where a message may have two holders. If the message
+//! is not leased, it is kept back for that time, as after a nack with a delay; its last holder can still
+//! acknowledge it. A nack or an extend has no such power, so no other caller can end somebody else's lease.
 //!
 //! In the strict profile a batch is acknowledged in order: the answer for a message behind one that is still
 //! in flight is *out of order*. Any other end of the lease of one message of the batch gives the later ones
@@ -67,21 +68,31 @@ impl Machine {
             )?,
             _ => {}
         }
-        let (queue, index) = match self.current(draft, settle) {
+        let (action, by_any_token) = match &settle.action {
+            SettleAction::ChangeVisibility { hidden: 0 } => {
+                (&SettleAction::Nack { delay: 0 }, true)
+            }
+            SettleAction::ChangeVisibility { hidden } => {
+                (&SettleAction::Extend { lease: *hidden }, true)
+            }
+            action => (action, false),
+        };
+        let (queue, index) = match self.current(draft, settle, by_any_token) {
             Ok(found) => found,
             Err(stale) => {
                 self.rest_on_removals(draft, settle.token.queue);
                 return Ok(Err(stale));
             }
         };
-        if let Err(stale) = self.check_batch_order(draft, index, &settle.action) {
+        if let Err(stale) = self.check_batch_order(draft, index, action) {
             return Ok(Err(stale));
         }
         let state = &self.queues[queue];
         let (id, level) = (state.id, state.settings.level);
         let message = &self.messages[index];
         let sequence = message.sequence();
-        match &settle.action {
+        match action {
+            SettleAction::ChangeVisibility { .. } => {}
             SettleAction::Ack => {
                 draft.add(
                     Effect::Acked {
@@ -158,8 +169,10 @@ impl Machine {
                 self.give_back_later(draft, queue, index, now);
             }
         }
-        let settled = match settle.action {
-            SettleAction::Extend { .. } => return Ok(Ok(Settled::Done)),
+        let settled = match action {
+            SettleAction::Extend { .. } | SettleAction::ChangeVisibility { .. } => {
+                return Ok(Ok(Settled::Done));
+            }
             SettleAction::Reject { .. }
                 if state.settings.keyed && self.dead_letter_queue(state).is_some() =>
             {
@@ -191,7 +204,12 @@ impl Machine {
     }
 
     /// The queue and message of the token's lease, if the token may settle it in that way.
-    fn current(&self, draft: &Draft, settle: &Settle) -> Result<(u32, u32), StaleReason> {
+    fn current(
+        &self,
+        draft: &Draft,
+        settle: &Settle,
+        by_any_token: bool,
+    ) -> Result<(u32, u32), StaleReason> {
         let token = settle.token;
         let queue = self.queue_index(token.queue).ok_or(StaleReason::Gone)?;
         // After a crash or a restore, another message may have the number of the token's message.
@@ -217,12 +235,8 @@ impl Machine {
             return Err(StaleReason::Ended);
         };
         let settings = &self.queues[queue].settings;
-        let by_any_token = !settings.keyed
-            && settings.key_profile == KeyProfile::Sqs
-            && matches!(
-                settle.action,
-                SettleAction::Nack { .. } | SettleAction::Extend { .. }
-            );
+        let by_any_token =
+            by_any_token && !settings.keyed && settings.key_profile == KeyProfile::Sqs;
         let is_last =
             self.term_of(lease_state.term) == token.term && lease_state.lease() == token.lease;
         if !is_last && !by_any_token {

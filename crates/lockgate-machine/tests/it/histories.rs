@@ -197,6 +197,8 @@ fn action() -> impl Strategy<Value = SettleAction> {
             .prop_map(|lease| SettleAction::Extend { lease }),
         1 => prop::option::of(Just("broken".into())).prop_map(|reason| SettleAction::Reject { reason }),
         2 => Just(SettleAction::GiveBack),
+        3 => prop::sample::select(vec![0, 0, 1, 50, 29_000, 40_000, 43_200_000])
+            .prop_map(|hidden| SettleAction::ChangeVisibility { hidden }),
         2 => prop::sample::select(vec![0, 30, 300]).prop_map(|delay| SettleAction::Defer { delay }),
     ]
 }

@@ -260,6 +260,7 @@ impl World {
                 // It may be anybody's from now on; so may the rest of its batch, which the strict
                 // profile takes back with it. A rejected one without a dead-letter queue is dropped.
                 SettleAction::Nack { .. }
+                | SettleAction::ChangeVisibility { .. }
                 | SettleAction::Defer { .. }
                 | SettleAction::GiveBack
                 | SettleAction::Reject { .. } => {

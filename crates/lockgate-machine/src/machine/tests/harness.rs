@@ -196,7 +196,7 @@ impl Run {
             "change" => self.queue(&words, true),
             "send" => self.send(&words),
             "receive" => self.receive(&words),
-            "ack" | "nack" | "defer" | "extend" | "reject" | "give-back" => {
+            "ack" | "nack" | "defer" | "extend" | "reject" | "give-back" | "change-visibility" => {
                 let settle = self.settle(verb, &words);
                 settled(self.give(&Command::Settle(settle)))
             }
@@ -535,6 +535,7 @@ impl Run {
                 "nack" => SettleAction::Nack { delay: span },
                 "defer" => SettleAction::Defer { delay: span },
                 "extend" => SettleAction::Extend { lease: span },
+                "change-visibility" => SettleAction::ChangeVisibility { hidden: span },
                 "reject" => SettleAction::Reject {
                     reason: Some("bad".into()),
                 },

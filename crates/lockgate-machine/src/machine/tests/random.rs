@@ -375,7 +375,10 @@ impl History {
                 3 => SettleAction::Defer {
                     delay: u64::from(delay % 3) * 400,
                 },
-                4 | 5 => SettleAction::Nack {
+                5 => SettleAction::ChangeVisibility {
+                    hidden: u64::from(delay % 4) * 1000,
+                },
+                4 => SettleAction::Nack {
                     delay: u64::from(delay % 4) * 1000,
                 },
                 6 => SettleAction::Extend {

@@ -48,6 +48,31 @@ fn an_unkeyed_message_may_be_acknowledged_until_it_is_leased_again() {
 }
 
 #[test]
+fn only_a_change_of_visibility_acts_with_an_older_token() {
+    check(
+        "
+        queue q sqs lease=10s
+        send q
+        receive q 1                     => 1
+        wait 10s
+        receive q 1                     => 1/2
+        nack q 1/1                      => stale Superseded
+        nack q 1/1 5s                   => stale Superseded
+        extend q 1/1 5s                 => stale Superseded
+        receive q 1                     => nothing
+        change-visibility q 1/1         => done
+        nack q 1/2                      => stale Ended
+        extend q 1/2 5s                 => stale Ended
+        change-visibility q 1/1 20s     => done
+        wait 15s
+        receive q 1                     => nothing
+        change-visibility q 1/1         => done
+        receive q 1                     => 1/3
+        ",
+    );
+}
+
+#[test]
 fn a_nack_with_delay_blocks_its_key() {
     check(
         "

@@ -72,7 +72,7 @@ fn ids_and_tokens_say_their_shard() {
     assert_eq!(Machine::new(MachineLimits::default()).shard(), None);
 }
 
-/// Includes a nack and an extend, which in Amazon's unkeyed queues take effect with any of a
+/// Includes a change of visibility, which in Amazon's unkeyed queues takes effect with any of a
 /// message's tokens.
 #[test]
 fn a_token_does_nothing_to_another_message_that_has_its_number() {
@@ -92,6 +92,8 @@ fn a_token_does_nothing_to_another_message_that_has_its_number() {
                 SettleAction::Extend { lease: 5_000 },
                 SettleAction::Nack { delay: 0 },
                 SettleAction::Nack { delay: 5_000 },
+                SettleAction::ChangeVisibility { hidden: 0 },
+                SettleAction::ChangeVisibility { hidden: 5_000 },
                 SettleAction::Defer { delay: 5_000 },
                 SettleAction::GiveBack,
                 SettleAction::Reject { reason: None },

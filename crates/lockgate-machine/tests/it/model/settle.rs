@@ -35,6 +35,12 @@ impl Model {
     fn settle_uncounted(&mut self, settle: &Settle, decision: &Decision) -> Settling {
         let (now, at) = (self.now, self.at);
         let (token, action) = (settle.token, &settle.action);
+        let changes_visibility = matches!(action, SettleAction::ChangeVisibility { .. });
+        let action = match action {
+            SettleAction::ChangeVisibility { hidden: 0 } => &SettleAction::Nack { delay: 0 },
+            SettleAction::ChangeVisibility { hidden } => &SettleAction::Extend { lease: *hidden },
+            other => other,
+        };
         let Some(name) = self.name_of(token.queue) else {
             return Ok(Err(StaleReason::Gone));
         };
@@ -56,13 +62,10 @@ impl Model {
                 StaleReason::Gone
             }));
         };
-        // A token settles its own lease and nothing else, but for Amazon's unkeyed queues.
-        let by_any_token = !keyed
-            && queue.settings.key_profile == KeyProfile::Sqs
-            && matches!(
-                action,
-                SettleAction::Nack { .. } | SettleAction::Extend { .. }
-            );
+        // A token settles its own lease and nothing else, but for ChangeMessageVisibility in
+        // Amazon's unkeyed queues.
+        let by_any_token =
+            changes_visibility && !keyed && queue.settings.key_profile == KeyProfile::Sqs;
         let given_back = match message.last_lease {
             None => return Ok(Err(StaleReason::Ended)),
             Some((last, _)) if last != token && !by_any_token => {
@@ -147,6 +150,7 @@ impl Model {
                 assert!(refused || decision.level >= level);
             }
             SettleAction::GiveBack => queue.give_back(token.sequence, now),
+            SettleAction::ChangeVisibility { .. } => unreachable!("read as a nack or an extend"),
             SettleAction::Defer { delay } => {
                 queue.give_back(token.sequence, now);
                 if let Some(message) = queue.message_mut(token.sequence)
@@ -281,7 +285,9 @@ impl Model {
                 return Err(Rejection::TransactionStale { index, reason });
             }
             let second = match settle.action {
-                SettleAction::Extend { .. } => continue,
+                SettleAction::Extend { .. } | SettleAction::ChangeVisibility { hidden: 1.. } => {
+                    continue;
+                }
                 // Of an unkeyed queue it is gone also where it was moved.
                 SettleAction::Reject { .. }
                     if self.keyed(settle.token) && self.lives(settle.token) =>
@@ -289,9 +295,10 @@ impl Model {
                     StaleReason::Ended
                 }
                 SettleAction::Ack | SettleAction::Reject { .. } => StaleReason::Gone,
-                SettleAction::Nack { .. } | SettleAction::Defer { .. } | SettleAction::GiveBack => {
-                    StaleReason::Ended
-                }
+                SettleAction::Nack { .. }
+                | SettleAction::ChangeVisibility { hidden: 0 }
+                | SettleAction::Defer { .. }
+                | SettleAction::GiveBack => StaleReason::Ended,
             };
             self.settled.insert(message, second);
         }

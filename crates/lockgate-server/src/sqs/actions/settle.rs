@@ -171,9 +171,8 @@ impl Wanted {
             {
                 SettleAction::Defer { delay: 0 }
             }
-            Self::ChangeVisibility { seconds: 0 } => SettleAction::Nack { delay: 0 },
-            Self::ChangeVisibility { seconds } => SettleAction::Extend {
-                lease: seconds * 1000,
+            Self::ChangeVisibility { seconds } => SettleAction::ChangeVisibility {
+                hidden: seconds * 1000,
             },
         };
         Settle { token, action }
