@@ -383,6 +383,7 @@ impl Client {
         struct Problem {
             code: String,
             detail: String,
+            field: Option<String>,
             queue: Option<String>,
         }
         let status = head.status;
@@ -393,10 +394,16 @@ impl Client {
                 endpoint: self.endpoint().clone(),
                 name,
             },
-            Ok(Problem { code, detail, .. }) => CallError::Refused {
+            Ok(Problem {
+                code,
+                detail,
+                field,
+                ..
+            }) => CallError::Refused {
                 status,
                 code,
                 message: detail,
+                field,
             },
             Err(_) => self.no_lockgate(format_args!("it says {status}")),
         }

@@ -20,11 +20,12 @@ pub struct Endpoint {
     path: String,
 }
 
-/// A text that is no [`Endpoint`]: it has another scheme, no host, a user, or a query.
+/// A text that is no [`Endpoint`]: it has another scheme, no host, a port beyond 65535, a user, or a query.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no endpoint, such as http://127.0.0.1:9324")]
+#[error("{text:?} is no endpoint, such as http://127.0.0.1:9324{why}")]
 pub struct EndpointError {
     text: String,
+    why: &'static str,
 }
 
 impl Endpoint {
@@ -69,6 +70,7 @@ impl FromStr for Endpoint {
     fn from_str(text: &str) -> Result<Self, EndpointError> {
         let bad = || EndpointError {
             text: text.to_owned(),
+            why: "",
         };
         let uri: Uri = text.parse().map_err(|_| bad())?;
         let https = match uri.scheme_str() {
@@ -80,6 +82,14 @@ impl FromStr for Endpoint {
         if authority.host().is_empty() || authority.as_str().contains('@') || uri.query().is_some()
         {
             return Err(bad());
+        }
+        // What is no port would count as none, and so as 80 or 443.
+        let port = &authority.as_str()[authority.host().len()..];
+        if port.len() > 1 && authority.port_u16().is_none() {
+            return Err(EndpointError {
+                why: ": a port is a number up to 65535",
+                ..bad()
+            });
         }
         Ok(Self {
             https,
@@ -123,6 +133,8 @@ mod tests {
             "http://",
             "http://u:p@a",
             "http://a?b",
+            "http://a:65536",
+            "https://[::1]:99999",
         ] {
             assert!(text.parse::<Endpoint>().is_err(), "{text:?} was read");
         }

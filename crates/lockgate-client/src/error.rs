@@ -58,6 +58,8 @@ pub enum CallError {
         code: String,
         /// For people.
         message: String,
+        /// The part of the request that is at fault, such as `sends[2].message.key`, if the server names one.
+        field: Option<String>,
     },
     /// There is no such queue, or not for this caller.
     #[error("there is no queue {name:?} at {endpoint}")]
@@ -106,6 +108,7 @@ impl CallError {
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Connect { .. } | Self::Lost { .. } | Self::Timeout { .. } => true,
+            Self::NoTls { cause, .. } => *cause == TlsCause::Closed,
             Self::Refused { status, .. } => {
                 status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS
             }
@@ -128,5 +131,21 @@ pub(crate) fn of_status(status: StatusCode) -> Fate {
 impl From<CallError> for TransportError {
     fn from(error: CallError) -> Self {
         Self::new(error.fate(), error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_stops_during_the_handshake_may_be_back_in_a_moment() {
+        let no_tls = |cause| CallError::NoTls {
+            endpoint: "https://a".parse().unwrap(),
+            cause,
+        };
+        let closed = no_tls(TlsCause::Closed);
+        assert!(closed.may_pass() && closed.nothing_done());
+        assert!(!no_tls(TlsCause::NotSpoken).may_pass());
     }
 }

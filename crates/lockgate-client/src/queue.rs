@@ -21,6 +21,12 @@ use crate::{
 /// key, unique id, content type and trace context, of which a byte may become two, and names of members.
 const MESSAGE_OVERHEAD_MAX: u64 = 16 << 10;
 
+/// The longest time to live: 3,000,000 days, as the API has it.
+const SPAN_MAX: Millis = 3_000_000 * 24 * 3600 * 1000;
+
+/// The longest delay of a nack or a defer: a year, as the API has it.
+const SETTLE_DELAY_MAX: Millis = 366 * 24 * 3600 * 1000;
+
 /// What a request has beside its entries.
 const REQUEST_OVERHEAD: usize = 32;
 
@@ -102,6 +108,13 @@ enum Unfit {
     HeaderTwice { name: Arc<str> },
     #[error("it is due beyond the year 9999")]
     Due,
+    #[error("{what} is {min} to {max} ms, this one is {given}")]
+    Range {
+        what: &'static str,
+        given: Millis,
+        min: Millis,
+        max: Millis,
+    },
     #[error("it cannot be written as JSON")]
     Json,
 }
@@ -203,6 +216,7 @@ struct Problem {
     status: u16,
     code: String,
     detail: String,
+    field: Option<String>,
     queue: Option<String>,
 }
 
@@ -318,6 +332,9 @@ impl RemoteQueue {
         if given > max {
             return Err(Unfit::MessageBytes { given, max }.into());
         }
+        if let Some(span) = message.time_to_live {
+            check_range("a time to live", span, 1, SPAN_MAX)?;
+        }
         let entry = raw(&in_words(message)?)?;
         let given = entry.get().len() + REQUEST_OVERHEAD;
         let max = self.inner.body_bytes_max;
@@ -403,6 +420,7 @@ impl RemoteQueue {
             status,
             code: problem.code,
             message: problem.detail,
+            field: problem.field,
         };
         TransportError::new(of_status(status), error)
     }
@@ -427,6 +445,9 @@ impl RemoteQueue {
 
     /// A settle in the words of the API.
     fn settle_entry(&self, entry: &SettleEntry<'_>) -> Result<Box<RawValue>, TransportError> {
+        if let Some(delay) = entry.delay_ms {
+            check_range("a delay", delay, 0, SETTLE_DELAY_MAX)?;
+        }
         let entry = raw(entry)?;
         let (given, max) = (
             entry.get().len() + REQUEST_OVERHEAD,
@@ -647,6 +668,19 @@ fn wall_time(text: &str) -> Option<WallTime> {
 fn millis(span: Duration) -> Millis {
     let millis = span.as_nanos().div_ceil(1_000_000);
     Millis::try_from(millis).unwrap_or(Millis::MAX)
+}
+
+/// The server refuses a whole request for a number that it never takes.
+fn check_range(what: &'static str, given: Millis, min: Millis, max: Millis) -> Result<(), Unfit> {
+    match (min..=max).contains(&given) {
+        true => Ok(()),
+        false => Err(Unfit::Range {
+            what,
+            given,
+            min,
+            max,
+        }),
+    }
 }
 
 fn check_count(given: usize, max: usize) -> Result<(), TransportError> {

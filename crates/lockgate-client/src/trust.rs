@@ -70,6 +70,8 @@ pub enum TrustError {
 pub enum TlsCause {
     /// The server speaks no TLS; perhaps plain HTTP.
     NotSpoken,
+    /// The server closed the connection before it said anything: it stops at the moment, or speaks no TLS.
+    Closed,
     /// Its certificate is of an authority that is not trusted.
     Untrusted,
     /// Its certificate is for other names than this host.
@@ -93,6 +95,9 @@ impl fmt::Display for TlsCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NotSpoken => "it does not speak TLS",
+            Self::Closed => {
+                "it closed the connection at once, as a server does that stops or does not speak TLS"
+            }
             Self::Untrusted => "its certificate is of an authority that is not trusted",
             Self::OtherName { host, names } => {
                 write!(f, "its certificate is not for {host}")?;
@@ -201,9 +206,9 @@ fn of_system() -> Result<RootCertStore, TrustError> {
 pub(crate) fn explain(error: &io::Error, endpoint: &Endpoint) -> Option<TlsCause> {
     let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
     let Some(error) = inner else {
-        // What a server does that takes the first bytes of TLS for a bad request.
-        let is_plain = error.kind() == io::ErrorKind::UnexpectedEof;
-        return is_plain.then_some(TlsCause::NotSpoken);
+        // What a server does that takes the first bytes of TLS for a bad request, and one that stops.
+        let is_closed = error.kind() == io::ErrorKind::UnexpectedEof;
+        return is_closed.then_some(TlsCause::Closed);
     };
     Some(match error {
         rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => TlsCause::NotSpoken,

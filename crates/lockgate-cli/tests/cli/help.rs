@@ -164,6 +164,10 @@ fn wrong_usage_exits_with_2_and_says_what_is_wrong() {
         ),
         ("serve --listen 0.0.0.0:0", "--allow-remote"),
         ("queue list --endpoint ftp://a", "is no endpoint"),
+        (
+            "queue list --endpoint http://a:99999",
+            "a port is a number up to 65535",
+        ),
         ("bench --batch 11", "11 is not in 1..=10"),
         ("bench --size 2MiB", "\"2MiB\" is not from 1B to 1MiB"),
         (

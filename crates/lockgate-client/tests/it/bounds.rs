@@ -98,15 +98,34 @@ async fn what_cannot_be_said_is_refused_and_what_is_beside_it_goes() {
         }],
         ..Message::new("a type that SQS does not know")
     };
+    let no_time = Message {
+        time_to_live: Some(0),
+        ..Message::new("gone before it comes")
+    };
     let good = Message::new("good");
-    let sent = queue.send_batch(vec![twice, never, many, odd, good]).await;
+    let sent = queue
+        .send_batch(vec![twice, never, many, odd, no_time, good])
+        .await;
     let fates: Vec<Option<Fate>> = (sent.into_iter())
         .map(|sent| sent.err().map(|error| error.fate))
         .collect();
     let (unsupported, refused) = (Some(Fate::Unsupported), Some(Fate::Refused));
-    assert_eq!(fates, [unsupported, unsupported, refused, refused, None]);
+    assert_eq!(
+        fates,
+        [unsupported, unsupported, refused, refused, refused, None]
+    );
     let received = take(&queue, 10, Duration::ZERO).await;
     assert_eq!(received.len(), 1);
     assert_eq!(received[0].message.body, "good");
+
+    // A delay of more than a year, beside an acknowledgement.
+    queue.send_batch(vec![Message::new("second")]).await;
+    let second = take(&queue, 1, Duration::ZERO).await;
+    let delay = Duration::from_secs(400 * 24 * 3600);
+    let nack = (second[0].receipt.clone(), Settlement::Nack { delay });
+    let ack = (received[0].receipt.clone(), Settlement::Ack);
+    let settled = queue.settle_batch(vec![nack, ack]).await;
+    assert_eq!(settled[0].as_ref().unwrap_err().fate, Fate::Refused);
+    assert!(settled[1].is_ok(), "{settled:?}");
     server.stop().await;
 }
