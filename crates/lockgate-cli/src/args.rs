@@ -112,8 +112,10 @@ pub(crate) struct Serve {
 /// number, or {"type": ..., "value": ...} (for bytes {"type": "Binary", "value": ..., "encoding": "base64"}). A
 /// line also takes "due_at", "time_to_live_ms", "content_type", "trace_context" and "level".
 ///
-/// The command sends lines in order, up to 100 in a call. At the first line that is wrong or refused it stops,
-/// names file and line, says how many messages it has sent, and exits with 1.
+/// The command sends lines in order, up to 100 in a call, and the server takes all lines of a call or none. At the
+/// first line that is wrong or refused it sends the lines before it and nothing after it, names file and line, says
+/// how many messages it has sent, and exits with 1. It says so too when a signal ends it, or when nobody reads what
+/// --json prints.
 ///
 /// If a message for a keyed queue has no unique id, the command gives it a random one, so that the server
 /// recognises a repetition after a lost connection. If the command does not know whether messages for an unkeyed
@@ -225,8 +227,8 @@ impl Send {
 ///
 /// SIGINT or SIGTERM ends a run when the commands that are running have ended. A second signal kills them with the
 /// processes they have started, and their messages come again. The run also ends if COMMAND cannot be started (exit
-/// code 126 or 127), or dies because nobody reads standard output any more: its message comes again, and no other
-/// is tried. Exit codes with --exec: 0 if all messages were deleted; 1 if a COMMAND failed, or a lease was lost
+/// code 126 or 127; its message goes back, and the attempt does not count), or dies because nobody reads standard
+/// output any more: its message comes again, and no other is tried. Exit codes with --exec: 0 if all messages were deleted; 1 if a COMMAND failed, or a lease was lost
 /// before its COMMAND ended. A message that is gone when its COMMAND ends (COMMAND settled it itself, or somebody
 /// purged the queue) counts apart and is no failure.
 ///

@@ -10,7 +10,10 @@ pub(crate) use lockgate_client::{
 use lockgate_client::{BuildError, TlsCause, TrustError};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::exit::{Exit, Failure};
+use crate::{
+    commands::Retry,
+    exit::{Exit, Failure},
+};
 
 /// A client of one server.
 #[derive(Clone)]
@@ -54,14 +57,41 @@ impl Client {
         self.0.timeout()
     }
 
-    /// One call. `target` is the path after `/api/v1`, with its query, encoded.
+    /// One call. `target` is the path after `/api/v1`, with its query, encoded. A read is [repeated](Self::repeat).
     pub(crate) async fn call<T: DeserializeOwned>(
         &self,
         method: Method,
         target: &str,
         body: Option<&impl Serialize>,
     ) -> Result<T, CallError> {
-        self.call_within(method, target, body, Duration::ZERO).await
+        match method {
+            Method::GET => self.repeat(method, target, body).await,
+            _ => self.call_within(method, target, body, Duration::ZERO).await,
+        }
+    }
+
+    /// A call that has the same effect twice. If its answer is lost, it is tried again while the timeout lasts: a
+    /// server that is restarted loses answers. One that was not there to begin with is not waited for.
+    pub(crate) async fn repeat<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        target: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, CallError> {
+        let mut retry = Retry::new(self.timeout());
+        let mut lost = false;
+        loop {
+            let call = self.call_within(method.clone(), target, body, Duration::ZERO);
+            match call.await {
+                Err(error) => {
+                    lost |= error.is_lost();
+                    if !(lost && error.may_pass() && retry.again().await) {
+                        return Err(error);
+                    }
+                }
+                answer => return answer,
+            }
+        }
     }
 
     /// The same, where the answer may take `longer` than usual, for a long poll.
@@ -122,6 +152,11 @@ impl Client {
 }
 
 impl CallError {
+    /// Whether the connection broke before the answer came.
+    fn is_lost(&self) -> bool {
+        matches!(self.source, lockgate_client::CallError::Lost { .. })
+    }
+
     /// Whether the request certainly had no effect.
     pub(crate) fn nothing_done(&self) -> bool {
         self.source.nothing_done()
@@ -135,6 +170,19 @@ impl CallError {
     /// Whether the server has answered, and said no.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self.source, lockgate_client::CallError::Refused { .. })
+    }
+
+    /// What the server refuses, in the words of its answer: status, code, field and detail.
+    pub(crate) fn refusal(&self) -> Option<(StatusCode, &str, Option<&str>, &str)> {
+        match &self.source {
+            lockgate_client::CallError::Refused {
+                status,
+                code,
+                field,
+                message,
+            } => Some((*status, code, field.as_deref(), message)),
+            _ => None,
+        }
     }
 
     /// Whether the server says that the queue does not exist.
@@ -188,7 +236,7 @@ impl CallError {
 
 fn hint_for_tls(endpoint: &Endpoint, cause: &TlsCause) -> Option<String> {
     Some(match cause {
-        TlsCause::NotSpoken => {
+        TlsCause::NotSpoken | TlsCause::Closed => {
             let plain = endpoint.to_string().replacen("https", "http", 1);
             format!("if it serves plain HTTP: --endpoint {plain}")
         }

@@ -142,6 +142,20 @@ impl Failure {
         }
     }
 
+    /// The same, behind a hint that there is already.
+    pub(crate) fn and_hint(self, hint: impl Into<String>) -> Self {
+        let hint = match &self.hint {
+            Some(before) => format!("{before}; {}", hint.into()),
+            None => hint.into(),
+        };
+        self.hint(hint)
+    }
+
+    /// Whether a signal ended the program.
+    pub(crate) fn is_signal(&self) -> bool {
+        matches!(self.exit, Exit::Interrupted | Exit::Quit | Exit::Terminated)
+    }
+
     /// What the reader can do about it, if there is something.
     pub(crate) fn advice(&self) -> Option<&str> {
         self.hint.as_deref()

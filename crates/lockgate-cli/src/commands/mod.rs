@@ -46,7 +46,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
     outlive_file_limit()?;
     match command {
         Command::Serve(args) => serve::run(&args),
-        Command::Send(args) => watched(move || send::run(args)),
+        Command::Send(args) => send::run(args),
         Command::Receive(args) => receive::run(&args),
         Command::Ack(args) => watched(move || settle::ack(&args)),
         Command::Peek(args) => watched(move || peek::run(&args)),
@@ -230,7 +230,7 @@ fn is_hangup_ignored() -> bool {
 
 /// Pauses between attempts, growing from 50 ms to 1 s, until the time for trying is over. It runs from the
 /// first failure: the first attempt may have waited for long.
-struct Retry {
+pub(crate) struct Retry {
     pause: Duration,
     within: Duration,
     until: Option<tokio::time::Instant>,
@@ -239,7 +239,7 @@ struct Retry {
 impl Retry {
     const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-    fn new(within: Duration) -> Self {
+    pub(crate) fn new(within: Duration) -> Self {
         Self {
             pause: Duration::from_millis(50),
             within,
@@ -248,7 +248,7 @@ impl Retry {
     }
 
     /// Pauses before another attempt, or says that there is to be none.
-    async fn again(&mut self) -> bool {
+    pub(crate) async fn again(&mut self) -> bool {
         let now = tokio::time::Instant::now();
         if now + self.pause > *self.until.get_or_insert(now + self.within) {
             return false;

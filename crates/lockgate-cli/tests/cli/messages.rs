@@ -12,7 +12,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use crate::support::{Done, Sandbox, Server, run_on_terminal};
+use crate::support::{Done, Sandbox, Server, run_on_terminal, signal};
 
 /// A server, and commands that talk to it.
 pub(crate) struct Town {
@@ -946,4 +946,124 @@ fn a_message_is_sent_again_only_while_its_queue_would_know_it() {
             assert!(done.stderr.contains(said), "{}", done.stderr);
         }
     }
+}
+
+#[test]
+fn what_stands_behind_a_refused_line_is_not_sent() {
+    let town = Town::new();
+    for (queue, key) in [("q", ""), ("q.fifo", ",\"key\":\"k\"")] {
+        town.run(&format!("queue create {queue} --message-bytes-max 1KiB"))
+            .ok();
+        let line = |body: &str| format!("{{\"body\":\"{body}\"{key}}}\n");
+        let long = "x".repeat(2000);
+        let lines = ["1", "2", &long, "4", &long, "6"].map(line).concat();
+        let done = town.send_lines(&format!("{queue} --json"), &lines);
+        assert_eq!(done.stdout.lines().count(), 2, "{done:?}");
+        let error = done.fails_with(1);
+        assert!(error.contains("standard input:3: "), "{error}");
+        assert!(
+            error.contains("2 messages were sent, nothing after them"),
+            "{error}"
+        );
+        assert_eq!(bodies(&town.drain(queue)), ["1", "2"]);
+        let error = town
+            .send_lines(queue, &[&*long, "2"].map(line).concat())
+            .fails_with(1);
+        assert!(error.contains("nothing was sent"), "{error}");
+        assert_eq!(town.counts(queue)["ready"], 0);
+    }
+
+    // Also beside another hint.
+    let lines = "{\"body\":1}\n{\"body\":2,\"key\":\"k\"}\n{\"body\":3}\n";
+    let error = town.send_lines("q", lines).fails_with(1);
+    for said in [
+        "standard input:2: queue q is not keyed",
+        "a group is given with --group",
+        "1 message was sent, nothing after it",
+    ] {
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+#[test]
+fn a_sender_that_is_ended_says_how_far_it_came() {
+    let town = Town::new();
+    town.run("queue create q").ok();
+    let start = |input: Stdio| {
+        let mut send = town.sandbox.command("send q --json");
+        send.stdin(input)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = send.spawn().unwrap();
+        let mut answers = BufReader::new(child.stdout.take().unwrap());
+        answers.read_line(&mut String::new()).unwrap();
+        (child, answers)
+    };
+    // The input does not end.
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    writeln!(writer, "{{\"body\":0}}").unwrap();
+    let (child, answers) = start(reader.into());
+    signal(&child, rustix::process::Signal::TERM);
+    let done: Done = child.wait_with_output().unwrap().into();
+    let error = done.fails_with(143);
+    assert!(
+        error.contains("1 message was sent, nothing after it"),
+        "{error}"
+    );
+    drop((writer, answers));
+
+    // `send --json | head -1`, with more answers than a pipe holds.
+    let lines = "{\"body\":1}\n".repeat(5000);
+    let file = town.sandbox.write("lines", &lines);
+    let (child, answers) = start(std::fs::File::open(file).unwrap().into());
+    drop(answers);
+    let done: Done = child.wait_with_output().unwrap().into();
+    let error = done.fails_with(1);
+    assert!(
+        error.contains("nobody reads standard output any more"),
+        "{error}"
+    );
+    assert!(error.contains("messages were sent, nothing after them"));
+}
+
+/// Hangs up on the first request, and gives this answer to the second.
+fn answers_at_second_try(answer: &'static str) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let endpoint = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for at in 0..2 {
+            let mut connection = BufReader::new(listener.accept().unwrap().0);
+            let mut line = String::new();
+            while connection.read_line(&mut line).unwrap() > 2 {
+                line.clear();
+            }
+            if at == 1 {
+                let length = answer.len();
+                let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json";
+                let text = format!("{head}\r\ncontent-length: {length}\r\n\r\n{answer}");
+                connection.get_mut().write_all(text.as_bytes()).unwrap();
+            }
+        }
+    });
+    endpoint
+}
+
+#[test]
+fn what_has_the_same_effect_twice_is_asked_again_after_a_lost_answer() {
+    let sandbox = Sandbox::new();
+    let run = |command: &str, answer| {
+        let endpoint = answers_at_second_try(answer);
+        sandbox.run(&format!("{command} --endpoint {endpoint} --json"))
+    };
+    assert_eq!(
+        run("queue pause q", "{\"name\":\"q\"}").ok(),
+        "{\"name\":\"q\"}\n"
+    );
+    run("queue list", "{\"queues\":[]}").ok();
+    // Another purge might take what came since.
+    let done = run(
+        "queue purge q --yes",
+        "{\"counts\":{\"ready\":0,\"in_flight\":0,\"delayed\":0}}",
+    );
+    assert_ne!(done.code, Some(0), "{done:?}");
 }

@@ -6,6 +6,7 @@ use std::{
     fs::File,
     io::{self, IsTerminal as _, Read},
     path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -16,12 +17,12 @@ use serde_json::{Value, json};
 
 pub use self::lines::fuzz_line;
 use self::lines::{Outgoing, Pump};
-use super::{NOTHING, Retry, block_on, client, millis, part};
+use super::{NOTHING, Retry, Watch, block_on, client, millis, part};
 use crate::{
     args::Send,
     client::{Body, CallError, Client, Header, Message, exit_of},
     exit::{Exit, Failure},
-    output::{Output, count},
+    output::{Output, count, note},
     units::show_size,
 };
 
@@ -70,6 +71,33 @@ pub(super) struct Problem {
 }
 
 impl Problem {
+    /// The refusal of a message in a transaction, and its index.
+    fn of_send(error: &CallError) -> Option<(usize, Self)> {
+        let (status, code, field, detail) = error.refusal()?;
+        let (at, _) = field?.strip_prefix("sends[")?.split_once(']')?;
+        let at: usize = at.parse().ok()?;
+        let problem = Self {
+            status: status.as_u16(),
+            code: code.to_owned(),
+            detail: detail.to_owned(),
+        };
+        let problem = problem
+            .without(&format!("message {at} of the transaction was refused"))
+            .without(&format!("sends[{at}]"))
+            .without("message");
+        Some((at, problem))
+    }
+
+    /// The same, without the place in the request that its words begin with.
+    fn without(mut self, place: &str) -> Self {
+        let rest = self.detail.strip_prefix(place);
+        let rest = rest.filter(|rest| rest.starts_with(['.', ':']));
+        if let Some(rest) = rest {
+            self.detail = rest.trim_start_matches(['.', ':', ' ']).to_owned();
+        }
+        self
+    }
+
     /// As a failure; `at` is the place in the request that the server names.
     pub(super) fn failure(&self, at: &str) -> Failure {
         let Self {
@@ -93,15 +121,23 @@ impl Problem {
 }
 
 pub(crate) fn run(args: Send) -> Result<(), Failure> {
+    let progress = Arc::new(Mutex::new(Progress::default()));
+    let sends = progress.clone();
+    let done = Watch::new()?.over(move || send_all(&args, sends));
+    if matches!(&done, Err(failure) if failure.is_signal()) {
+        note(&lock(&progress).words_at_signal());
+    }
+    done
+}
+
+fn send_all(args: &Send, progress: Arc<Mutex<Progress>>) -> Result<(), Failure> {
     if args.reads_lines() && args.unique_id.is_some() {
         let what = "--unique-id is for one message; lines bring their own, as \"unique_id\"";
         return Err(Failure::usage(what)
             .hint("say the message's body: `lockgate send QUEUE --unique-id ID BODY`, or --file, or --raw"));
     }
     if args.reads_lines() && args.lines.is_none() && io::stdin().is_terminal() {
-        crate::output::note(
-            "reading messages from the terminal, a JSON object a line; Ctrl-D ends",
-        );
+        note("reading messages from the terminal, a JSON object a line; Ctrl-D ends");
     }
     let client = client(&args.settings)?;
     let headers = args.header.iter().map(|(name, kind, value)| {
@@ -116,14 +152,14 @@ pub(crate) fn run(args: Send) -> Result<(), Failure> {
         ..Message::default()
     };
     block_on(async {
-        let mut sender = Sender::new(client, &args).await?;
+        let mut sender = Sender::new(client, args, progress).await?;
         if args.reads_lines() {
             let source = args.lines.as_deref().unwrap_or(Path::new("-"));
             let mut pump = Pump::start(source, defaults)?;
             sender.drain(&mut pump).await?;
         } else {
             let message = Message {
-                body: body(&args)?,
+                body: body(args)?,
                 unique_id: args.unique_id.clone(),
                 ..defaults
             };
@@ -190,16 +226,32 @@ struct Sender {
     dedup_window: Duration,
     json: bool,
     output: Output,
-    sent: u64,
+    /// Nobody reads standard output any more.
+    unread: bool,
+    progress: Arc<Mutex<Progress>>,
     duplicates: u64,
+    /// Duplicates of what this run has sent itself, as far as one can tell.
+    repeated: u64,
+}
+
+/// How far the sending came. Whoever hears a signal reads it.
+#[derive(Default)]
+struct Progress {
+    sent: u64,
+    /// Where the messages come from that a call carries now.
+    under_way: Option<String>,
 }
 
 /// A call that was given up on.
-struct Unanswered {
-    /// Why, the last time.
-    error: CallError,
-    /// Whether no attempt can have had an effect.
-    nothing_done: bool,
+enum Unsent {
+    Unanswered {
+        /// Why, the last time.
+        error: CallError,
+        /// Whether no attempt can have had an effect.
+        nothing_done: bool,
+    },
+    /// Nothing was sent, because of the message with that index.
+    Refused { at: usize, problem: Problem },
 }
 
 /// How the queue recognises a repeated message.
@@ -214,7 +266,11 @@ enum Dedup {
 }
 
 impl Sender {
-    async fn new(client: Client, args: &Send) -> Result<Self, Failure> {
+    async fn new(
+        client: Client,
+        args: &Send,
+        progress: Arc<Mutex<Progress>>,
+    ) -> Result<Self, Failure> {
         let name = args.queue.clone();
         let target = format!("/queues/{}/sending", part(&name));
         let mut sending = client.call(Method::GET, &target, NOTHING).await;
@@ -242,8 +298,10 @@ impl Sender {
             dedup_window: Duration::from_millis(sending.dedup_window_ms),
             json: args.json,
             output: Output::new(),
-            sent: 0,
+            unread: false,
+            progress,
             duplicates: 0,
+            repeated: 0,
         })
     }
 
@@ -279,10 +337,15 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends up to one call's messages and prints what became of them.
+    /// Sends up to one call's messages, all or none of them. If one is refused, only those before it are sent, so
+    /// that none behind it overtakes it.
     async fn send(&mut self, messages: Vec<Outgoing>) -> Result<(), Failure> {
         if messages.is_empty() {
             return Ok(());
+        }
+        if self.unread {
+            let what = "nobody reads standard output any more";
+            return Err(self.stopped(Failure::failed(what)));
         }
         let mut places = Vec::with_capacity(messages.len());
         let mut bodies = Vec::with_capacity(messages.len());
@@ -293,52 +356,68 @@ impl Sender {
             places.push(place);
             bodies.push(message);
         }
-        let results = match self.call(&json!({ "messages": bodies })).await {
-            Ok(Results { results }) => results,
-            Err(Unanswered {
-                error,
-                nothing_done,
-            }) => {
-                let first = places.first().and_then(Option::as_deref);
-                let last = places.last().and_then(Option::as_deref);
-                let mut failure = Failure::from(error);
-                if let (Some(first), Some(last)) = (first, last) {
-                    failure = failure.context(match first == last {
-                        true => first.to_owned(),
-                        false => format!("{first} to {last}"),
-                    });
+        let mut refused = None;
+        while !bodies.is_empty() {
+            let whole = span(&places[..bodies.len()]);
+            lock(&self.progress).under_way.clone_from(&whole);
+            let call = self.call(&bodies).await;
+            // What is unknown of it is said below.
+            lock(&self.progress).under_way = None;
+            match call {
+                Ok(sent) => {
+                    self.report(sent)?;
+                    break;
                 }
-                if !nothing_done {
-                    failure = failure.hint(format!(
+                Err(Unsent::Refused { at, problem }) => {
+                    let mut failure = problem.failure("");
+                    if let Some(place) = &places[at] {
+                        failure = failure.context(place.clone());
+                    }
+                    refused = Some(failure);
+                    bodies.truncate(at);
+                }
+                Err(Unsent::Unanswered {
+                    error,
+                    nothing_done,
+                }) => {
+                    let mut failure = Failure::from(error);
+                    if let Some(whole) = whole {
+                        failure = failure.context(whole);
+                    }
+                    if nothing_done {
+                        return Err(self.stopped(failure));
+                    }
+                    return Err(failure.hint(format!(
                         "whether {} arrived is unknown, {} before were sent: look with `lockgate peek {}`, and send \
                          again what is not there and was not received",
-                        count(places.len() as u64, "message"),
-                        self.sent,
+                        count(bodies.len() as u64, "message"),
+                        lock(&self.progress).sent,
                         self.name
-                    ));
-                    return Err(failure);
+                    )));
                 }
-                return Err(self.stopped(failure));
             }
-        };
-        self.report(&results, &places)
+        }
+        refused.map_or(Ok(()), |failure| Err(self.stopped(failure)))
     }
 
     /// One call, tried again while that can neither lose nor double a message: nothing was done so far, or the queue
     /// still remembers the messages' unique ids when the last of an attempt can arrive.
-    async fn call(&mut self, messages: &Value) -> Result<Results, Unanswered> {
-        let target = format!("/queues/{}/messages", part(&self.name));
+    async fn call(&mut self, messages: &[Message]) -> Result<Vec<Sent>, Unsent> {
         let mut retry = Retry::new(self.client.timeout());
         let mut nothing_done = true;
         let begun = Instant::now();
         loop {
-            let answer = self
-                .client
-                .call(Method::POST, &target, Some(messages))
-                .await;
-            let error = match answer {
-                Ok(results) => return Ok(results),
-                Err(error) => error,
+            let error = match self.attempt(messages).await {
+                Ok(sent) => {
+                    let known = sent.iter().filter(|sent| sent.duplicate).count() as u64;
+                    match nothing_done {
+                        true => self.duplicates += known,
+                        false => self.repeated += known,
+                    }
+                    return Ok(sent);
+                }
+                Err(Unsent::Unanswered { error, .. }) => error,
+                refused => return refused,
             };
             // Also if this attempt did nothing: one before it may have.
             nothing_done &= error.nothing_done();
@@ -346,7 +425,7 @@ impl Sender {
             let recognised = self.dedup != Dedup::None && until < self.dedup_window;
             let harmless = nothing_done || recognised;
             if !(error.may_pass() && harmless && retry.again().await) {
-                return Err(Unanswered {
+                return Err(Unsent::Unanswered {
                     error,
                     nothing_done,
                 });
@@ -354,45 +433,64 @@ impl Sender {
         }
     }
 
-    fn report(&mut self, results: &[Outcome], places: &[Option<String>]) -> Result<(), Failure> {
-        if results.len() != places.len() {
-            return Err(Failure::failed(format!(
-                "the server answered for {} of {} messages",
-                results.len(),
-                places.len()
-            )));
+    /// Several messages are a transaction, so that the server takes all of them or none.
+    async fn attempt(&self, messages: &[Message]) -> Result<Vec<Sent>, Unsent> {
+        #[derive(Deserialize)]
+        struct Transacted {
+            sent: Vec<Sent>,
         }
-        let mut refused = Vec::new();
-        for (at, result) in results.iter().enumerate() {
-            match result {
-                Outcome::Sent(sent) => {
-                    self.sent += 1;
-                    self.duplicates += u64::from(sent.duplicate);
-                    if self.json {
-                        self.output.json(sent)?;
-                    }
-                }
-                Outcome::Refused { problem } => refused.push((at, problem)),
-            }
-        }
-        if self.json {
-            self.output.flush()?;
-        }
-        let Some((at, problem)) = refused.first() else {
-            return Ok(());
+        let unanswered = |error: CallError| Unsent::Unanswered {
+            nothing_done: error.nothing_done(),
+            error,
         };
-        let mut failure = problem.failure(&format!("messages[{at}]"));
-        if let Some(place) = &places[*at] {
-            failure = failure.context(place.clone());
+        if let [message] = messages {
+            let target = format!("/queues/{}/messages", part(&self.name));
+            let body = json!({ "messages": [message] });
+            let answer = self.client.call(Method::POST, &target, Some(&body)).await;
+            let Results { results } = answer.map_err(unanswered)?;
+            let result = |outcome| match outcome {
+                Outcome::Sent(sent) => Ok(sent),
+                Outcome::Refused { problem } => Err(Unsent::Refused {
+                    at: 0,
+                    problem: problem.without("messages[0]"),
+                }),
+            };
+            return results.into_iter().map(result).collect();
         }
-        if refused.len() > 1 {
-            let others: Vec<_> = refused[1..]
-                .iter()
-                .filter_map(|(at, _)| places[*at].as_deref())
-                .collect();
-            return Err(failure.hint(format!("also refused: {}", others.join(", "))));
+        let name = &self.name;
+        let send = |message: &Message| json!({"queue": name, "message": message});
+        let sends: Vec<Value> = messages.iter().map(send).collect();
+        let body = json!({ "sends": sends });
+        let answer = self
+            .client
+            .call(Method::POST, "/transactions", Some(&body))
+            .await;
+        match answer {
+            Ok(Transacted { sent }) => Ok(sent),
+            Err(error) => Err(match Problem::of_send(&error) {
+                Some((at, problem)) if at < messages.len() => Unsent::Refused { at, problem },
+                _ => unanswered(error),
+            }),
         }
-        Err(self.stopped(failure))
+    }
+
+    /// Prints what was sent. Where nobody reads that any more, sending ends before the next call.
+    fn report(&mut self, sent: Vec<Sent>) -> Result<(), Failure> {
+        lock(&self.progress).sent += sent.len() as u64;
+        if !self.json {
+            return Ok(());
+        }
+        let mut print = || {
+            for sent in &sent {
+                self.output.json(sent)?;
+            }
+            self.output.flush()
+        };
+        match print() {
+            Err(failure) if failure.exit() == Exit::Ok => self.unread = true,
+            result => result?,
+        }
+        Ok(())
     }
 
     fn finish(mut self) -> Result<(), Failure> {
@@ -401,9 +499,16 @@ impl Sender {
                 0 => String::new(),
                 duplicates => format!(" ({duplicates} already there)"),
             };
+            let repeated = match self.repeated {
+                0 => String::new(),
+                known => format!(
+                    " ({known} came already with an attempt of this run whose answer was lost)"
+                ),
+            };
+            let sent = lock(&self.progress).sent;
             self.output.line(&format!(
-                "sent {} to {}{duplicates}",
-                count(self.sent, "message"),
+                "sent {} to {}{duplicates}{repeated}",
+                count(sent, "message"),
                 self.name
             ))?;
         }
@@ -412,12 +517,42 @@ impl Sender {
 
     /// Adds how far the sending came, for whoever wants to go on from there.
     fn stopped(&self, failure: Failure) -> Failure {
+        failure.and_hint(lock(&self.progress).words())
+    }
+}
+
+impl Progress {
+    fn words(&self) -> String {
         match self.sent {
-            0 => failure.or_hint("nothing was sent"),
-            1 => failure.or_hint("1 message was sent, nothing after it"),
-            sent => failure.or_hint(format!("{sent} messages were sent, nothing after them")),
+            0 => "nothing was sent".to_owned(),
+            1 => "1 message was sent, nothing after it".to_owned(),
+            sent => format!("{sent} messages were sent, nothing after them"),
         }
     }
+
+    /// The same, where a signal may have come in the middle of a call.
+    fn words_at_signal(&self) -> String {
+        match &self.under_way {
+            None => self.words(),
+            Some(under_way) => format!(
+                "{} sent; whether {under_way} arrived is unknown",
+                count(self.sent, "message")
+            ),
+        }
+    }
+}
+
+fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
+    progress.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The places of messages, which follow each other.
+fn span(places: &[Option<String>]) -> Option<String> {
+    let (first, last) = (places.first()?.as_ref()?, places.last()?.as_ref()?);
+    Some(match first == last {
+        true => first.clone(),
+        false => format!("{first} to {last}"),
+    })
 }
 
 /// Makes a queue, which is keyed if its name says so.
