@@ -74,7 +74,9 @@ pub(super) enum End {
     Success,
     /// In words.
     Failure(String),
-    /// It could not be started, or it cannot go on with any message.
+    /// There is no such command, or it is none: no message was tried.
+    NotStarted(String),
+    /// It cannot go on with any message.
     Hopeless(String),
 }
 
@@ -205,8 +207,8 @@ pub(super) fn judge(status: ExitStatus) -> End {
         (Some(PIPE_CODE), _) | (_, Some(PIPE)) if nobody_reads_stdout() => {
             End::Hopeless("nobody reads its output any more".to_owned())
         }
-        (Some(126), _) => End::Hopeless("it cannot be run (exit code 126)".to_owned()),
-        (Some(127), _) => End::Hopeless("there is no such command (exit code 127)".to_owned()),
+        (Some(126), _) => End::NotStarted("it cannot be run (exit code 126)".to_owned()),
+        (Some(127), _) => End::NotStarted("there is no such command (exit code 127)".to_owned()),
         (Some(code), _) => End::Failure(format!("it exited with {code}")),
         (None, Some(signal)) => End::Failure(format!("it was killed by signal {signal}")),
         (None, None) => End::Failure(status.to_string()),
@@ -292,8 +294,8 @@ mod tests {
         let code = |code: i32| judge(ExitStatus::from_raw(code << 8));
         assert_eq!(code(0), End::Success);
         assert_eq!(code(3), End::Failure("it exited with 3".to_owned()));
-        assert!(matches!(code(126), End::Hopeless(_)));
-        assert!(matches!(code(127), End::Hopeless(_)));
+        assert!(matches!(code(126), End::NotStarted(_)));
+        assert!(matches!(code(127), End::NotStarted(_)));
         // Somebody reads the output of this test.
         assert!(matches!(code(141), End::Failure(_)));
         let killed = End::Failure("it was killed by signal 9".to_owned());

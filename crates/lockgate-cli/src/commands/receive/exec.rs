@@ -535,7 +535,7 @@ impl Work {
         };
         if lost.is_some() {
             return match end {
-                End::Hopeless(why) => Ended::Hopeless(why),
+                End::NotStarted(why) | End::Hopeless(why) => Ended::Hopeless(why),
                 End::Success | End::Failure(_) => Ended::Lost,
             };
         }
@@ -545,6 +545,10 @@ impl Work {
                 self.delete(message, began + held).await
             }
             End::Failure(why) => self.comes_again(message, &why).await,
+            End::NotStarted(why) => {
+                self.give_back(message, Duration::ZERO).await;
+                Ended::Hopeless(why)
+            }
             End::Hopeless(why) => {
                 self.comes_again(message, &why).await;
                 Ended::Hopeless(why)
@@ -556,8 +560,11 @@ impl Work {
     /// `held_ms` is how long it has been held for certain.
     async fn hold(&self, message: &Leased, began: Instant, held_ms: &AtomicU64) -> String {
         let mut ends = began + self.lease;
+        let third = self.lease / 3;
+        let mut pause = third;
         loop {
-            sleep(self.lease / 3).await;
+            sleep(pause).await;
+            pause = third;
             let now = Instant::now();
             let lease = self
                 .lease
@@ -568,7 +575,15 @@ impl Work {
                 return "it was held for 12h, the longest there is".to_owned();
             }
             let extend = json!({"action": "extend", "lease_ms": millis(lease)});
-            match self.settle(&message.receipt, extend).await {
+            // An answer that is waited for longer leaves no time for another attempt before the lease ends.
+            let attempt = timeout(third, self.settle(&message.receipt, extend));
+            let Ok(settled) = attempt.await else {
+                let what = "an extension of the lease had no answer in time and is tried again";
+                complain("warning", &format!("{}: {what}", message.name()));
+                pause = Duration::ZERO;
+                continue;
+            };
+            match settled {
                 Ok(Settled::Done) => {
                     ends = now + lease;
                     held_ms.store(millis(ends - began), Ordering::Relaxed);
@@ -686,7 +701,7 @@ impl Work {
                 }
             };
             return match results.next() {
-                Some(Outcome::Done) => Ok(Settled::Done),
+                Some(Outcome::Done { .. }) => Ok(Settled::Done),
                 // A lease that was acknowledged is gone, and what was put back is stale in any way.
                 Some(Outcome::Stale { reason })
                     if perhaps_done

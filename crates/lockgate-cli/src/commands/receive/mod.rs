@@ -444,7 +444,7 @@ async fn settle(
         };
         for outcome in answer.results {
             let why = match outcome {
-                Outcome::Done => continue,
+                Outcome::Done { .. } => continue,
                 Outcome::Stale { reason } if reason == "gone" && how == Settling::Ack => continue,
                 Outcome::Stale { .. } if perhaps_done && how == Settling::GiveBack => continue,
                 Outcome::Stale { reason } => settling::words(&reason).to_owned(),
