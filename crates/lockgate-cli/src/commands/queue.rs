@@ -129,10 +129,18 @@ async fn list(client: &Client, args: &QueueList) -> Result<(), Failure> {
             count("in_flight"),
             count("delayed"),
             age(&queue["counts"]["oldest_at"]),
-            peek::text(&queue["settings"]["dead_letter"]),
+            dead_letter(queue),
             state(queue).to_owned(),
         ]
     })
+}
+
+fn dead_letter(queue: &Value) -> String {
+    let name = peek::text(&queue["settings"]["dead_letter"]);
+    match queue["dead_letter_missing"] == true {
+        true => format!("{name} (missing)"),
+        false => name,
+    }
 }
 
 fn yes(value: &Value) -> &'static str {
@@ -243,8 +251,11 @@ async fn show(client: &Client, args: &QueueShow) -> Result<(), Failure> {
         rows(&mut table, "", &queue[part]);
     }
     for setting in SETTINGS {
-        let value = value_of(setting, &queue["settings"]);
-        table.row([words(setting.name), setting.show(&value)]);
+        let value = match setting.name {
+            "dead_letter" if queue["dead_letter_missing"] == true => dead_letter(&queue),
+            _ => setting.show(&value_of(setting, &queue["settings"])),
+        };
+        table.row([words(setting.name), value]);
     }
     if let Some(left) = queue["settings"]["dedup_scope_pending_ms"].as_u64() {
         let left = lockgate_core::units::show_millis(left);
@@ -302,7 +313,7 @@ pub(super) async fn change(
 ) -> Result<Value, Failure> {
     let target = format!("/queues/{}", part(name));
     let change = json!({"settings": settings, "tags": tags});
-    Ok(client.call(Method::PATCH, &target, Some(&change)).await?)
+    Ok(client.repeat(Method::PATCH, &target, Some(&change)).await?)
 }
 
 async fn export(client: &Client, args: &QueueExport) -> Result<(), Failure> {
@@ -317,6 +328,10 @@ async fn export(client: &Client, args: &QueueExport) -> Result<(), Failure> {
             output.json(&fields)?;
             continue;
         }
+        if queue["dead_letter_missing"] == true {
+            let missing = peek::text(&queue["settings"]["dead_letter"]);
+            output.line(&format!("# its dead-letter queue {missing} is missing"))?;
+        }
         output.line("[[queue]]")?;
         for (name, value) in fields {
             output.line(&format!("{name} = {}", as_toml(&value)))?;
@@ -326,13 +341,15 @@ async fn export(client: &Client, args: &QueueExport) -> Result<(), Failure> {
     output.flush()
 }
 
-/// What a file of queues says of a queue: its name, every setting that is not the default, its tags.
+/// What a file of queues says of a queue: its name, every setting that is not the default, its tags. A dead-letter
+/// queue that is missing is left out, because no server takes such a queue.
 fn declaration(queue: &Value) -> Vec<(&'static str, Value)> {
     let mut fields = vec![("name", queue["name"].clone())];
     let default = QueueSettings::over_http(queue["keyed"] == true);
     for setting in SETTINGS {
         let value = value_of(setting, &queue["settings"]);
-        if value == setting.get(&default) {
+        let dangles = setting.name == "dead_letter" && queue["dead_letter_missing"] == true;
+        if value == setting.get(&default) || dangles {
             continue;
         }
         let value = match (&value, setting.kind) {
@@ -374,7 +391,7 @@ fn pause(settings: &ClientFlags, name: &str, paused: bool, json: bool) -> Result
     block_on(async {
         let action = if paused { "pause" } else { "resume" };
         let target = format!("/queues/{}/{action}", part(name));
-        let queue: Value = client.call(Method::POST, &target, NOTHING).await?;
+        let queue: Value = client.repeat(Method::POST, &target, NOTHING).await?;
         tell(json, &queue, &format!("{action}d {name}"))
     })
 }
@@ -384,19 +401,33 @@ async fn delete(client: &Client, args: &QueueDelete) -> Result<(), Failure> {
     let missing = format!("there is no queue {name:?}");
     let counts = match Counts::of(client, name).await {
         Err(error) if error.is_queue_missing() && args.if_exists => {
-            note(&missing);
-            return Ok(());
+            let nothing = json!({"name": name, "messages": 0, "missing": true});
+            return tell(args.json, &nothing, &missing);
         }
         counts => counts?,
     };
-    agree(args.yes, name, counts, "Delete the queue with all of them?")?;
     let target = format!("/queues/{}", part(name));
+    let sources = format!("{target}/dead-letter-sources?limit=1000");
+    let sources: Value = client.call(Method::GET, &sources, NOTHING).await?;
+    let sources = &sources["queues"];
+    if let Some(names) = sources.as_array().filter(|names| !names.is_empty()) {
+        let names: Vec<String> = names.iter().map(peek::text).collect();
+        note(&format!(
+            "{name} is the dead-letter queue of {}: without it, messages that fail for good stay there, and those that \
+             are rejected are dropped",
+            names.join(", ")
+        ));
+    }
+    agree(args.yes, name, counts, "Delete the queue with all of them?")?;
     match client.call::<Value>(Method::DELETE, &target, NOTHING).await {
         Err(error) if error.is_queue_missing() && args.if_exists => {}
         done => {
             done?;
         }
     }
-    let deleted = json!({"name": name, "messages": counts.total()});
+    let mut deleted = json!({"name": name, "messages": counts.total()});
+    if sources.as_array().is_some_and(|names| !names.is_empty()) {
+        deleted["dead_letter_queue_of"] = sources.clone();
+    }
     tell(args.json, &deleted, &format!("deleted {name}"))
 }

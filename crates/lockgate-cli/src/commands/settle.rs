@@ -22,9 +22,17 @@ pub(super) struct Results {
 #[derive(Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 pub(super) enum Outcome {
-    Done,
-    Stale { reason: String },
-    Refused { problem: Problem },
+    Done {
+        /// A rejected message, because there is no dead-letter queue.
+        #[serde(default)]
+        dropped: bool,
+    },
+    Stale {
+        reason: String,
+    },
+    Refused {
+        problem: Problem,
+    },
 }
 
 #[derive(Deserialize)]
@@ -37,7 +45,7 @@ impl Outcome {
     /// Why it could not be done, in words.
     pub(super) fn problem(self) -> Option<String> {
         match self {
-            Self::Done => None,
+            Self::Done { .. } => None,
             Self::Stale { reason } => Some(words(&reason).to_owned()),
             Self::Refused { problem } => Some(problem.words()),
         }
@@ -100,6 +108,7 @@ fn run(args: &Receipts, settle: &Value, done: &str) -> Result<(), Failure> {
         let is_ack = settle["action"] == "ack";
         let mut output = Output::new();
         let mut failed = 0;
+        let mut all_dropped = 0;
         let mut first = None;
         for receipts in args.receipts.chunks(CALL_MAX) {
             let settles: Vec<Value> = receipts
@@ -113,6 +122,8 @@ fn run(args: &Receipts, settle: &Value, done: &str) -> Result<(), Failure> {
             let body = json!({ "settles": settles });
             let answer: Results = client.call(Method::POST, &target, Some(&body)).await?;
             for (receipt, outcome) in receipts.iter().zip(answer.results) {
+                let dropped = matches!(outcome, Outcome::Done { dropped: true });
+                all_dropped += u64::from(dropped);
                 let why = match outcome {
                     // An attempt before this one did it, whose answer was lost.
                     Outcome::Stale { reason } if reason == "gone" && is_ack => None,
@@ -120,7 +131,11 @@ fn run(args: &Receipts, settle: &Value, done: &str) -> Result<(), Failure> {
                 };
                 if args.json {
                     let outcome = if why.is_none() { "done" } else { "failed" };
-                    output.json(&json!({"receipt": receipt, "outcome": outcome, "why": why}))?;
+                    let mut line = json!({"receipt": receipt, "outcome": outcome, "why": why});
+                    if dropped {
+                        line["dropped"] = json!(true);
+                    }
+                    output.json(&line)?;
                 }
                 if let Some(why) = why {
                     failed += 1;
@@ -130,6 +145,13 @@ fn run(args: &Receipts, settle: &Value, done: &str) -> Result<(), Failure> {
         }
         output.flush()?;
         let all = args.receipts.len() as u64;
+        if all_dropped > 0 {
+            let dropped = count(all_dropped, "message");
+            note(&format!(
+                "{dropped} dropped: {} has no dead-letter queue",
+                args.queue
+            ));
+        }
         match first {
             None => {
                 let were = if all == 1 { "was" } else { "were" };

@@ -749,3 +749,47 @@ fn messages_keys_and_dead_letters_can_be_looked_at() {
     assert!(hint.contains("go to dead.fifo"), "{hint}");
     town.run("peek none").fails_with(3);
 }
+
+/// A queue may lose its dead-letter queue, but nobody has to find that out by chance.
+#[test]
+fn a_dead_letter_queue_that_was_deleted_is_told_where_it_matters() {
+    let town = Town::new();
+    town.run("queue create dead").ok();
+    town.run("queue create q --dead-letter dead").ok();
+    let done = town.run("queue delete dead --yes --json");
+    assert!(
+        done.stderr.contains("dead is the dead-letter queue of q:"),
+        "{done:?}"
+    );
+    assert_eq!(done.json()[0]["dead_letter_queue_of"], json!(["q"]));
+
+    let listed = town.run("queue list").ok();
+    assert!(listed.contains("dead (missing)"), "{listed}");
+    let shown = town.run("queue show q").ok();
+    assert!(shown.contains("dead letter\tdead (missing)"), "{shown}");
+    assert_eq!(
+        town.run("queue list --json").json()[0]["dead_letter_missing"],
+        true
+    );
+
+    town.run("send q x").ok();
+    let receipt = &town.run("receive q --json").json()[0]["receipt"];
+    let receipt = receipt.as_str().unwrap();
+    let done = town.run(&format!("reject q {receipt}"));
+    assert!(
+        done.stderr
+            .contains("1 message dropped: q has no dead-letter queue"),
+        "{done:?}"
+    );
+
+    let exported = town.run("queue export").ok();
+    assert!(
+        exported.contains("# its dead-letter queue dead is missing"),
+        "{exported}"
+    );
+    let file = town.sandbox.write("queues.toml", &exported);
+    town.run(&format!("queue apply {}", file.display())).ok();
+    town.run("queue create dead").ok();
+    let listed = town.run("queue list").ok();
+    assert!(!listed.contains("missing"), "{listed}");
+}

@@ -88,7 +88,10 @@ impl Service {
         check_entries("settles", &input.settles)?;
         let mut results = Vec::with_capacity(input.settles.len());
         let mut commands = Batch::with_capacity(input.settles.len());
-        // Of those that go to the engine: how long the leases last that are to be extended.
+        let drops_rejected =
+            queue.settings.dead_letter.is_none() || self.is_dead_letter_missing(&queue.settings);
+        // Of those that go to the engine: how long the leases last that are to be extended, and whether the message is
+        // dropped.
         let mut extends = Vec::with_capacity(input.settles.len());
         for (at, settle) in input.settles.into_entries(entry).enumerate() {
             let settle = settle.map_err(|problem| problem.within(&format!("settles[{at}]")))?;
@@ -104,8 +107,9 @@ impl Service {
             match prepared {
                 Ok(settle) => {
                     extends.push(match settle.action {
-                        SettleAction::Extend { lease } => Some(lease),
-                        _ => None,
+                        SettleAction::Extend { lease } => (Some(lease), false),
+                        SettleAction::Reject { .. } => (None, drops_rejected),
+                        _ => (None, false),
                     });
                     commands.push(settle);
                     results.push(None);
@@ -132,10 +136,12 @@ impl Service {
                 },
                 Some((Ok(Settled::Extended { deadline, .. }), _)) => SettleResult::Done {
                     remaining_ms: Some(deadline.since(now)),
+                    dropped: false,
                 },
                 // A lease that had ended: the message is kept back for as long.
-                Some((Ok(Settled::Done), extended)) => SettleResult::Done {
+                Some((Ok(Settled::Done), (extended, dropped))) => SettleResult::Done {
                     remaining_ms: extended,
+                    dropped,
                 },
                 Some((Err(rejection), _)) => {
                     refused(Problem::from(rejection).within(&format!("settles[{at}]")))

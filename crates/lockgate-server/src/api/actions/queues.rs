@@ -213,12 +213,22 @@ impl Service {
     /// The queue as the API returns it.
     fn view(&self, description: QueueDescription) -> Queue {
         let from = description.settings.dedup_scope_from;
+        let missing = self.is_dead_letter_missing(&description.settings);
         let mut queue = Queue::from(description);
+        queue.dead_letter_missing = missing;
         queue.settings.dedup_scope_pending_ms = from
             .map(|from| self.engine.remaining(from).as_millis())
             .filter(|&left| left > 0)
             .map(|left| Millis::try_from(left).unwrap_or(Millis::MAX));
         queue
+    }
+
+    /// Whether these settings name a dead-letter queue that is not there, or is keyed otherwise.
+    pub(super) fn is_dead_letter_missing(&self, settings: &QueueSettings) -> bool {
+        settings.dead_letter.as_ref().is_some_and(|to| {
+            let to = self.engine.directory().get(to);
+            to.is_none_or(|to| to.settings.keyed != settings.keyed)
+        })
     }
 
     pub(super) async fn describe(&self, queue: &QueueName) -> Result<QueueDescription, Problem> {

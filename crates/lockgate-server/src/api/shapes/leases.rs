@@ -253,6 +253,9 @@ pub(crate) enum SettleResult {
         /// With `extend`: how much longer the lease lasts.
         #[serde(skip_serializing_if = "Option::is_none")]
         remaining_ms: Option<Millis>,
+        /// With `reject`: present and true if the message was dropped, because there is no dead-letter queue.
+        #[serde(skip_serializing_if = "super::queues::is_false")]
+        dropped: bool,
     },
     /// The lease is not current any more; nothing changed.
     Stale {

@@ -61,10 +61,18 @@ pub(crate) struct Queue {
     /// What was added and removed since the queue was created. Exact: `accepted + moved_in =
     /// acknowledged + moved_out + dropped + what it holds`.
     pub(crate) totals: Totals,
+    /// Present and true if `settings.dead_letter` names a queue that was deleted, or is keyed otherwise by now:
+    /// messages that fail for good stay, and those that are rejected are dropped.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(crate) dead_letter_missing: bool,
     /// All its settings.
     pub(crate) settings: Settings,
     /// Its tags.
     pub(crate) tags: BTreeMap<String, String>,
+}
+
+pub(super) fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 /// What a sender to a queue must know.
@@ -166,6 +174,8 @@ impl From<QueueDescription> for Queue {
             changed_at: Instant(queue.changed),
             counts: queue.counts.into(),
             totals: Totals(queue.totals),
+            // Only the service knows the other queues.
+            dead_letter_missing: false,
             settings: Settings::of(queue.settings),
             tags: queue.tags,
         }
