@@ -276,7 +276,7 @@ impl Course for Shape {
                         *all += 1;
                         all.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
                     };
-                    tokio::time::sleep(Duration::from_micros(draw * WORK_US >> 32)).await;
+                    tokio::time::sleep(Duration::from_micros((draw * WORK_US) >> 32)).await;
                     let took = u64::try_from(began.elapsed().as_nanos())?;
                     if let Some(time) = place.and_then(|place| times.get(place)) {
                         time.fetch_add(took, Ordering::Relaxed);

@@ -169,8 +169,10 @@ impl TestWatch {
     pub fn settled(&self) -> Option<Settlement> {
         let action = self.0.lock().settled.clone()?;
         Some(match action {
-            // An extension is not kept as one.
-            SettleAction::Ack | SettleAction::Extend { .. } => Settlement::Ack,
+            // An extension is not kept as one, and no delivery changes its visibility.
+            SettleAction::Ack
+            | SettleAction::Extend { .. }
+            | SettleAction::ChangeVisibility { .. } => Settlement::Ack,
             SettleAction::Nack { delay } => Settlement::Nack {
                 delay: Duration::from_millis(delay),
             },

@@ -911,7 +911,7 @@ fn what_a_lost_answer_leaves_open_is_not_told_as_nothing() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let server = std::thread::spawn(move || {
-        hangs_up_on_messages(listener, 300_000, true, &AtomicU64::new(0))
+        hangs_up_on_messages(listener, 300_000, true, &AtomicU64::new(0));
     });
     // A queue with unique ids, so that it tries again, and then finds no server at all.
     let done = sandbox.run(&format!(

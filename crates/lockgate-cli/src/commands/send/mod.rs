@@ -246,7 +246,7 @@ struct Progress {
 enum Unsent {
     Unanswered {
         /// Why, the last time.
-        error: CallError,
+        error: Box<CallError>,
         /// Whether no attempt can have had an effect.
         nothing_done: bool,
     },
@@ -380,7 +380,7 @@ impl Sender {
                     error,
                     nothing_done,
                 }) => {
-                    let mut failure = Failure::from(error);
+                    let mut failure = Failure::from(*error);
                     if let Some(whole) = whole {
                         failure = failure.context(whole);
                     }
@@ -441,7 +441,7 @@ impl Sender {
         }
         let unanswered = |error: CallError| Unsent::Unanswered {
             nothing_done: error.nothing_done(),
-            error,
+            error: Box::new(error),
         };
         if let [message] = messages {
             let target = format!("/queues/{}/messages", part(&self.name));
