@@ -228,9 +228,9 @@ impl Send {
 /// SIGINT or SIGTERM ends a run when the commands that are running have ended. A second signal kills them with the
 /// processes they have started, and their messages come again. The run also ends if COMMAND cannot be started (exit
 /// code 126 or 127; its message goes back, and the attempt does not count), or dies because nobody reads standard
-/// output any more: its message comes again, and no other is tried. Exit codes with --exec: 0 if all messages were deleted; 1 if a COMMAND failed, or a lease was lost
-/// before its COMMAND ended. A message that is gone when its COMMAND ends (COMMAND settled it itself, or somebody
-/// purged the queue) counts apart and is no failure.
+/// output any more: its message comes again, and no other is tried. Exit codes with --exec: 0 if all messages were
+/// deleted; 1 if a COMMAND failed, or a lease was lost before its COMMAND ended. A message that is gone when its
+/// COMMAND ends (COMMAND settled it itself, or somebody purged the queue) counts apart and is no failure.
 ///
 /// Without --exec, SIGINT or SIGTERM ends the command when it has printed what it has received. It puts back what
 /// nobody reads, which costs no attempt.

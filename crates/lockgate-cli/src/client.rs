@@ -11,7 +11,7 @@ use lockgate_client::{BuildError, TlsCause, TrustError};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
-    commands::Retry,
+    commands::{Retry, environment},
     exit::{Exit, Failure},
 };
 
@@ -223,6 +223,8 @@ impl CallError {
                 Some("start one with `lockgate serve`, or name another with --endpoint".to_owned())
             }
             Source::NoTls { endpoint, cause } => hint_for_tls(endpoint, cause),
+            Source::Refused { status, .. } if *status == StatusCode::UNAUTHORIZED => unsigned(),
+            Source::Refused { code, .. } => hint_for_code(code).map(str::to_owned),
             Source::NoQueue { name, .. } => Some(match &self.similar {
                 Some(similar) => format!("did you mean {similar}?"),
                 None => format!(
@@ -231,6 +233,36 @@ impl CallError {
             }),
             _ => None,
         }
+    }
+}
+
+/// What is missing of the access key. `None` if it is all there.
+fn unsigned() -> Option<String> {
+    let names = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
+    match names.map(|name| environment(name).is_some()) {
+        [true, true] => None,
+        [false, false] => Some(format!(
+            "give the command an access key of the server: set {} and {}",
+            names[0], names[1]
+        )),
+        [true, false] => Some(format!(
+            "the request was not signed: {} is not set",
+            names[1]
+        )),
+        [false, true] => Some(format!(
+            "the request was not signed: {} is not set",
+            names[0]
+        )),
+    }
+}
+
+/// What to do about an error of the server.
+pub(crate) fn hint_for_code(code: &str) -> Option<&'static str> {
+    match code {
+        "disk_full" => Some(
+            "make room on the server's disk, or lower --free-min of `lockgate serve`; receiving and purging go on",
+        ),
+        _ => None,
     }
 }
 
@@ -302,6 +334,8 @@ pub(crate) fn exit_of(status: StatusCode, code: &str) -> Exit {
     match code {
         "key_not_found" | "message_not_found" => Exit::NotFound,
         _ if status == StatusCode::FORBIDDEN || status == StatusCode::UNAUTHORIZED => Exit::Denied,
+        // As where several leases are settled: none of them was this one.
+        "invalid_receipt" => Exit::Conflict,
         _ if status == StatusCode::CONFLICT => Exit::Conflict,
         _ => Exit::Failed,
     }

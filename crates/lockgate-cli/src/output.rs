@@ -78,12 +78,16 @@ pub(crate) fn complain(kind: &str, text: &str) {
     crate::telemetry::say(&format!("{style}{kind}:{end} {}\n", printable(text)));
 }
 
-/// Text that came from elsewhere, made safe for a terminal: control characters but the line feed
-/// are written as escapes.
+/// Text that came from elsewhere, made safe for a terminal: control characters but the line feed, and what turns the
+/// direction of writing around, are written as escapes.
 pub(crate) fn printable(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() && c != '\n' {
+        let turns = matches!(
+            c,
+            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
+        );
+        if c.is_control() && c != '\n' || turns {
             safe.extend(c.escape_default());
         } else {
             safe.push(c);
@@ -247,14 +251,14 @@ mod tests {
     fn a_table_is_aligned_for_people_and_tab_separated_in_a_pipe() {
         let mut table = Table::new(["NAME", "READY"]);
         table.row(["orders", "7"]);
-        table.row(["a\tb\x1b[31m", "1200"]);
+        table.row(["a\tb\x1b[31m\u{202e}", "1200"]);
         assert_eq!(
             table.render(false),
-            "NAME\tREADY\norders\t7\na\\tb\\u{1b}[31m\t1200\n"
+            "NAME\tREADY\norders\t7\na\\tb\\u{1b}[31m\\u{202e}\t1200\n"
         );
         assert_eq!(
             table.render(true),
-            " NAME            READY\n orders              7\n a\\tb\\u{1b}[31m   1200\n"
+            " NAME                    READY\n orders                      7\n a\\tb\\u{1b}[31m\\u{202e}   1200\n"
         );
     }
 }

@@ -445,8 +445,8 @@ pub(crate) struct DlqDrop {
     #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) name: String,
 
-    /// Ids of messages
-    #[arg(value_name = "ID", required_unless_present = "all")]
+    /// Ids of messages, unless --all is given
+    #[arg(value_name = "ID|--all", required_unless_present = "all")]
     pub(crate) ids: Vec<String>,
 }
 
@@ -546,6 +546,7 @@ pub(crate) struct DlqList {
 
 /// Reads an instant.
 fn instant(text: &str) -> Result<jiff::Timestamp, String> {
-    text.parse()
-        .map_err(|_| format!("{text:?} is no instant, such as 2027-01-01T00:00:00Z"))
+    text.parse().map_err(|_| {
+        format!("{text:?} is no instant up to 9999-12-30T22:00:00Z, such as 2027-01-01T00:00:00Z")
+    })
 }

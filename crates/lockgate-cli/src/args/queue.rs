@@ -182,7 +182,7 @@ pub(crate) struct QueueApply {
     #[command(flatten)]
     pub(crate) settings: ClientFlags,
 
-    /// File that declares queues
+    /// File that declares queues; - for standard input
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
 }

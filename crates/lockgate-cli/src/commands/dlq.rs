@@ -93,7 +93,7 @@ async fn list(client: &Client, args: &DlqList) -> Result<(), Failure> {
     peek::print(args.json, &letters, header, |letter| {
         let origin = &letter["origin"];
         let why = match &*peek::text(&origin["reason"]) {
-            "attempts" => format!("{} attempts", peek::text(&origin["attempts"])),
+            "attempts" => count(origin["attempts"].as_u64().unwrap_or(0), "attempt"),
             reason => match origin["detail"].as_str() {
                 Some(detail) => format!("{reason}: {detail}"),
                 None => reason.to_owned(),
@@ -203,6 +203,8 @@ enum Ended {
         failure: Failure,
         /// Messages that the last step may have moved besides.
         perhaps: u64,
+        /// Whether the same command may do better now.
+        again: bool,
     },
 }
 
@@ -229,7 +231,11 @@ impl Run<'_> {
             let body = json!({
                 "to": args.to, "source": args.source, "max": step_max, "page": page,
             });
-            let failed = |failure, perhaps| Ended::Failure { failure, perhaps };
+            let failed = |failure, perhaps, again| Ended::Failure {
+                failure,
+                perhaps,
+                again,
+            };
             let mut signal = None;
             let result = {
                 let mut call = pin!(client.call::<Redriven>(Method::POST, &target, Some(&body)));
@@ -243,7 +249,7 @@ impl Run<'_> {
                             biased;
                             result = &mut call => result,
                             exit = signals.next() => {
-                                return Err(failed(Failure::signal(exit), step_max));
+                                return Err(failed(Failure::signal(exit), step_max, true));
                             }
                         }
                     }
@@ -251,7 +257,8 @@ impl Run<'_> {
             };
             let step = result.map_err(|error| {
                 let perhaps = if error.nothing_done() { 0 } else { step_max };
-                failed(error.into(), perhaps)
+                let again = error.may_pass() || perhaps > 0;
+                failed(error.into(), perhaps, again)
             })?;
             let is_stuck_page = step.moved == 0 && page.is_some() && step.next_page == page;
             self.done = Redriven {
@@ -263,7 +270,8 @@ impl Run<'_> {
                     "unknown_outcome" => STEP_MAX.min(1_000),
                     _ => 0,
                 };
-                return Err(failed(problem.failure(""), perhaps));
+                let again = problem.may_pass();
+                return Err(failed(problem.failure(""), perhaps, again));
             }
             let more = self.done.next_page.is_some();
             if self.done.stuck.is_some() || !more || self.done.moved >= max {
@@ -272,7 +280,7 @@ impl Run<'_> {
             if is_stuck_page {
                 let what = "one key has more than 100000 messages in front that stay, and messages are in flight";
                 let failure = Failure::new(Exit::Conflict, what);
-                return Err(failed(failure, 0));
+                return Err(failed(failure, 0, true));
             }
             if let Some(exit) = signal {
                 return Err(Ended::Signal(exit));
@@ -322,12 +330,20 @@ impl Run<'_> {
                 note(&format!("{words} before it was interrupted; {again}"));
                 return Err(Failure::signal(exit));
             }
-            Err(Ended::Failure { failure, perhaps }) => {
+            Err(Ended::Failure {
+                failure,
+                perhaps,
+                again: helps,
+            }) => {
                 let perhaps = match perhaps {
                     0 => String::new(),
                     perhaps => format!(", and perhaps up to {perhaps} more"),
                 };
-                note(&format!("{words}{perhaps} before it ended; {again}"));
+                let again = match helps {
+                    true => format!("; {again}"),
+                    false => String::new(),
+                };
+                note(&format!("{words}{perhaps} before it ended{again}"));
                 return Err(failure);
             }
         }

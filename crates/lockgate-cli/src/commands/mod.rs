@@ -83,7 +83,7 @@ fn outlive_file_limit() -> Result<(), Failure> {
 }
 
 /// The process's environment, in which an empty variable counts as not set.
-fn environment(name: &str) -> Option<String> {
+pub(crate) fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|text| !text.is_empty())
 }
 
@@ -257,6 +257,17 @@ impl Retry {
         self.pause = (self.pause * 2).min(Self::PAUSE_MAX);
         true
     }
+}
+
+/// Refuses a name that is given twice, of which only the last would count.
+fn once<'a>(what: &str, names: impl Iterator<Item = &'a String>) -> Result<(), Failure> {
+    let mut seen = std::collections::BTreeSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(Failure::usage(format!("the {what} {name} is given twice")));
+        }
+    }
+    Ok(())
 }
 
 /// An instant as the API writes it.

@@ -5,7 +5,7 @@ use lockgate_machine::{QueueSettings, SETTINGS, Setting, SettingKind, SettingVal
 use serde_json::{Map, Value, json};
 
 use super::{
-    Counts, NOTHING, agree, block_on, client, client_of, environment, part, peek, purge,
+    Counts, NOTHING, agree, block_on, client, client_of, environment, once, part, peek, purge,
     queue_apply,
 };
 use crate::{
@@ -167,6 +167,7 @@ fn age(instant: &Value) -> String {
 }
 
 async fn create(client: &Client, args: &QueueCreate) -> Result<(), Failure> {
+    once("tag", args.tag.iter().map(|(name, _)| name))?;
     let settings = changes(&args.of_queue);
     let tags: Map<_, _> = (args.tag.iter())
         .map(|(name, value)| (name.clone(), json!(value)))
@@ -289,6 +290,7 @@ fn rows(table: &mut Table, path: &str, fields: &Value) {
 }
 
 async fn set(client: &Client, args: &QueueSet) -> Result<(), Failure> {
+    once("tag", args.tag.iter().map(|(name, _)| name))?;
     let settings = changes(&args.of_queue);
     let set = args.tag.iter().map(|(name, value)| (name, json!(value)));
     let removed = args.untag.iter().map(|name| (name, Value::Null));

@@ -96,7 +96,15 @@ pub(super) fn extend(args: &Extend) -> Result<(), Failure> {
     run(&args.receipts, &settle, "held for longer")
 }
 
+/// The longest reason of a reject, in bytes.
+const REASON_BYTES_MAX: usize = 1024;
+
 pub(super) fn reject(args: &Reject) -> Result<(), Failure> {
+    let bytes = args.reason.as_ref().map_or(0, String::len);
+    if bytes > REASON_BYTES_MAX {
+        let what = format!("--reason has {bytes} bytes, and may have {REASON_BYTES_MAX}");
+        return Err(Failure::usage(what));
+    }
     let settle = json!({"action": "reject", "reason": args.reason});
     run(&args.receipts, &settle, "rejected")
 }

@@ -100,7 +100,11 @@ impl QueueFile {
     /// # Errors
     /// If it cannot be read, or anything in it is wrong; all problems are in the message, one a line.
     pub(crate) fn read(path: &Path, format: Format) -> Result<Self, Failure> {
-        let text = std::fs::read_to_string(path).map_err(|error| {
+        let text = match path == Path::new("-") {
+            true => io::read_to_string(io::stdin()),
+            false => std::fs::read_to_string(path),
+        };
+        let text = text.map_err(|error| {
             let exit = match error.kind() {
                 io::ErrorKind::NotFound => Exit::NotFound,
                 _ => Exit::Failed,

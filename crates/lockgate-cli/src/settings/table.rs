@@ -406,7 +406,14 @@ pub(crate) static BODY_MAX: Setting<usize> = Setting {
         help: "Largest request body; the server answers a larger one with 413 before reading it",
         detail: "Amazon SQS takes 1 MiB of messages in a call; as JSON they can be three times as large.",
     },
-    read: |texts| one(texts, size),
+    read: |texts| {
+        one(texts, |text| match size(text)? {
+            ..1024 => Err(format!(
+                "{text:?} is less than 1KiB, and no request would be taken"
+            )),
+            bytes => Ok(bytes),
+        })
+    },
 };
 
 pub(crate) static BODIES_MAX: Setting<usize> = Setting {
@@ -433,7 +440,7 @@ pub(crate) static HEADER_TIMEOUT: Setting<Duration> = Setting {
         help: "Time for a request's head, from its first byte on",
         detail: "",
     },
-    read: |texts| one(texts, units::duration),
+    read: |texts| one(texts, some_time),
 };
 
 pub(crate) static IDLE_TIMEOUT: Setting<Duration> = Setting {
@@ -446,7 +453,7 @@ pub(crate) static IDLE_TIMEOUT: Setting<Duration> = Setting {
         help: "How long a connection may stay open without a request",
         detail: "",
     },
-    read: |texts| one(texts, units::duration),
+    read: |texts| one(texts, some_time),
 };
 
 pub(crate) static SHUTDOWN_TIMEOUT: Setting<Duration> = Setting {
@@ -472,7 +479,7 @@ pub(crate) static STALL_TIMEOUT: Setting<Duration> = Setting {
         help: "How long the disk may finish nothing while somebody waits; then /readyz fails",
         detail: "",
     },
-    read: |texts| one(texts, units::duration),
+    read: |texts| one(texts, some_time),
 };
 
 pub(crate) static SYNC_WINDOW: Setting<Duration> = Setting {
@@ -639,6 +646,15 @@ pub(crate) static CONSUMER: Setting<Option<HolderName>> = Setting {
             .transpose()
     },
 };
+
+/// A time of a second or more: with less, no request would get through.
+fn some_time(text: &str) -> Result<Duration, String> {
+    let time = units::duration(text)?;
+    match time < Duration::from_secs(1) {
+        true => Err(format!("{text:?} is less than 1s")),
+        false => Ok(time),
+    }
+}
 
 /// Exactly one text.
 fn one<T>(texts: &[String], read: impl FnOnce(&str) -> Result<T, String>) -> Result<T, String> {

@@ -775,6 +775,11 @@ fn a_dead_letter_queue_that_was_deleted_is_told_where_it_matters() {
     town.run("send q x").ok();
     let receipt = &town.run("receive q --json").json()[0]["receipt"];
     let receipt = receipt.as_str().unwrap();
+    let long = "x".repeat(1025);
+    let error = town
+        .run(&format!("reject q {receipt} --reason {long}"))
+        .fails_with(2);
+    assert!(error.contains("may have 1024"), "{error}");
     let done = town.run(&format!("reject q {receipt}"));
     assert!(
         done.stderr

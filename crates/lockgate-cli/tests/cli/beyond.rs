@@ -72,7 +72,7 @@ fn a_message_that_waits_can_be_moved_in_time_and_called_back() {
     reschedule("").fails_with(2);
     let wrong = reschedule("--at tomorrow").fails_with(2);
     assert!(
-        wrong.contains("\"tomorrow\" is no instant, such as 2027"),
+        wrong.contains("\"tomorrow\" is no instant up to 9999-12-30T22:00:00Z, such as 2027"),
         "{wrong}"
     );
 }

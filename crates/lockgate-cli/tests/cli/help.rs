@@ -163,6 +163,19 @@ fn wrong_usage_exits_with_2_and_says_what_is_wrong() {
             "--listen: \"nowhere\" is no address",
         ),
         ("serve --listen 0.0.0.0:0", "--allow-remote"),
+        ("serve --idle-timeout 0s", "\"0s\" is less than 1s"),
+        ("serve --stall-timeout 10ms", "is less than 1s"),
+        ("serve --body-max 1B", "is less than 1KiB"),
+        (
+            "serve --postgres postgres://a --data d",
+            "--postgres and --data are both given",
+        ),
+        ("send q -H a=1 -H a=2 x", "the header a is given twice"),
+        (
+            "queue create q --tag x=1 --tag x=2",
+            "the tag x is given twice",
+        ),
+        ("dlq drop q", "--all"),
         ("queue list --endpoint ftp://a", "is no endpoint"),
         (
             "queue list --endpoint http://a:99999",

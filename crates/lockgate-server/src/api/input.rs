@@ -74,7 +74,27 @@ fn problem(error: &serde_path_to_error::Error<Fault>) -> Problem {
         (path, Some(named)) if !path.ends_with(named) => format!("{path}.{named}"),
         (path, _) => path.to_owned(),
     };
-    Problem::invalid(&field, error.inner())
+    Problem::invalid(&field, plain(&error.inner().to_string()))
+}
+
+/// The decoder's words without the names of this program's types.
+fn plain(text: &str) -> String {
+    let Some((found, wanted)) = text.rsplit_once(", expected ") else {
+        return text.to_owned();
+    };
+    let found = match found {
+        "invalid type: sequence" => "invalid type: list",
+        "invalid type: map" => "invalid type: object",
+        found => found,
+    };
+    let wanted = match wanted {
+        "a map" => "an object",
+        "a sequence" => "a list",
+        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number from 0 on",
+        wanted if wanted.starts_with("struct ") => "an object",
+        wanted => wanted,
+    };
+    format!("{found}, expected {wanted}")
 }
 
 /// Parses the parameters of a URL.

@@ -155,15 +155,6 @@ impl Problem {
         self
     }
 
-    /// The same error, if the request has another name for the field.
-    pub(super) fn renamed(mut self, field: &str, name: &str) -> Self {
-        if self.field.as_deref() == Some(field) {
-            self.detail = self.detail.replacen(field, name, 1);
-            self.field = Some(name.to_owned());
-        }
-        self
-    }
-
     /// The same error for an entry of a list: `within` is put before the field.
     pub(super) fn within(mut self, within: &str) -> Self {
         let inner = self.field.take();

@@ -17,10 +17,10 @@ use serde_json::{Value, json};
 
 pub use self::lines::fuzz_line;
 use self::lines::{Outgoing, Pump};
-use super::{NOTHING, Retry, Watch, block_on, client, millis, part};
+use super::{NOTHING, Retry, Watch, block_on, client, millis, once, part};
 use crate::{
     args::Send,
-    client::{Body, CallError, Client, Header, Message, exit_of},
+    client::{Body, CallError, Client, Header, Message, exit_of, hint_for_code},
     exit::{Exit, Failure},
     output::{Output, count, note},
     units::show_size,
@@ -88,6 +88,11 @@ impl Problem {
         Some((at, problem))
     }
 
+    /// Whether the same may be taken in a moment.
+    pub(super) fn may_pass(&self) -> bool {
+        self.status >= 500 || self.status == 429
+    }
+
     /// The same, without the place in the request that its words begin with.
     fn without(mut self, place: &str) -> Self {
         let rest = self.detail.strip_prefix(place);
@@ -115,7 +120,10 @@ impl Problem {
             ),
             "key_not_taken" => failure
                 .hint("a group is given with --group; a queue is keyed if its name ends in .fifo"),
-            _ => failure,
+            code => match hint_for_code(code) {
+                Some(hint) => failure.hint(hint),
+                None => failure,
+            },
         }
     }
 }
@@ -131,6 +139,7 @@ pub(crate) fn run(args: Send) -> Result<(), Failure> {
 }
 
 fn send_all(args: &Send, progress: Arc<Mutex<Progress>>) -> Result<(), Failure> {
+    once("header", args.header.iter().map(|(name, ..)| name))?;
     if args.reads_lines() && args.unique_id.is_some() {
         let what = "--unique-id is for one message; lines bring their own, as \"unique_id\"";
         return Err(Failure::usage(what)

@@ -221,6 +221,11 @@ fn place_of(settings: &Resolved) -> String {
 
 /// Opens what the queues are kept in. Deposes nobody.
 fn open_storage(settings: &Resolved) -> Result<Storage, Failure> {
+    if settings.is_given(&table::POSTGRES) && settings.is_given(&table::DATA) {
+        return Err(Failure::usage(
+            "--postgres and --data are both given, and the queues are kept in one place: leave one out",
+        ));
+    }
     match settings.get(&table::POSTGRES) {
         Some(url) => open_database(&url, settings),
         None => open_folder(&settings.get(&table::DATA), log_options(settings)),

@@ -1,7 +1,8 @@
 //! Operations on dead letters: listing them and moving them back.
 
 use lockgate_core::QueueName;
-use lockgate_machine::{Move, MoveTo, Moved, StuckReason};
+use lockgate_engine::EngineError;
+use lockgate_machine::{Move, MoveTo, Moved, Rejection, SettingsError, StuckReason};
 
 use super::{page_after, page_limit, page_start_move, page_start_queue};
 use crate::{
@@ -17,6 +18,25 @@ use crate::{
 
 /// The most messages that one request moves.
 const REDRIVE_MAX: u64 = 10_000;
+
+/// Why a queue cannot be the one that dead letters of `from` go to.
+fn not_moved(error: EngineError, from: &QueueName) -> Problem {
+    let EngineError::Rejected(Rejection::Settings { source, .. }) = &error else {
+        return error.into();
+    };
+    match source {
+        SettingsError::OwnDeadLetter => {
+            Problem::invalid("to", format_args!("the messages are in {from} already"))
+        }
+        SettingsError::DeadLetterKind { queue } => Problem::invalid(
+            "to",
+            format_args!(
+                "of {from} and {queue} one is keyed (its name ends in .fifo) and one is not"
+            ),
+        ),
+        _ => error.into(),
+    }
+}
 
 impl Service {
     pub(in crate::api) fn list_dead_letter_sources(
@@ -106,7 +126,7 @@ impl Service {
             } = match self.engine.submit(command).await {
                 Ok(moved) => moved,
                 Err(error) => {
-                    let problem = Problem::from(error).renamed("settings.dead_letter", "to");
+                    let problem = not_moved(error, &from);
                     if done.moved == 0 {
                         return Err(problem);
                     }

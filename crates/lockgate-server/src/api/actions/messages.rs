@@ -241,8 +241,13 @@ fn label(field: &str, text: Option<String>) -> Result<Option<std::sync::Arc<str>
 }
 
 pub(super) fn message_id(text: &str) -> Result<MessageId, Problem> {
-    text.parse()
-        .map_err(|error| Problem::new(Code::MessageNotFound, format!("{error}")).at("id"))
+    text.parse().map_err(|error| {
+        Problem::new(
+            Code::MessageNotFound,
+            format!("{error}, of a UUID of version 8"),
+        )
+        .at("id")
+    })
 }
 
 impl From<Sent> for SentMessage {

@@ -46,7 +46,7 @@ impl<'de> Deserialize<'de> for Instant {
         let text = String::deserialize(deserializer)?;
         let time: Timestamp = text.parse().map_err(|_| {
             serde::de::Error::custom(format_args!(
-                "{text:?} is no instant, such as 2026-11-21T08:00:00.000Z"
+                "{text:?} is no instant up to 9999-12-30T22:00:00Z, such as 2026-11-21T08:00:00.000Z"
             ))
         })?;
         let millis = u64::try_from(time.as_millisecond()).map_err(|_| {
