@@ -228,7 +228,7 @@ impl Receiver<'_> {
     /// Gives leases back, at no attempt's cost. One that is not current any more is given back already.
     async fn give_back(&mut self, receipts: &[String]) -> Result<(), Failure> {
         let queue = &self.args.queue;
-        let (client, away) = (&mut self.client, &self.away);
+        let (client, away) = (&self.client, &self.away);
         // The last one first: in the strict profile those behind it go back with a message.
         let receipts: Vec<String> = receipts.iter().rev().cloned().collect();
         let late = settle(client, away, queue, &receipts, Settling::GiveBack).await?;
