@@ -290,7 +290,7 @@ mod tests {
                 "inner.inner.limit: -1 is not from 1 to 1000",
             ),
             (r#" []"#, "the body must be a JSON object"),
-            (r#"{"inner":[7]}"#, "inner: invalid type: sequence"),
+            (r#"{"inner":[7]}"#, "inner: invalid type: list"),
             (r#""x""#, "body: "),
             (r#"{"limit":1"#, "the body is no JSON"),
             (r#"{} x"#, "the body is no JSON"),
