@@ -13,6 +13,7 @@ mod config;
 mod exec;
 mod folder;
 mod help;
+mod lost;
 mod messages;
 mod missing;
 mod process;
