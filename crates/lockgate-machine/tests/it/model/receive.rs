@@ -302,7 +302,8 @@ impl Model {
             };
             let queue = &self.queues[from];
             assert!(queue.held_until.is_none(), "moved what may be held");
-            assert!(self.candidates(queue, &BTreeSet::new()).contains(sequence));
+            let passed = self.passed_by(command);
+            assert!(self.candidates(queue, &passed).contains(sequence));
             assert!(
                 cursor.is_none_or(|cursor| *sequence < cursor.below),
                 "moved what came after the first step"
@@ -331,7 +332,7 @@ impl Model {
         assert!(moved <= u64::from(max));
         // It ended for a reason.
         let queue = &self.queues[from];
-        let left = self.candidates(queue, &BTreeSet::new());
+        let left = self.candidates(queue, &self.passed_by(command));
         let Ok(Reply::Moved(Moved { stuck, next, .. })) = &decision.outcome else {
             panic!("a move was answered {:?}", decision.outcome)
         };
@@ -376,6 +377,25 @@ impl Model {
             stuck: *stuck,
             next: *next,
         }))
+    }
+
+    /// Messages that a move leaves where they are and looks behind: another queue's, and those that came after
+    /// its first step.
+    fn passed_by(&self, command: &Move) -> BTreeSet<Sequence> {
+        let Move {
+            from, to, cursor, ..
+        } = command;
+        let ready = |message: &&Message| message.state == State::Ready;
+        let messages = self.queues[from].messages.iter().filter(ready);
+        let sequences = messages.map(|message| message.sequence);
+        let is_passed = |sequence: &Sequence| {
+            let of_another = match to {
+                MoveTo::Of { source, .. } => !self.is_of(from, *sequence, source),
+                _ => false,
+            };
+            of_another || cursor.is_some_and(|cursor| *sequence >= cursor.below)
+        };
+        sequences.filter(is_passed).collect()
     }
 
     /// The queue that a message was dead-lettered from, if it can go back there.
