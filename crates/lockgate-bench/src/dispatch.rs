@@ -34,7 +34,8 @@ const KEYS: u32 = 100_000;
 const BATCH: usize = 1_000;
 const FLOOR: &str = "a hash map of deques";
 
-/// Keys of the messages of which handlers take time, each with its number of messages.
+/// Keys of the messages of which handlers take time, each with its number of messages; an eighth of them with
+/// `--quick`.
 const SHAPES: [(u32, u32); 4] = [(1, 400), (5, 2_000), (20, 8_000), (1_000, 10_000)];
 const CONCURRENCY: usize = 100;
 /// The longest time of a handler, in microseconds.
@@ -57,31 +58,32 @@ struct Shape {
 }
 
 pub(crate) fn open_pure(setup: &Setup) -> anyhow::Result<Courses> {
-    let params = Params {
-        keys: KEYS,
-        level: "memory",
-        ..params(setup, 1_000, 1)
-    };
-    Ok(vec![Box::new(Pure {
-        keys: keys("key", KEYS),
-        params,
-    })])
+    let (keys, params) = many(setup);
+    Ok(vec![Box::new(Pure { keys, params })])
 }
 
 pub(crate) fn open_shell(setup: &Setup) -> anyhow::Result<Courses> {
+    let (keys, params) = many(setup);
+    Ok(vec![Box::new(Shell { keys, params })])
+}
+
+/// So many keys that they do not fit into a cache.
+fn many(setup: &Setup) -> (Arc<[Key]>, Params) {
     let params = Params {
         keys: KEYS,
         level: "memory",
         ..params(setup, 1_000, 1)
     };
-    Ok(vec![Box::new(Shell {
-        keys: keys("key", KEYS),
-        params,
-    })])
+    (keys("key", KEYS), params)
 }
 
 pub(crate) fn open_shapes(setup: &Setup) -> anyhow::Result<Courses> {
     let courses = SHAPES.map(|(count, messages)| {
+        let messages = if setup.args.quick {
+            messages / 8
+        } else {
+            messages
+        };
         let mut params = Params {
             keys: count,
             level: "memory",

@@ -58,15 +58,19 @@ fn of(key: &str, body: &str) -> Message {
     Message::new(body.to_owned()).with_key(Key::new(key).unwrap())
 }
 
-async fn take(queue: &MemoryQueue, max: usize) -> Vec<Leased<Receipt>> {
-    let request = ReceiveRequest {
+fn request(max: usize, wait: Duration) -> ReceiveRequest {
+    ReceiveRequest {
         max,
         key_max: None,
-        wait: Duration::ZERO,
+        wait,
         lease: None,
         holder: HolderName::new("test").unwrap(),
-    };
-    queue.receive_batch(request).await.unwrap()
+    }
+}
+
+async fn take(queue: &MemoryQueue, max: usize) -> Vec<Leased<Receipt>> {
+    let received = queue.receive_batch(request(max, Duration::ZERO)).await;
+    received.unwrap()
 }
 
 async fn settle(queue: &MemoryQueue, leased: &Leased<Receipt>, how: Settlement) {
@@ -209,14 +213,10 @@ async fn a_failed_message_waits_and_its_key_with_it() {
     // Who waits is woken when the time has come.
     let delay = Duration::from_millis(20);
     settle(&queue, &received[0], Settlement::Nack { delay }).await;
-    let request = ReceiveRequest {
-        max: 1,
-        key_max: None,
-        wait: Duration::MAX,
-        lease: None,
-        holder: HolderName::new("test").unwrap(),
-    };
-    let received = queue.receive_batch(request).await.unwrap();
+    let received = queue
+        .receive_batch(request(1, Duration::MAX))
+        .await
+        .unwrap();
     assert_eq!(bodies(&received), [b"1"]);
 }
 
@@ -235,14 +235,7 @@ async fn a_closed_queue_gives_what_it_has_and_ends() {
     let received = take(&queue, 1).await;
     settle(&queue, &received[0], Settlement::GiveBack).await;
     let received = take(&queue, 1).await;
-    let request = ReceiveRequest {
-        max: 1,
-        key_max: None,
-        wait: Duration::MAX,
-        lease: None,
-        holder: HolderName::new("test").unwrap(),
-    };
-    let mut over = pin!(queue.receive_batch(request));
+    let mut over = pin!(queue.receive_batch(request(1, Duration::MAX)));
     assert!(!is_ready(over.as_mut()).await, "it may come back");
     settle(&queue, &received[0], Settlement::Ack).await;
     assert_eq!(over.await.unwrap_err().fate, Fate::Closed);
