@@ -63,6 +63,7 @@ fn receive() -> Receive {
     Receive {
         queue: queue(),
         max: 1,
+        key_max: None,
         lease: None,
         holder: HolderName::new("model").unwrap(),
     }
