@@ -170,20 +170,16 @@ impl Turns {
         (self.busy.iter().copied()).max_by_key(rank)
     }
 
-    /// Takes all lanes, in no particular order.
-    pub(super) fn clear(&mut self, lanes: &mut Slab<Lane>) -> Vec<u32> {
-        let mut all = Vec::with_capacity(self.ready);
+    /// Forgets all lanes; none is in a list any more.
+    pub(super) fn clear(&mut self, lanes: &mut Slab<Lane>) {
         for (_, flow) in &mut self.flows {
-            while let Some(lane) = flow.lanes.pop_front(lanes) {
-                all.push(lane);
-            }
+            while flow.lanes.pop_front(lanes).is_some() {}
         }
         self.flows.clear();
         self.by_name.clear();
         self.rings.fill(List::default());
         self.busy.clear();
         self.ready = 0;
-        all
     }
 }
 
