@@ -229,15 +229,15 @@ impl Model {
                     .iter()
                     .take_while(|other| other.sequence != message.sequence)
                     .filter(same_key);
+                let in_batch = |other: &&Message| batch.contains(&other.sequence);
                 let Some(key) = message.key.as_ref().filter(|_| queue.settings.keyed) else {
                     // A group: what was never leased goes in order of arrival; what came back takes
                     // turns with it.
-                    return message.returned || !ahead.any(|other| !other.returned);
+                    return message.returned || ahead.all(|other| other.returned || in_batch(other));
                 };
                 if queue.parked.contains(key) {
                     return false;
                 }
-                let in_batch = |other: &&Message| batch.contains(&other.sequence);
                 let strict_and_held = queue.is_strict(key)
                     && order.iter().filter(same_key).any(|other| {
                         matches!(other.state, State::Leased { .. }) && !in_batch(other)
