@@ -71,26 +71,34 @@ impl Machine {
 
         let unique = self.unique_digest(settings, send, key, now.machine)?;
         if let Some(digest) = unique {
-            if let Some(first) = draft.unique_ids.get(&(index, digest)) {
-                return Ok(Sent {
+            let in_transaction = |digest| {
+                let first = draft.unique_ids.get(&(index, digest))?;
+                Some(Sent {
                     duplicate: true,
                     ..*first
-                });
+                })
+            };
+            if let Some(first) = in_transaction(digest) {
+                return Ok(first);
             }
-            let hit = queue.dedup.get(digest).or_else(|| {
-                // An id that was sent before the scope changed counts in its former scope. An id that was
-                // sent since does not, although a message without a key has the same digest in both scopes.
-                let from = settings.dedup_scope_from?;
+            let mut hit = queue.dedup.get(digest);
+            // An id that was sent before the scope changed counts in its former scope. An id that was
+            // sent since does not, although a message without a key has the same digest in both scopes.
+            if hit.is_none()
+                && let Some(from) = settings.dedup_scope_from
+                && let Some(id) = &message.unique_id
+            {
+                let scope = settings.dedup_scope_at(now.machine).other();
+                let former = self::digest(scope_key(scope, key.map(Key::as_str)), id.as_str());
+                if now.machine < from
+                    && let Some(first) = in_transaction(former)
+                {
+                    return Ok(first);
+                }
                 let sent_before =
                     |hit: &DedupHit| hit.expires.0.saturating_sub(settings.dedup_window) < from.0;
-                let scope = settings.dedup_scope_at(now.machine).other();
-                let id = message.unique_id.as_ref()?;
-                let key = key.map(Key::as_str);
-                queue
-                    .dedup
-                    .get(self::digest(scope_key(scope, key), id.as_str()))
-                    .filter(sent_before)
-            });
+                hit = queue.dedup.get(former).filter(sent_before);
+            }
             if let Some(hit) = hit {
                 if level >= Level::Disk {
                     draft.rest_on(self.unless_durable(hit.position));

@@ -233,7 +233,8 @@ impl Model {
                 let Some(key) = message.key.as_ref().filter(|_| queue.settings.keyed) else {
                     // A group: what was never leased goes in order of arrival; what came back takes
                     // turns with it.
-                    return message.returned || ahead.all(|other| other.returned || in_batch(other));
+                    return message.returned
+                        || ahead.all(|other| other.returned || in_batch(other));
                 };
                 if queue.parked.contains(key) {
                     return false;

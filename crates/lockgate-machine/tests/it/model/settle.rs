@@ -1,9 +1,11 @@
 //! Settling one lease, and settling and sending together.
 
-use lockgate_core::{LeaseToken, Level, Millis, QueueName, Sequence};
+use std::collections::BTreeSet;
+
+use lockgate_core::{LeaseToken, Level, MessageId, Millis, QueueId, QueueName, Sequence};
 use lockgate_machine::*;
 
-use super::{Message, Model, Settling, State, TWELVE_HOURS};
+use super::{Message, Model, Queue, Settling, State, TWELVE_HOURS};
 
 impl Model {
     pub(super) fn settle(&mut self, settle: &Settle, decision: &Decision) -> Settling {
@@ -273,11 +275,19 @@ impl Model {
                 max: 1000,
             });
         }
+        let before = self.places();
         for (index, settle) in settles.iter().enumerate() {
             let token = settle.token;
             let message = (token.queue, token.sequence, token.message);
             let outcome = match self.settled.get(&message) {
                 Some(stale) => Err(*stale),
+                // The transaction itself has moved it there.
+                None if self.places().contains(&message)
+                    && !before.contains(&message)
+                    && !self.keyed(token) =>
+                {
+                    Err(StaleReason::Gone)
+                }
                 None => self.settle_uncounted(settle, decision)?,
             };
             if let Err(reason) = outcome {
@@ -311,5 +321,15 @@ impl Model {
             })?);
         }
         Ok(Reply::Transacted(sent))
+    }
+
+    /// Where every message is.
+    fn places(&self) -> BTreeSet<(QueueId, Sequence, MessageId)> {
+        let of_queue = |queue: &Queue| {
+            let id = queue.id;
+            let place = move |message: &Message| (id, message.sequence, message.id);
+            queue.messages.iter().map(place).collect::<Vec<_>>()
+        };
+        self.queues.values().flat_map(of_queue).collect()
     }
 }
