@@ -380,23 +380,26 @@ impl Model {
         }))
     }
 
-    /// Messages that a move leaves where they are and looks behind: another queue's, and those that came after
-    /// its first step.
+    /// Messages that a move leaves where they are and looks behind: another queue's, those that came after
+    /// its first step, and those that the step before looked at.
     fn passed_by(&self, command: &Move) -> BTreeSet<Sequence> {
         let Move {
             from, to, cursor, ..
         } = command;
-        let ready = |message: &&Message| message.state == State::Ready;
-        let messages = self.queues[from].messages.iter().filter(ready);
-        let sequences = messages.map(|message| message.sequence);
-        let is_passed = |sequence: &Sequence| {
+        let queue = &self.queues[from];
+        let looked_at = cursor.and_then(|cursor| queue.message(cursor.after));
+        let is_passed = |message: &&Message| {
             let of_another = match to {
-                MoveTo::Of { source, .. } => !self.is_of(from, *sequence, source),
+                MoveTo::Of { source, .. } => !self.is_of(from, message.sequence, source),
                 _ => false,
             };
-            of_another || cursor.is_some_and(|cursor| *sequence >= cursor.below)
+            let came_later = cursor.is_some_and(|cursor| message.sequence >= cursor.below);
+            let is_behind = looked_at
+                .is_none_or(|last| last.key != message.key || last.arrival < message.arrival);
+            message.state == State::Ready && (of_another || came_later || !is_behind)
         };
-        sequences.filter(is_passed).collect()
+        let passed = queue.messages.iter().filter(is_passed);
+        passed.map(|message| message.sequence).collect()
     }
 
     /// The queue that a message was dead-lettered from, if it can go back there.
