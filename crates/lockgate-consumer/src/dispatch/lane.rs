@@ -45,6 +45,10 @@ pub(super) struct Lane {
     pub(super) source: u32,
     /// What its messages are found by, if more may come.
     pub(super) name: Option<LaneName>,
+    /// The hash of source and name.
+    pub(super) hash: u64,
+    /// The flow for which it stands in its ring, see [`Turns`](super::turns::Turns).
+    pub(super) flow: Link,
     /// Whose turn it takes.
     pub(super) tenant: Option<Key>,
     pub(super) priority: u8,

@@ -1,7 +1,7 @@
 //! From arrival over runs to an outcome.
 
 use std::{
-    hash::{DefaultHasher, Hash as _, Hasher as _},
+    hash::{BuildHasher as _, DefaultHasher, Hash as _, Hasher as _},
     sync::Arc,
 };
 
@@ -27,16 +27,19 @@ impl<M: Clone> Dispatcher<M> {
         };
         let name = key.and_then(|key| self.name_of(key));
         let source = place(source);
-        let lane = match name.clone().map(|name| (source, name)) {
-            None => self.make_lane(source, None, tenant, arrival.priority),
-            Some(name) => match self.by_name.get(&name) {
-                Some(&lane) => lane,
-                None => {
-                    let lane = self.make_lane(source, Some(name.1.clone()), tenant, 0);
-                    self.by_name.insert(name, lane);
+        let lane = match name {
+            None => self.make_lane(source, None, 0, tenant, arrival.priority),
+            Some(name) => {
+                let hash = self.hash(source, &name);
+                let found = self.find_lane(hash, source, &name);
+                found.unwrap_or_else(|| {
+                    let lane = self.make_lane(source, Some(name), hash, tenant, 0);
+                    let lanes = &self.lanes;
+                    let hash_of = |&lane: &u32| lanes[lane as usize].hash;
+                    self.by_name.insert_unique(hash, lane, hash_of);
                     lane
-                }
-            },
+                })
+            }
         };
         let number = self.number();
         let item = place(self.items.insert(Item {
@@ -74,16 +77,35 @@ impl<M: Clone> Dispatcher<M> {
         }
     }
 
+    fn hash(&self, source: u32, name: &LaneName) -> u64 {
+        let of_name = match name {
+            LaneName::Key(key) => self.hasher.hash_one(key.as_str()),
+            LaneName::Partition(partition) => self.hasher.hash_one(partition),
+        };
+        of_name.rotate_left(source)
+    }
+
+    fn find_lane(&self, hash: u64, source: u32, name: &LaneName) -> Option<u32> {
+        let is_it = |&lane: &u32| {
+            let lane = &self.lanes[lane as usize];
+            lane.source == source && lane.name.as_ref() == Some(name)
+        };
+        self.by_name.find(hash, is_it).copied()
+    }
+
     fn make_lane(
         &mut self,
         source: u32,
         name: Option<LaneName>,
+        hash: u64,
         tenant: Option<Key>,
         priority: u8,
     ) -> u32 {
         place(self.lanes.insert(Lane {
             source,
             name,
+            hash,
+            flow: None,
             tenant,
             priority,
             queue: List::default(),
@@ -161,13 +183,11 @@ impl<M: Clone> Dispatcher<M> {
         let lane = &mut self.lanes[at as usize];
         lane.state = LaneState::Running(run.place);
         let source = lane.source as usize;
-        let messages = lane.queue.iter(&self.items).take(count);
-        let messages: SmallVec<_> = messages
-            .map(|item| {
-                let item = &self.items[item as usize];
-                (item.message.clone(), item.attempt)
-            })
-            .collect();
+        let mut messages = SmallVec::with_capacity(count);
+        for item in lane.queue.iter(&self.items).take(count) {
+            let item = &self.items[item as usize];
+            messages.push((item.message.clone(), item.attempt));
+        }
         if let Some(longest) = self.options.run_time_max {
             let at = now.saturating_add(longest);
             self.overdue.add(at, run);
@@ -334,19 +354,14 @@ impl<M: Clone> Dispatcher<M> {
         lane.queue.push_front(&mut self.items, item);
         let until = now.saturating_add(delay);
         lane.state = LaneState::Delayed(until);
-        self.delayed.entry(until).or_default().push(at);
+        self.delayed.add(until, at);
         true
     }
 
     /// Lets lanes run again whose wait is over.
     pub(super) fn end_waits(&mut self, now: Millis) {
-        while let Some(entry) = self
-            .delayed
-            .first_entry()
-            .filter(|entry| *entry.key() <= now)
-        {
-            let until = *entry.key();
-            for at in entry.remove() {
+        while let Some((until, lanes)) = self.delayed.take_first(now) {
+            for at in lanes {
                 let lane = self.lanes.get_mut(at as usize);
                 if let Some(lane) = lane.filter(|lane| lane.state == LaneState::Delayed(until)) {
                     lane.state = LaneState::Idle;
@@ -443,8 +458,10 @@ impl<M: Clone> Dispatcher<M> {
         let is_empty = lane.queue.len() == 0 && lane.settling.len() == 0;
         if is_empty && lane.state == LaneState::Idle && !lane.calls {
             let lane = self.lanes.remove(at as usize);
-            if let Some(name) = lane.name {
-                self.by_name.remove(&(lane.source, name));
+            if lane.name.is_some()
+                && let Ok(found) = self.by_name.find_entry(lane.hash, |&found| found == at)
+            {
+                found.remove();
             }
         }
     }
@@ -456,8 +473,9 @@ impl<M: Clone> Dispatcher<M> {
     /// none.
     #[must_use]
     pub fn explain(&self, source: usize, key: &Key) -> Option<KeyState> {
-        let name = (u32::try_from(source).ok()?, self.name_of(key.clone())?);
-        let lane = &self.lanes[*self.by_name.get(&name)? as usize];
+        let (source, name) = (u32::try_from(source).ok()?, self.name_of(key.clone())?);
+        let lane = self.find_lane(self.hash(source, &name), source, &name)?;
+        let lane = &self.lanes[lane as usize];
         let wait = match lane.state {
             LaneState::Running(run) => KeyWait::Running(self.runs[run as usize].started),
             LaneState::Ready => KeyWait::Room(lane.ready_since),

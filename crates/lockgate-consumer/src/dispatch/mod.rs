@@ -84,16 +84,18 @@ mod timers;
 mod turns;
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::VecDeque,
+    hash::RandomState,
     sync::Arc,
 };
 
+use hashbrown::HashTable;
 use lockgate_core::{Key, Millis, Settlement};
 use slab::Slab;
 use smallvec::SmallVec;
 
 use self::{
-    lane::{Item, Lane, LaneName, Run},
+    lane::{Item, Lane, Run},
     timers::Timers,
     turns::Turns,
 };
@@ -115,13 +117,15 @@ pub struct Dispatcher<M> {
     items: Slab<Item<M>>,
     held_bytes: u64,
     lanes: Slab<Lane>,
-    by_name: HashMap<(u32, LaneName), u32>,
+    /// Lanes that have a name, by the hash of source and name.
+    by_name: HashTable<u32>,
+    hasher: RandomState,
     turns: Turns,
     runs: Slab<Run>,
     /// When to look at which leases.
     looks: Timers<ItemId>,
     /// When which lanes are ready again.
-    delayed: BTreeMap<Millis, Vec<u32>>,
+    delayed: Timers<u32>,
     /// When which runs have taken too long.
     overdue: Timers<RunId>,
     cancels: VecDeque<(RunId, Cancelled)>,
@@ -391,10 +395,11 @@ impl<M: Clone> Dispatcher<M> {
             items: Slab::new(),
             held_bytes: 0,
             lanes: Slab::new(),
-            by_name: HashMap::new(),
+            by_name: HashTable::new(),
+            hasher: RandomState::new(),
             runs: Slab::new(),
             looks: Timers::default(),
-            delayed: BTreeMap::new(),
+            delayed: Timers::default(),
             overdue: Timers::default(),
             cancels: VecDeque::new(),
             mode: Mode::Working,
@@ -433,7 +438,7 @@ impl<M: Clone> Dispatcher<M> {
     pub fn next_deadline(&self) -> Option<Millis> {
         let of_maps = [
             self.looks.next(),
-            self.delayed.first_key_value().map(|(&at, _)| at),
+            self.delayed.next(),
             self.overdue.next(),
         ];
         let drain = match self.mode {

@@ -36,7 +36,7 @@ impl<M: Clone> Dispatcher<M> {
     /// settlements stay in order.
     pub(super) fn settlement(&mut self, number: usize, now: Millis) -> Option<Action<M>> {
         let source = &mut self.sources[number];
-        if now >= source.settle_at {
+        if now >= source.settle_at && !source.resting.is_empty() {
             source.calls.extend(source.resting.drain(..));
         }
         if source.calls.is_empty() || source.settle_calls >= CALLS_MAX {

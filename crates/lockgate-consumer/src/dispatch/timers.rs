@@ -9,6 +9,8 @@ use lockgate_core::Millis;
 #[derive(Debug)]
 pub(super) struct Timers<T> {
     by_time: BTreeMap<Millis, Vec<T>>,
+    /// The first time in the map, [`Millis::MAX`] without one: looked at with each poll.
+    first: Millis,
     len: usize,
 }
 
@@ -16,6 +18,7 @@ impl<T> Default for Timers<T> {
     fn default() -> Self {
         Self {
             by_time: BTreeMap::new(),
+            first: Millis::MAX,
             len: 0,
         }
     }
@@ -23,23 +26,37 @@ impl<T> Default for Timers<T> {
 
 impl<T> Timers<T> {
     pub(super) fn add(&mut self, at: Millis, name: T) {
-        self.by_time.entry(at).or_default().push(name);
         self.len += 1;
+        self.first = self.first.min(at);
+        // Mostly the latest time there is, or a later one.
+        match self.by_time.last_entry().filter(|last| *last.key() == at) {
+            Some(mut last) => last.get_mut().push(name),
+            None => self.by_time.entry(at).or_default().push(name),
+        }
     }
 
     /// The first time, with all that is due then, if it has come.
     pub(super) fn take_first(&mut self, now: Millis) -> Option<(Millis, Vec<T>)> {
-        let entry = self.by_time.first_entry()?;
-        if *entry.key() > now {
+        if self.first > now {
             return None;
         }
-        let (at, names) = entry.remove_entry();
+        let (at, names) = self.by_time.pop_first()?;
         self.len -= names.len();
+        self.find_first();
         Some((at, names))
     }
 
     pub(super) fn next(&self) -> Option<Millis> {
-        self.by_time.first_key_value().map(|(&at, _)| at)
+        (!self.by_time.is_empty()).then_some(self.first)
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    fn find_first(&mut self) {
+        let first = self.by_time.first_key_value();
+        self.first = first.map_or(Millis::MAX, |(&at, _)| at);
     }
 
     /// Forgets what is over when it is more than what is not, `current` of which there are at most.
@@ -53,6 +70,7 @@ impl<T> Timers<T> {
             !names.is_empty()
         });
         self.len = self.by_time.values().map(Vec::len).sum();
+        self.find_first();
     }
 
     #[cfg(test)]

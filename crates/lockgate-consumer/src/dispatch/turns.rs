@@ -8,17 +8,18 @@ use slab::Slab;
 use super::{
     PRIORITY_MAX,
     lane::Lane,
-    list::{Link, Linked, List, place},
+    list::{List, place},
 };
 
 /// Ready lanes in the order in which they run.
 ///
 /// A *ring* has the ready lanes of one source and one priority of messages. The ring whose first lane
 /// has the highest priority runs; each `aging` that the lane has waited counts as one more. Within a
-/// ring, *flows* (keys or tenants) take turns by deficit round robin (M. Shreedhar, G. Varghese,
-/// *Efficient Fair Queueing using Deficit Round Robin*, SIGCOMM 1995): each turn a flow may run as many
-/// messages as the largest run has, and what it takes beyond its share it owes its next turn. A flow
-/// is skipped at most once for each of its runs, so that a pick costs O(1).
+/// ring, lanes take turns. Those of a tenant are one *flow*: its first lane stands in the ring, the others
+/// wait behind it. Flows take turns by deficit round robin (M. Shreedhar, G. Varghese, *Efficient Fair
+/// Queueing using Deficit Round Robin*, SIGCOMM 1995): each turn a flow may run as many messages as the
+/// largest run has, and what it takes beyond its share it owes its next turn. A flow is skipped at most
+/// once for each of its runs, so that a pick costs O(1).
 #[derive(Debug)]
 pub(super) struct Turns {
     flows: Slab<Flow>,
@@ -31,32 +32,22 @@ pub(super) struct Turns {
     ready: usize,
 }
 
+/// Lanes of which one at a time stands in the ring.
 #[derive(Debug)]
 struct Flow {
     ring: u16,
-    /// What it is found by, if more than one lane may be in it.
-    name: Option<Option<Key>>,
-    lanes: List,
+    name: Option<Key>,
+    /// Those that do not stand in the ring.
+    waiting: List,
     deficit: i64,
-    next: Link,
 }
 
 /// Which flow a lane belongs to.
 pub(super) enum FlowOf<'k> {
-    /// One of its own.
+    /// None: it takes turns by itself.
     Own,
     /// The one of this name, shared with others.
     Shared(&'k Option<Key>),
-}
-
-impl Linked for Flow {
-    fn link(&self) -> Link {
-        self.next
-    }
-
-    fn link_mut(&mut self) -> &mut Link {
-        &mut self.next
-    }
 }
 
 impl Turns {
@@ -88,35 +79,26 @@ impl Turns {
         let source = lanes[lane as usize].source;
         let ring = u16::try_from(source as usize * RINGS + usize::from(priority.min(PRIORITY_MAX)))
             .expect("there are at most 6,553 sources");
-        let flow = match flow_of {
-            FlowOf::Own => self.begin_flow(ring, None),
-            FlowOf::Shared(name) => match self.by_name.get(&(ring, name.clone())) {
-                Some(&flow) => flow,
-                None => {
-                    let flow = self.begin_flow(ring, Some(name.clone()));
-                    self.by_name.insert((ring, name.clone()), flow);
-                    flow
-                }
-            },
-        };
-        self.flows[flow as usize].lanes.push_back(lanes, lane);
         self.ready += 1;
-    }
-
-    fn begin_flow(&mut self, ring: u16, name: Option<Option<Key>>) -> u32 {
-        let flow = place(self.flows.insert(Flow {
-            ring,
-            name,
-            lanes: List::default(),
-            deficit: self.quantum,
-            next: None,
-        }));
+        if let FlowOf::Shared(name) = flow_of {
+            let name = (ring, name.clone());
+            if let Some(&flow) = self.by_name.get(&name) {
+                return self.flows[flow as usize].waiting.push_back(lanes, lane);
+            }
+            let flow = place(self.flows.insert(Flow {
+                ring,
+                name: name.1.clone(),
+                waiting: List::default(),
+                deficit: self.quantum,
+            }));
+            self.by_name.insert(name, flow);
+            lanes[lane as usize].flow = Some(flow);
+        }
         let list = &mut self.rings[usize::from(ring)];
         if list.len() == 0 {
             self.busy.push(ring);
         }
-        list.push_back(&mut self.flows, flow);
-        flow
+        list.push_back(lanes, lane);
     }
 
     /// Takes the lane whose turn it is. `taken` says how many of its messages run.
@@ -129,27 +111,31 @@ impl Turns {
     ) -> Option<u32> {
         let ring = self.choose(lanes, priorities, now)?;
         let list = &mut self.rings[usize::from(ring)];
-        let mut flow = list.first()?;
-        while self.flows[flow as usize].deficit <= 0 {
-            self.flows[flow as usize].deficit += self.quantum;
-            list.pop_front(&mut self.flows);
-            list.push_back(&mut self.flows, flow);
-            flow = list.first()?;
-        }
-        let entry = &mut self.flows[flow as usize];
-        let lane = entry.lanes.pop_front(lanes)?;
+        let lane = loop {
+            let lane = list.pop_front(lanes)?;
+            match lanes[lane as usize].flow {
+                Some(flow) if self.flows[flow as usize].deficit <= 0 => {
+                    self.flows[flow as usize].deficit += self.quantum;
+                    list.push_back(lanes, lane);
+                }
+                _ => break lane,
+            }
+        };
         self.ready -= 1;
         let count = taken(lanes, lane);
-        entry.deficit -= i64::try_from(count).unwrap_or(i64::MAX);
-        if entry.lanes.len() == 0 {
-            list.pop_front(&mut self.flows);
-            let ended = self.flows.remove(flow as usize);
-            if let Some(name) = ended.name {
-                self.by_name.remove(&(ended.ring, name));
+        if let Some(at) = lanes[lane as usize].flow.take() {
+            let flow = &mut self.flows[at as usize];
+            flow.deficit -= i64::try_from(count).unwrap_or(i64::MAX);
+            if let Some(next) = flow.waiting.pop_front(lanes) {
+                lanes[next as usize].flow = Some(at);
+                list.push_front(lanes, next);
+            } else {
+                let ended = self.flows.remove(at as usize);
+                self.by_name.remove(&(ended.ring, ended.name));
             }
-            if list.len() == 0 {
-                self.busy.retain(|&busy| busy != ring);
-            }
+        }
+        if list.len() == 0 {
+            self.busy.retain(|&busy| busy != ring);
         }
         Some(lane)
     }
@@ -160,8 +146,7 @@ impl Turns {
             return Some(only);
         }
         let rank = |&ring: &u16| {
-            let flow = self.rings[usize::from(ring)].first()?;
-            let lane = self.flows[flow as usize].lanes.first()?;
+            let lane = self.rings[usize::from(ring)].first()?;
             let source = usize::from(ring) / RINGS;
             let priority = u64::from(priorities[source]) + (usize::from(ring) % RINGS) as u64;
             let waited = now.saturating_sub(lanes[lane as usize].ready_since);
@@ -172,12 +157,14 @@ impl Turns {
 
     /// Forgets all lanes; none is in a list any more.
     pub(super) fn clear(&mut self, lanes: &mut Slab<Lane>) {
-        for (_, flow) in &mut self.flows {
-            while flow.lanes.pop_front(lanes).is_some() {}
+        let waiting = self.flows.iter_mut().map(|(_, flow)| &mut flow.waiting);
+        for list in self.rings.iter_mut().chain(waiting) {
+            while let Some(lane) = list.pop_front(lanes) {
+                lanes[lane as usize].flow = None;
+            }
         }
         self.flows.clear();
         self.by_name.clear();
-        self.rings.fill(List::default());
         self.busy.clear();
         self.ready = 0;
     }
