@@ -101,12 +101,18 @@ pub(crate) fn open_shapes(setup: &Setup) -> anyhow::Result<Courses> {
     Ok(courses.into())
 }
 
+/// The next keys in turn, from the key of that message on.
+fn next_keys(keys: &[Key], message: u64, count: usize) -> impl Iterator<Item = &Key> + Clone {
+    let at = usize::try_from(message % keys.len() as u64).unwrap_or_default();
+    keys[at..].iter().chain(keys).take(count)
+}
+
 /// Messages a second through a hash map of deques: in and out, those of a key in order.
 fn through_deques(keys: &[Key], time: Duration) -> f64 {
     let mut deques: HashMap<Key, VecDeque<u64>> = HashMap::new();
     let (began, mut messages) = (Instant::now(), 0);
     while began.elapsed() < time {
-        let batch = keys.iter().cycle().skip(index(messages, keys)).take(BATCH);
+        let batch = next_keys(keys, messages, BATCH);
         for (key, number) in batch.clone().zip(messages..) {
             deques.entry(key.clone()).or_default().push_back(number);
         }
@@ -122,16 +128,12 @@ fn through_deques(keys: &[Key], time: Duration) -> f64 {
     rate(messages, began)
 }
 
-/// Where the next message's key stands.
-fn index(messages: u64, keys: &[Key]) -> usize {
-    usize::try_from(messages % keys.len() as u64).unwrap_or_default()
-}
-
 fn rate(messages: u64, began: Instant) -> f64 {
     as_f64(messages) / began.elapsed().as_secs_f64()
 }
 
-/// The same through the dispatcher, each message received, run and acknowledged.
+/// The same through the dispatcher, each message received, run and acknowledged. As a worker does, it
+/// carries out what there is to do, and tells of it then.
 fn through_dispatcher(keys: &[Key], time: Duration) -> anyhow::Result<f64> {
     let mut can = SourceCapabilities::plain();
     (can.receive_max, can.settle_max) = (BATCH, BATCH);
@@ -139,11 +141,12 @@ fn through_dispatcher(keys: &[Key], time: Duration) -> anyhow::Result<f64> {
     can.wait_max = Duration::from_secs(20);
     let options = DispatchOptions {
         concurrency: BATCH,
-        held_max: 4 * BATCH,
+        held_max: 2 * BATCH,
         ..DispatchOptions::default()
     };
     let mut dispatcher = Dispatcher::new(options, vec![SourceOptions::new(can)], 0)?;
     let (began, mut next, mut messages) = (Instant::now(), 0, 0);
+    let (mut receives, mut runs, mut settles) = (Vec::new(), Vec::new(), Vec::new());
     loop {
         let elapsed = began.elapsed();
         if elapsed > time {
@@ -152,37 +155,37 @@ fn through_dispatcher(keys: &[Key], time: Duration) -> anyhow::Result<f64> {
         let now = u64::try_from(elapsed.as_millis())?;
         while let Some(action) = dispatcher.poll(now) {
             match action {
-                Action::Receive { source, max, .. } => {
-                    let batch = keys.iter().cycle().skip(index(next, keys)).take(max);
-                    let arrivals = batch.map(|key| Arrival {
-                        message: (),
-                        key: Some(key.clone()),
-                        tenant: None,
-                        priority: 0,
-                        bytes: 100,
-                        attempt: 1,
-                        lease: 30_000,
-                    });
-                    dispatcher.received(source, max, arrivals, now);
-                    next += max as u64;
-                    // One receive at a time, so that clock and shell have their turn.
-                    break;
-                }
-                Action::Start(started) => {
-                    let rest = Rest::Cancelled;
-                    dispatcher.finished(started.run, RunEnd { done: 1, rest }, now, 0);
-                }
-                Action::Settle { source, items } => {
-                    messages += items.len() as u64;
-                    let results = items.into_iter().map(|(id, ..)| (id, Ok(())));
-                    dispatcher.settled(source, results, now, 0);
-                }
+                Action::Receive { max, .. } => receives.push(max),
+                Action::Start(started) => runs.push(started.run),
+                Action::Settle { items, .. } => settles.push(items),
                 Action::Extend { items, lease, .. } => {
                     let results = items.into_iter().map(|(id, _)| (id, Ok(lease)));
                     dispatcher.extended(results, now);
                 }
                 Action::Cancel { .. } => {}
             }
+        }
+        for run in runs.drain(..) {
+            let rest = Rest::Cancelled;
+            dispatcher.finished(run, RunEnd { done: 1, rest }, now, 0);
+        }
+        for items in settles.drain(..) {
+            messages += items.len() as u64;
+            let results = items.into_iter().map(|(id, ..)| (id, Ok(())));
+            dispatcher.settled(0, results, now, 0);
+        }
+        for max in receives.drain(..) {
+            let arrivals = next_keys(keys, next, max).map(|key| Arrival {
+                message: (),
+                key: Some(key.clone()),
+                tenant: None,
+                priority: 0,
+                bytes: 100,
+                attempt: 1,
+                lease: 30_000,
+            });
+            dispatcher.received(0, max, arrivals, now);
+            next += max as u64;
         }
     }
 }

@@ -11,6 +11,7 @@
 mod backlog;
 mod client;
 mod cpu;
+mod designs;
 mod disk;
 mod dispatch;
 mod drain;
@@ -128,6 +129,19 @@ static BENCHES: &[Bench] = &[
                 possible time",
         weight: 1,
         open: dispatch::open_shapes,
+    },
+    Bench {
+        figures: &[
+            "dispatch.single",
+            "dispatch.per_key",
+            "dispatch.hash",
+            "dispatch.dynamic",
+        ],
+        about: "four designs of a consumer under skew with one slow key: single thread, queue per key, static hash \
+                to 32 tasks, Lockgate's worker; rate for a backlog (floor: the best possible time), and time of a \
+                message of another key, from its arrival to its end, at 1,200 a second",
+        weight: 1,
+        open: designs::open,
     },
     Bench {
         figures: &["due.stall", "due.alone"],
