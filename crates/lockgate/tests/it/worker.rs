@@ -173,3 +173,13 @@ async fn a_worker_that_is_dropped_loses_nothing() {
     assert_eq!(seen.lock().unwrap()["k"], (0..10).collect::<Vec<_>>());
     lockgate.shutdown().await;
 }
+
+/// The example proves what it promises. `cargo test` builds it.
+#[test]
+fn the_orders_of_the_example_are_proven() {
+    let test = std::env::current_exe().unwrap();
+    let example = test.ancestors().nth(2).unwrap().join("examples/orders");
+    let done = std::process::Command::new(&example).output();
+    let done = done.unwrap_or_else(|error| panic!("{}: {error}", example.display()));
+    assert!(done.status.success(), "{done:?}");
+}
