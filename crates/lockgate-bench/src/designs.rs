@@ -33,7 +33,7 @@ use crate::{
 };
 
 const KEYS: u32 = 1_000;
-const MESSAGES: u32 = 8_000;
+const MESSAGES: u32 = 2_400;
 /// Handlers at the same time, where the design has a bound.
 const TASKS: u8 = 32;
 /// The longest handler of most keys.
@@ -89,7 +89,7 @@ struct Designs {
 pub(crate) fn open(setup: &Setup) -> anyhow::Result<Courses> {
     let keys = keys("key", KEYS);
     let messages = if setup.args.quick {
-        MESSAGES / 16
+        MESSAGES / 8
     } else {
         MESSAGES
     };
