@@ -111,7 +111,7 @@ pub use error::{Error, ErrorKind};
 pub use lockgate_core::{
     Accepted, AppendError, BootId, Clock, DamagedRange, DiskError, DiskOperation, Epoch, Fate,
     Header, HolderName, Incarnation, Key, KeyOrder, LeaseToken, Leased, Level, LogError, LogSpace,
-    ManualClock, Message, MessageId, Millis, NameError, Position, QueueId, QueueName, ReadError,
+    ManualClock, Message, MessageId, MessageName, Millis, NameError, Position, QueueId, QueueName, ReadError,
     ReceiveRequest, Sequence, Settlement, ShardId, ShardIdError, Sink, SinkCapabilities, Source,
     SourceCapabilities, SpaceState, Storage, Term, TransportError, UniqueId, Unsupported, WallTime,
 };
