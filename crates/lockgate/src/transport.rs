@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lockgate_core::{
-    Accepted, Fate, KeyOrder, LeaseToken, Leased, Message, MessageId, MessageName, ReceiveRequest, Settlement,
-    Sink, SinkCapabilities, Source, SourceCapabilities, TransportError,
+    Accepted, Fate, KeyOrder, LeaseToken, Leased, Message, MessageId, MessageName, ReceiveRequest,
+    Settlement, Sink, SinkCapabilities, Source, SourceCapabilities, TransportError,
 };
 use lockgate_engine::{Batch, EngineError};
 use lockgate_machine::{
