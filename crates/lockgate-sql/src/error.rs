@@ -1,7 +1,6 @@
 //! Errors, and the names that users give.
 
-/// What an inbox or an outbox could not do. Nothing of it happened unless the error is the database's answer to
-/// a commit.
+/// What an inbox or an outbox could not do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -60,6 +59,9 @@ pub enum Error {
     /// The system has no random numbers for a unique id.
     #[error("no random numbers for a unique id")]
     Random(#[source] getrandom::Error),
+    /// The connection to the database is lost. What was asked last may have happened or not.
+    #[error("the connection to the database is lost, or has given no answer in time")]
+    Disconnected,
     /// SQLite's error.
     #[cfg(feature = "sqlite")]
     #[error("SQLite")]

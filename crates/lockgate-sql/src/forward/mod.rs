@@ -105,7 +105,7 @@ pub struct ForwarderState {
     pub parked: u64,
     /// Sends of a row that failed and are repeated.
     pub failed: u64,
-    /// Whether its last look has found nothing to send.
+    /// Whether its last look has found nothing to send, nor anything that failed and waits to be sent again.
     pub idle: bool,
     /// Whether it is the one that forwards. Others over the same PostgreSQL database wait to take over.
     pub leading: bool,
@@ -391,6 +391,7 @@ impl<St: Store, S: Sink> Running<St, S> {
         }
         self.write_down(Vec::new()).await?;
         let skipped = self.plan.skipped(self.now());
+        let all = skipped == Skipped::default();
         let found = self.store.find(skipped, LOOK_MAX).await?;
         let (more, none) = (found.more, found.candidates.is_empty());
         let (mut pass, doubtful) = self.plan.pass(found, self.now());
@@ -399,7 +400,10 @@ impl<St: Store, S: Sink> Running<St, S> {
         self.write_down(Vec::new()).await?;
         let wait = wait?;
         if none && !more {
-            self.state.send_modify(|state| state.idle = true);
+            if all {
+                self.state
+                    .send_modify(|state| (state.idle, state.trouble) = (true, None));
+            }
             return Ok(Wait::Rows);
         }
         Ok(wait.map_or(Wait::No, Wait::Pause))

@@ -156,7 +156,8 @@ impl PostgresOutbox {
     ///
     /// Of several forwarders, in any processes, one forwards, and the others wait to take over: it holds an
     /// advisory lock of its session. So the connection must be a session of the server: no pooler that shares
-    /// sessions between transactions.
+    /// sessions between transactions. If its computer disappears, the others wait until the server notices that;
+    /// see the server's settings `tcp_keepalives_idle` and `client_connection_check_interval`.
     ///
     /// # Errors
     /// If the database, the table, the sink or an option does not allow it.

@@ -1,5 +1,8 @@
 //! What a forwarder asks of PostgreSQL.
 
+use std::time::Duration;
+
+use tokio::time::{error::Elapsed, timeout};
 use tokio_postgres::{
     Client, Config, Socket,
     tls::{MakeTlsConnect, TlsConnect},
@@ -11,6 +14,9 @@ use crate::{
     forward::{Candidate, Found, Lead, Loaded, Skipped, Step, Store},
     row::Row,
 };
+
+/// How long the server may take for a statement or a transaction. A network that loses everything says nothing.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// The rows that wait, and whether something is parked before them. It tells the time also where there are none.
 const CANDIDATES: &str = "\
@@ -77,26 +83,29 @@ where
         Ok(client)
     }
 
+    /// A session that does not answer is given up.
+    fn answered<A>(&mut self, answer: Result<Result<A, Error>, Elapsed>) -> Result<A, Error> {
+        answer.unwrap_or_else(|_elapsed| {
+            self.session = None;
+            Err(Error::Disconnected)
+        })
+    }
+
     /// The session that leads. It is never replaced here: with it the lock would be lost.
-    fn leader(&mut self) -> (&mut Client, &str) {
-        let (client, _) = self.session.as_mut().expect("it leads");
-        (client, self.outbox.name())
+    fn leader(&mut self) -> Result<(&mut Client, &str), Error> {
+        let (client, _) = self.session.as_mut().ok_or(Error::Disconnected)?;
+        Ok((client, self.outbox.name()))
     }
 }
 
-impl<T> Store for PostgresStore<T>
+impl<T> PostgresStore<T>
 where
     T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
     T::Stream: Send,
     T::TlsConnect: Send,
     <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
 {
-    async fn start(&mut self) -> Result<(), StartError> {
-        self.session = Some((self.connect().await?, false));
-        Ok(())
-    }
-
-    async fn lead(&mut self) -> Result<Lead, Error> {
+    async fn try_lead(&mut self) -> Result<Lead, Error> {
         if self
             .session
             .as_ref()
@@ -118,8 +127,8 @@ where
         }
     }
 
-    async fn find(&mut self, skipped: Skipped, max: usize) -> Result<Found, Error> {
-        let (client, outbox) = self.leader();
+    async fn try_find(&mut self, skipped: Skipped, max: usize) -> Result<Found, Error> {
+        let (client, outbox) = self.leader()?;
         let limit = i64::try_from(max).unwrap_or(i64::MAX);
         let parameters = &[
             text(&outbox),
@@ -161,8 +170,8 @@ where
         Ok(found)
     }
 
-    async fn step(&mut self, step: &Step) -> Result<Vec<Loaded>, Error> {
-        let (client, outbox) = self.leader();
+    async fn try_step(&mut self, step: &Step) -> Result<Vec<Loaded>, Error> {
+        let (client, outbox) = self.leader()?;
         let transaction = client.transaction().await?;
         // First of all locks, as others take it.
         if !step.parked.is_empty() {
@@ -217,5 +226,34 @@ where
         }
         transaction.commit().await?;
         Ok(loaded)
+    }
+}
+
+impl<T> Store for PostgresStore<T>
+where
+    T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
+    T::Stream: Send,
+    T::TlsConnect: Send,
+    <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
+{
+    async fn start(&mut self) -> Result<(), StartError> {
+        let client = timeout(ANSWER_MAX, self.connect()).await;
+        self.session = Some((client.unwrap_or(Err(Error::Disconnected))?, false));
+        Ok(())
+    }
+
+    async fn lead(&mut self) -> Result<Lead, Error> {
+        let answer = timeout(ANSWER_MAX, self.try_lead()).await;
+        self.answered(answer)
+    }
+
+    async fn find(&mut self, skipped: Skipped, max: usize) -> Result<Found, Error> {
+        let answer = timeout(ANSWER_MAX, self.try_find(skipped, max)).await;
+        self.answered(answer)
+    }
+
+    async fn step(&mut self, step: &Step) -> Result<Vec<Loaded>, Error> {
+        let answer = timeout(ANSWER_MAX, self.try_step(step)).await;
+        self.answered(answer)
     }
 }

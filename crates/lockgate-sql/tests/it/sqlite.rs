@@ -1,8 +1,16 @@
 //! SQLite.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use lockgate_core::Message;
+use lockgate::{
+    Lockgate, Message, Source,
+    consumer::{
+        Failure, Job, MemoryOptions, MemoryQueue, Worker, dispatch::DispatchCounts, handler,
+    },
+};
 use lockgate_sql::{
     Error, Forwarder, ForwarderOptions, OutboxCounts, ParkedRow, RowId, Seen, SqliteInbox,
     SqliteOutbox, StartError,
@@ -190,6 +198,79 @@ fn of_two_transactions_with_one_message_the_second_is_refused_until_the_first_en
     assert!(matches!(seen, Ok(None)), "{seen:?}");
     let sql = "SELECT count(*) FROM effects";
     assert_eq!(second.query_row(sql, [], |row| row.get(0)), Ok(1));
+}
+
+/// Runs a worker over a source until it has settled so many messages; how often the effect happened.
+async fn effects_of(source: impl Source + 'static, rejects: bool, runs: u64) -> (i64, Vec<String>) {
+    let database = Sqlite::new();
+    let path = database.folder.path().join("service.db");
+    let errors = Arc::new(Mutex::new(Vec::new()));
+    let (inbox, told) = (SqliteInbox::new("a").unwrap(), errors.clone());
+    let handler = handler::blocking(move |job: Job| {
+        let mut connection = Connection::open(&path)?;
+        let done = inbox.once(&mut connection, &job, |transaction| {
+            Ok(effect(transaction, "a", "m")?)
+        });
+        match done {
+            Ok(Some(_)) if rejects => Err(Failure::reject("on purpose")),
+            Ok(_) => Ok(()),
+            Err(failure) => {
+                told.lock().unwrap().push(format!("{failure:?}"));
+                Err(Failure::reject("it has failed"))
+            }
+        }
+    });
+    let worker = Worker::over(source).start(handler).unwrap();
+    let settled = |counts: DispatchCounts| counts.acknowledged + counts.rejected;
+    while worker
+        .state()
+        .await
+        .is_some_and(|state| settled(state.counts) < runs)
+    {
+        tokio::task::yield_now().await;
+    }
+    worker.drain(Duration::from_secs(60)).await;
+    let sql = "SELECT count(*) FROM effects";
+    let count = database
+        .connection()
+        .query_row(sql, [], |row| row.get(0))
+        .unwrap();
+    let errors = std::mem::take(&mut *errors.lock().unwrap());
+    (count, errors)
+}
+
+#[tokio::test]
+async fn a_dead_letter_that_is_moved_back_has_no_second_effect() {
+    let folder = tempfile::tempdir().unwrap();
+    let lockgate = Lockgate::open(folder.path()).await.unwrap();
+    let dead = lockgate.queue("dead").create().await.unwrap();
+    let mails = lockgate
+        .queue("mails")
+        .dead_letter("dead")
+        .create()
+        .await
+        .unwrap();
+    mails.send(Message::new("x")).await.unwrap();
+    // The worker takes it to the dead letters after its effect, and gets it again.
+    let both = effects_of(mails.clone(), true, 2);
+    let redrive = async {
+        while dead.describe().await.unwrap().counts.ready == 0 {
+            tokio::task::yield_now().await;
+        }
+        dead.redrive().await.unwrap()
+    };
+    let ((effects, errors), moved) = tokio::join!(both, redrive);
+    assert_eq!((effects, moved.moved), (1, 1), "{errors:?}");
+    lockgate.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_message_without_a_lasting_name_has_no_effect_and_says_why() {
+    let queue = MemoryQueue::new(MemoryOptions::default()).unwrap();
+    queue.push(Message::new("x")).await.unwrap();
+    let (effects, errors) = effects_of(queue, false, 1).await;
+    assert_eq!(effects, 0);
+    assert!(errors[0].contains("once_as"), "{errors:?}");
 }
 
 #[tokio::test]
