@@ -281,9 +281,15 @@ async fn what_a_sink_cannot_carry_it_refuses<F: Fixture>(fixture: &mut F) -> Sho
 
 async fn a_unique_id_is_accepted_once<F: Fixture>(fixture: &mut F) -> Shown {
     let queue = fixture.queue(false).await;
-    if !queue.sink_capabilities().unique_ids {
+    let can = queue.sink_capabilities();
+    if !can.unique_ids {
         return Shown::NotRun;
     }
+    let window = can.unique_id_window;
+    assert!(
+        window.is_none_or(|window| !window.is_zero()),
+        "it knows ids for a while"
+    );
     let unique = UniqueId::new("id").expect("a good id");
     let sent = message(&queue, "a").with_unique_id(unique);
     let first = send(&queue, [sent.clone()]).await.remove(0);

@@ -27,7 +27,8 @@ pub struct ForwarderOptions {
     /// The longest wait after failures; up to an hour. Default: 10 s.
     pub backoff_max: Duration,
     /// For how long the sink remembers unique ids, where it does not say itself, or where you know of less.
-    /// Default: what the sink says.
+    /// Default: what the sink says when the forwarder starts. Before you make a queue's window shorter, start the
+    /// forwarder again with the shorter one.
     pub window: Option<Duration>,
     /// How long a send may take; then its outcome is unknown, and it is sent again. Up to a quarter of the
     /// window. Default: 30 s, or a quarter of the window if that is less.

@@ -91,7 +91,8 @@ impl SqliteInbox {
     ///
     /// If `effect` fails, all of it is rolled back. Do in it what belongs to the transaction and nothing else:
     /// what cannot be rolled back, such as a mail, may happen again. Return each error of the database from it:
-    /// some end the transaction.
+    /// some end the transaction. It blocks: call it in
+    /// [`handler::blocking`](lockgate_consumer::handler::blocking).
     ///
     /// # Errors
     /// The failure of `effect`; [`Error::Nameless`] if the source gives the message no name that lasts; and what
