@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use hyper::{Method, StatusCode};
 use lockgate_core::{
-    Accepted, Fate, Header, Key, KeyOrder, Leased, Message, MessageId, Millis, QueueName,
-    ReceiveRequest, Sequence, Settlement, Sink, SinkCapabilities, Source, SourceCapabilities,
-    TransportError, UniqueId, WallTime,
+    Accepted, Fate, Header, Key, KeyOrder, Leased, Message, MessageId, MessageName, Millis,
+    QueueName, ReceiveRequest, Sequence, Settlement, Sink, SinkCapabilities, Source,
+    SourceCapabilities, TransportError, UniqueId, WallTime,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
@@ -238,6 +238,7 @@ struct Received {
 
 #[derive(Deserialize)]
 struct ReceivedMessage {
+    id: String,
     receipt: String,
     attempt: u32,
     remaining_ms: Millis,
@@ -280,6 +281,8 @@ impl Client {
         sink.keys_only = queue.keyed;
         sink.groups = !queue.keyed;
         sink.unique_ids = queue.settings.dedup_window_ms > 0;
+        let window = Duration::from_millis(queue.settings.dedup_window_ms);
+        sink.unique_id_window = Some(window);
         sink.due = true;
         sink.time_to_live = true;
         sink.headers = true;
@@ -644,6 +647,7 @@ fn leased(received: ReceivedMessage) -> Option<Leased<Receipt>> {
     };
     Some(Leased {
         receipt: Receipt(received.receipt.into()),
+        name: Some(MessageName::Id(received.id.parse().ok()?)),
         message,
         sequence: Some(Sequence(received.sequence)),
         attempt: received.attempt,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use lockgate_core::{Key, Message, Millis, Sequence, WallTime};
+use lockgate_core::{Key, Message, MessageName, Millis, Sequence, WallTime};
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{dispatch::Cancelled, worker::Held};
@@ -76,6 +76,13 @@ impl Job {
     #[must_use]
     pub fn sequence(&self) -> Option<Sequence> {
         self.held.lease().sequence
+    }
+
+    /// What the source calls the message, where it has a name that lasts: the same each time the message
+    /// comes. A [`MemoryQueue`](crate::MemoryQueue) has none.
+    #[must_use]
+    pub fn name(&self) -> Option<&MessageName> {
+        self.held.lease().name.as_ref()
     }
 
     /// When the queue accepted the message, where that is known.

@@ -56,6 +56,6 @@ pub use message::{Header, Message, SizeError};
 pub use names::{HolderName, Key, NameError, QueueName, UniqueId};
 pub use time::{MachineTime, Millis, Now, WallTime};
 pub use transport::{
-    Accepted, Fate, KeyOrder, Leased, ReceiveRequest, Settlement, Sink, SinkCapabilities, Source,
-    SourceCapabilities, TransportError, Unsupported,
+    Accepted, Fate, KeyOrder, Leased, MessageName, ReceiveRequest, Settlement, Sink,
+    SinkCapabilities, Source, SourceCapabilities, TransportError, Unsupported,
 };

@@ -7,7 +7,7 @@
 
 use std::{error::Error, fmt, future::Future, sync::Arc, time::Duration};
 
-use crate::{HolderName, Level, Message, Sequence, WallTime};
+use crate::{HolderName, Level, Message, MessageId, Sequence, WallTime};
 
 /// Where messages go.
 ///
@@ -91,6 +91,8 @@ pub struct SinkCapabilities {
     pub groups: bool,
     /// It accepts a unique id once within its window.
     pub unique_ids: bool,
+    /// How long it remembers a unique id, where it knows: as of when this instance asked.
+    pub unique_id_window: Option<Duration>,
     /// It takes messages that are due later.
     pub due: bool,
     /// It drops messages that have waited for their time to live.
@@ -166,11 +168,33 @@ pub struct ReceiveRequest {
     pub holder: HolderName,
 }
 
+/// What a source calls a message: the same each time the message comes, also after a restart of either side
+/// and after a move to another queue and back, and never the name of another message of the source.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum MessageName {
+    /// Lockgate's id.
+    Id(MessageId),
+    /// What another source calls it; its queue included, where the rest is unique only within one.
+    Text(Arc<str>),
+}
+
+impl fmt::Display for MessageName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Id(id) => id.fmt(f),
+            Self::Text(text) => text.fmt(f),
+        }
+    }
+}
+
 /// A message under a lease.
 #[derive(Clone, Debug)]
 pub struct Leased<Receipt> {
     /// Names the lease.
     pub receipt: Receipt,
+    /// What the source calls the message, where it has a name that lasts.
+    pub name: Option<MessageName>,
     /// The message as it was sent.
     pub message: Message,
     /// Its number in the queue, where it has one.
@@ -284,6 +308,7 @@ impl SinkCapabilities {
             keys_only: false,
             groups: false,
             unique_ids: false,
+            unique_id_window: None,
             due: false,
             time_to_live: false,
             headers: false,

@@ -84,6 +84,9 @@
 //! With the feature `postgres`, a PostgreSQL database can keep the queues instead of a folder:
 //! `Lockgate::postgres(url, shard)`.
 //!
+//! With the features `sql-sqlite` and `sql-postgres`, `lockgate::sql` has an inbox, so that a message has one effect
+//! in your database though it may come twice, and an outbox, so that a message is sent if your transaction commits.
+//!
 //! With the feature `client`, `lockgate::client` has the queues of a server. They are a [`Sink`] and a
 //! [`Source`], as a [`Queue`] is: what is written over these traits takes both.
 
@@ -111,9 +114,10 @@ pub use error::{Error, ErrorKind};
 pub use lockgate_core::{
     Accepted, AppendError, BootId, Clock, DamagedRange, DiskError, DiskOperation, Epoch, Fate,
     Header, HolderName, Incarnation, Key, KeyOrder, LeaseToken, Leased, Level, LogError, LogSpace,
-    ManualClock, Message, MessageId, Millis, NameError, Position, QueueId, QueueName, ReadError,
-    ReceiveRequest, Sequence, Settlement, ShardId, ShardIdError, Sink, SinkCapabilities, Source,
-    SourceCapabilities, SpaceState, Storage, Term, TransportError, UniqueId, Unsupported, WallTime,
+    ManualClock, Message, MessageId, MessageName, Millis, NameError, Position, QueueId, QueueName,
+    ReadError, ReceiveRequest, Sequence, Settlement, ShardId, ShardIdError, Sink, SinkCapabilities,
+    Source, SourceCapabilities, SpaceState, Storage, Term, TransportError, UniqueId, Unsupported,
+    WallTime,
 };
 pub use lockgate_engine::{
     AnsweredCounts, BackupError, BackupReport, Engine, EngineError, EngineMetrics, EngineOptions,
@@ -149,6 +153,12 @@ pub mod consumer {
 #[cfg(feature = "client")]
 pub mod client {
     pub use lockgate_client::*;
+}
+
+/// One effect for each message, in the transaction of the effect: the crate `lockgate-sql`.
+#[cfg(any(feature = "sql-sqlite", feature = "sql-postgres"))]
+pub mod sql {
+    pub use lockgate_sql::*;
 }
 
 /// The crates below: for who writes a [`Log`](lockgate_core::Log), or asks the [`Engine`] itself.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lockgate_core::{
-    Accepted, Fate, KeyOrder, LeaseToken, Leased, Message, MessageId, ReceiveRequest, Settlement,
-    Sink, SinkCapabilities, Source, SourceCapabilities, TransportError,
+    Accepted, Fate, KeyOrder, LeaseToken, Leased, Message, MessageId, MessageName, ReceiveRequest,
+    Settlement, Sink, SinkCapabilities, Source, SourceCapabilities, TransportError,
 };
 use lockgate_engine::{Batch, EngineError};
 use lockgate_machine::{
@@ -42,6 +42,7 @@ impl Sink for Queue {
         can.keys_only = settings.keyed;
         can.groups = !settings.keyed;
         can.unique_ids = settings.dedup_window > 0;
+        can.unique_id_window = Some(Duration::from_millis(settings.dedup_window));
         can.due = true;
         can.time_to_live = true;
         can.headers = true;
@@ -137,6 +138,7 @@ impl Source for Queue {
         Ok(received
             .map(|received| Leased {
                 receipt: received.delivery.token,
+                name: Some(MessageName::Id(received.delivery.id)),
                 message: as_sent(received.stored.message, keyed),
                 sequence: Some(received.delivery.token.sequence),
                 attempt: u32::from(received.delivery.attempt),

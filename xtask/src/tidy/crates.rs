@@ -17,7 +17,7 @@ const WITHOUT_RUNTIME: [&str; 5] = [
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
 
 /// The crates each crate may name, tests aside. ARCHITECTURE.md draws the same picture.
-const LAYERS: [(&str, &[&str]); 18] = [
+const LAYERS: [(&str, &[&str]); 19] = [
     ("lockgate-core", &[]),
     ("lockgate-machine", &["lockgate-core"]),
     ("lockgate-log", &["lockgate-core"]),
@@ -25,6 +25,7 @@ const LAYERS: [(&str, &[&str]); 18] = [
     ("lockgate-sigv4", &[]),
     ("lockgate-client", &["lockgate-core", "lockgate-sigv4"]),
     ("lockgate-consumer", &["lockgate-core"]),
+    ("lockgate-sql", &["lockgate-core", "lockgate-consumer"]),
     (
         "lockgate-conformance",
         &[
@@ -49,6 +50,7 @@ const LAYERS: [(&str, &[&str]); 18] = [
             "lockgate-postgres",
             "lockgate-client",
             "lockgate-consumer",
+            "lockgate-sql",
         ],
     ),
     (

@@ -38,6 +38,7 @@ cases! {
     a_unique_id_is_accepted_once
     a_message_comes_no_earlier_than_it_is_due
     a_nack_counts_as_an_attempt_and_giving_back_does_not
+    a_message_keeps_its_name
     a_rejected_message_comes_no_more
     a_settled_lease_is_stale
     a_lease_that_ends_brings_the_message_again
@@ -280,9 +281,15 @@ async fn what_a_sink_cannot_carry_it_refuses<F: Fixture>(fixture: &mut F) -> Sho
 
 async fn a_unique_id_is_accepted_once<F: Fixture>(fixture: &mut F) -> Shown {
     let queue = fixture.queue(false).await;
-    if !queue.sink_capabilities().unique_ids {
+    let can = queue.sink_capabilities();
+    if !can.unique_ids {
         return Shown::NotRun;
     }
+    let window = can.unique_id_window;
+    assert!(
+        window.is_none_or(|window| !window.is_zero()),
+        "it knows ids for a while"
+    );
     let unique = UniqueId::new("id").expect("a good id");
     let sent = message(&queue, "a").with_unique_id(unique);
     let first = send(&queue, [sent.clone()]).await.remove(0);
@@ -330,6 +337,26 @@ async fn a_nack_counts_as_an_attempt_and_giving_back_does_not<F: Fixture>(
         let refused = settle(&queue, &second, Settlement::GiveBack).await;
         assert_eq!(fate(refused), Fate::Unsupported);
     }
+    Shown::Holds
+}
+
+async fn a_message_keeps_its_name<F: Fixture>(fixture: &mut F) -> Shown {
+    let queue = fixture.queue(false).await;
+    // Two of the same content are two messages.
+    send_all(&queue, [message(&queue, "same"), message(&queue, "same")]).await;
+    let (first, second) = (take_one(&queue).await, take_one(&queue).await);
+    let Some(name) = first.name.clone() else {
+        assert_eq!(second.name, None, "a source names all messages or none");
+        return Shown::NotRun;
+    };
+    assert_ne!(Some(&name), second.name.as_ref(), "no two have one name");
+    if !queue.source_capabilities().give_back {
+        return Shown::NotRun;
+    }
+    let given_back = settle(&queue, &first, Settlement::GiveBack).await;
+    given_back.expect("it is given back");
+    let again = take_one(&queue).await;
+    assert_eq!(again.name, Some(name), "it is the same message");
     Shown::Holds
 }
 

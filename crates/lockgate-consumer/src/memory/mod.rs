@@ -547,6 +547,8 @@ impl Source for MemoryQueue {
             if !given.is_empty() {
                 let leased = given.into_iter().map(|given| Leased {
                     receipt: given.receipt,
+                    // Its numbers begin again in the next process.
+                    name: None,
                     message: given.message,
                     sequence: Some(given.sequence),
                     attempt: given.attempt,

@@ -13,7 +13,7 @@ use std::{
 };
 
 use lockgate_core::{
-    Fate, Leased, Message, Millis, ReceiveRequest, Sequence, Settlement, Source,
+    Fate, Leased, Message, MessageName, Millis, ReceiveRequest, Sequence, Settlement, Source,
     SourceCapabilities, TransportError, WallTime,
 };
 
@@ -32,6 +32,7 @@ impl fmt::Debug for dyn Held {
 #[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) message: Message,
+    pub(crate) name: Option<MessageName>,
     pub(crate) sequence: Option<Sequence>,
     pub(crate) accepted: Option<WallTime>,
     pub(crate) source: usize,
@@ -137,6 +138,7 @@ fn held<Receipt: Send + Sync + 'static>(source: usize, leased: Leased<Receipt>) 
         receipt: leased.receipt,
         lease: Lease {
             message: leased.message,
+            name: leased.name,
             sequence: leased.sequence,
             accepted: leased.accepted,
             source,

@@ -1,0 +1,31 @@
+//! For transactions of rusqlite.
+
+mod inbox;
+mod outbox;
+mod store;
+
+use rusqlite::Connection;
+
+pub use self::{inbox::SqliteInbox, outbox::SqliteOutbox};
+use crate::{Error, error::check_columns};
+
+/// The statements that make the tables, for who makes them by other means.
+pub mod schema {
+    pub use super::{
+        inbox::{CREATE as CREATE_INBOX, RECORD},
+        outbox::{CREATE as CREATE_OUTBOX, ENQUEUE},
+    };
+}
+
+fn check_table(
+    connection: &Connection,
+    table: &'static str,
+    expected: &[&str],
+) -> Result<(), Error> {
+    let sql = "SELECT name || ' ' || type || iif(\"notnull\", ' NOT NULL', '') || \
+               iif(pk > 0, ' KEY ' || pk, '') FROM pragma_table_info(?1) ORDER BY cid";
+    let mut statement = connection.prepare(sql)?;
+    let found = statement.query_map([table], |row| row.get(0))?;
+    let found: Vec<String> = found.collect::<Result<_, _>>()?;
+    check_columns(table, expected, &found)
+}
