@@ -278,9 +278,10 @@ impl<M: Clone> Dispatcher<M> {
     }
 
     /// The source gets rid of the message, or where it cannot, hears of a failure: then its own limit of
-    /// attempts does.
+    /// attempts does. One that locks keys may take back with it what came behind it of the key.
     fn reject(&mut self, item: u32, reason: Arc<str>) {
-        let lane = &self.lanes[self.items[item as usize].lane as usize];
+        let at = self.items[item as usize].lane;
+        let lane = &self.lanes[at as usize];
         let can = &self.sources[lane.source as usize].options.capabilities;
         let settlement = if can.reject {
             let reason = Some(cut(reason, REASON_MAX));
@@ -290,7 +291,11 @@ impl<M: Clone> Dispatcher<M> {
             let delay = delay.min(can.nack_delay_max);
             Settlement::Nack { delay }
         };
+        let locked = can.key_order == KeyOrder::Locked;
         self.settle(item, settlement);
+        if locked {
+            self.give_back_lane(at);
+        }
     }
 
     /// Lets a message come again after a while. Returns whether it waits here.
