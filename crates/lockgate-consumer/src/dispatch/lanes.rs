@@ -236,7 +236,7 @@ impl<M: Clone> Dispatcher<M> {
             self.not_done(at, item, rest, now, random);
         }
         // Behind a lost message nothing runs before it has come again.
-        if self.mode != Mode::Working || (lost && !ended.claimed) {
+        if self.mode != Mode::Working || lost {
             self.give_back_lane(at);
         }
         self.make_ready(at, now);

@@ -362,7 +362,9 @@ impl WorkerBuilder {
     }
 
     /// Acknowledges each message before its handler begins, so that no message is handled twice, and a
-    /// message whose handler fails, or whose process ends, is gone. Default: at least once.
+    /// message whose handler fails, or whose process ends, is gone. A message that is acknowledged locks its key
+    /// no more, so another worker may have the next one of the key while this handler runs. Default: at least
+    /// once.
     pub fn at_most_once(mut self) -> Self {
         self.at_most_once = true;
         self

@@ -388,6 +388,25 @@ fn a_claimed_run_settles_nothing() {
     );
 }
 
+/// A message whose claim has failed may come again, and what is behind it waits for that.
+#[test]
+fn nothing_runs_behind_a_message_that_could_not_be_claimed() {
+    let mut dispatcher = dispatcher(DispatchOptions::default(), locked());
+    dispatcher.received(0, 10, (1..=3).map(|number| arrival(Some("a"), number)), 0);
+    let run = runs(&drain_actions(&mut dispatcher, 0))[0];
+    assert_eq!(dispatcher.claimed(run, [Err(Fate::Retry)], 5), [false]);
+    let rest = Rest::Cancelled;
+    dispatcher.finished(run, RunEnd { done: 0, rest }, 5, 0);
+    let actions = drain_actions(&mut dispatcher, 5);
+    let how: Vec<_> = settles(&actions)
+        .into_iter()
+        .map(|(_, number, how)| (number, how))
+        .collect();
+    let back = Settlement::GiveBack;
+    assert_eq!(how, [(2, back.clone()), (3, back)]);
+    assert!(started(&actions).is_empty());
+}
+
 /// Without an answer, a lease is lost when it ends by the clock here.
 #[test]
 fn a_lease_that_nobody_could_extend_is_lost_at_its_end() {
