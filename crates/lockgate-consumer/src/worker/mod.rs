@@ -1,5 +1,6 @@
 //! Workers: a [dispatcher](crate::dispatch) over sources and a handler, on tokio.
 
+mod clock;
 mod shell;
 mod source;
 #[cfg(test)]
@@ -11,10 +12,9 @@ use lockgate_core::{HolderName, Key, Message, Millis, NameError, Source, Transpo
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinHandle,
-    time::Instant,
 };
 
-pub(crate) use self::source::Held;
+pub(crate) use self::{clock::WorkerClock, source::Held};
 use self::{shell::Shell, source::AnySource};
 use crate::{
     Backoff, Handler,
@@ -405,8 +405,7 @@ impl WorkerBuilder {
         let dispatcher = Dispatcher::new(self.options.clone(), sources, 0)?;
         let (asks, asked) = mpsc::unbounded_channel();
         let (end, ended) = watch::channel(None);
-        let started = Instant::now();
-        let shell = Shell::new(self, dispatcher, holder, handler, started);
+        let shell = Shell::new(self, dispatcher, holder, handler, WorkerClock::start());
         let task = runtime.spawn(async move {
             let ended = shell.run(asked).await;
             end.send_replace(Some(ended));
