@@ -12,7 +12,10 @@ use bytes::Bytes;
 use lockgate_core::{Key, Message, Millis, Sequence, WallTime};
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{dispatch::Cancelled, worker::{Held, WorkerClock}};
+use crate::{
+    dispatch::Cancelled,
+    worker::{Held, WorkerClock},
+};
 
 /// A message to handle.
 #[derive(Clone, Debug)]
