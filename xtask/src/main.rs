@@ -132,11 +132,14 @@ fn models(runs: &str) -> Result<()> {
     let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
     let seed = since.as_secs().to_string();
     println!("SHUTTLE_RANDOM_SEED={seed} LOCKGATE_MODEL_RUNS={runs}");
-    run(cargo()
-        .args(["test", "--locked", "--package", "lockgate-engine"])
-        .args(["--features", "shuttle", "--lib", "models"])
-        .env("SHUTTLE_RANDOM_SEED", seed)
-        .env("LOCKGATE_MODEL_RUNS", runs))
+    for package in ["lockgate-engine", "lockgate-consumer"] {
+        run(cargo()
+            .args(["test", "--locked", "--package", package])
+            .args(["--features", "shuttle", "--lib", "models"])
+            .env("SHUTTLE_RANDOM_SEED", &seed)
+            .env("LOCKGATE_MODEL_RUNS", runs))?;
+    }
+    Ok(())
 }
 
 /// Cargo, at the root of the workspace.

@@ -10,6 +10,7 @@ use lockgate_core::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
+use tokio::time::Instant;
 
 use crate::{
     CallError, Client,
@@ -234,6 +235,7 @@ struct Receive<'a> {
 #[derive(Deserialize)]
 struct Received {
     messages: Vec<ReceivedMessage>,
+    took_ms: Millis,
 }
 
 #[derive(Deserialize)]
@@ -528,9 +530,20 @@ impl Source for RemoteQueue {
             holder: request.holder.as_str(),
         };
         let client = &self.inner.client;
+        let asked = Instant::now();
         let call = client.call_within(Method::POST, &target, Some(&body), request.wait);
-        let Received { messages } = call.await?;
-        let leased = messages.into_iter().map(leased).collect::<Option<_>>();
+        let Received { messages, took_ms } = call.await?;
+        // The leases are older than the answer by its way here. How long that took nobody knows, but request
+        // and answer together took no longer than this.
+        let on_the_way = asked
+            .elapsed()
+            .saturating_sub(Duration::from_millis(took_ms));
+        let leased = messages.into_iter().map(|received| {
+            let mut leased = leased(received)?;
+            leased.remaining = leased.remaining.saturating_sub(on_the_way);
+            Some(leased)
+        });
+        let leased = leased.collect::<Option<_>>();
         leased.ok_or_else(|| client.no_lockgate("a message cannot be read").into())
     }
 
@@ -571,8 +584,10 @@ impl Source for RemoteQueue {
             })
         });
         let client = &self.inner.client;
+        // It lasts so long from when the server got the request, which was not before now.
+        let asked = Instant::now();
         self.settle(entries.collect(), |remaining| match remaining {
-            Some(remaining) => Ok(Duration::from_millis(remaining)),
+            Some(remaining) => Ok(Duration::from_millis(remaining).saturating_sub(asked.elapsed())),
             None => Err(client.no_lockgate("an extended lease has no end").into()),
         })
         .await

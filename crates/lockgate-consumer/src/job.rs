@@ -12,7 +12,10 @@ use bytes::Bytes;
 use lockgate_core::{Key, Message, MessageName, Millis, Sequence, WallTime};
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{dispatch::Cancelled, worker::Held};
+use crate::{
+    dispatch::Cancelled,
+    worker::{Held, WorkerClock},
+};
 
 /// A message to handle.
 #[derive(Clone, Debug)]
@@ -43,8 +46,8 @@ pub(crate) struct Inner {
     pub(crate) done: AtomicUsize,
     /// When it is cancelled.
     pub(crate) deadline: Option<Instant>,
-    /// When the worker's clock began.
-    pub(crate) started: Instant,
+    /// The worker's clock.
+    pub(crate) clock: WorkerClock,
 }
 
 impl Job {
@@ -108,8 +111,8 @@ impl Job {
     /// lease may still end.
     #[must_use]
     pub fn is_current(&self) -> bool {
-        let now = self.run.inner.started.elapsed().as_millis();
-        self.run.why_cancelled().is_none() && now < u128::from(self.held.lease().end())
+        let now = self.run.inner.clock.now();
+        self.run.why_cancelled().is_none() && now < self.held.lease().end()
     }
 }
 
@@ -134,7 +137,7 @@ impl Batch {
 }
 
 impl Context {
-    pub(crate) fn new(started: Instant, run_time_max: Option<Millis>) -> Self {
+    pub(crate) fn new(clock: WorkerClock, run_time_max: Option<Millis>) -> Self {
         let longest = run_time_max.map(Duration::from_millis);
         Self {
             inner: Arc::new(Inner {
@@ -142,7 +145,7 @@ impl Context {
                 changed: Notify::new(),
                 done: AtomicUsize::new(0),
                 deadline: longest.and_then(|longest| Instant::now().checked_add(longest)),
-                started,
+                clock,
             }),
         }
     }

@@ -38,6 +38,10 @@ pub mod dispatch;
 pub mod handler;
 mod job;
 pub mod memory;
+#[cfg(test)]
+#[cfg(feature = "shuttle")]
+mod models;
+mod sync;
 mod worker;
 
 pub use dispatch::{Backoff, Cancelled, Fairness, Order};

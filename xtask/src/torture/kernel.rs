@@ -63,7 +63,7 @@ pub(super) fn run(arguments: &[&str]) -> Result<()> {
         let path = json.to_str().context("the target folder is not UTF-8")?;
         // A history that broke a promise is in the figures, and the report is to tell it.
         let _ = fs::remove_file(&json);
-        if let Err(error) = seeds::run(&[amount, &number, "--json", path]) {
+        if let Err(error) = seeds::run(&seeds::SHARD, &[amount, &number, "--json", path]) {
             failures.push(format!("{error:#}"));
         }
         written[SEEDS] = read(&json)?;

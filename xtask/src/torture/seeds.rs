@@ -1,4 +1,4 @@
-//! `cargo xtask torture seeds`: seeded histories over the faulty disk, in a release build.
+//! `cargo xtask torture seeds` and `workers`: seeded histories of `lockgate-sim`, in a release build.
 
 use std::path::Path;
 
@@ -19,13 +19,39 @@ struct Asked<'a> {
 /// Histories of a run that does not say how many.
 const SEEDS: u64 = 20_000;
 
-pub(super) fn run(arguments: &[&str]) -> Result<()> {
+/// A simulation: its test target, and the test that runs as many histories as one likes.
+pub(super) struct Simulation {
+    target: &'static str,
+    test: &'static str,
+    /// It writes its counts to a file.
+    writes: bool,
+}
+
+/// A shard over a disk that fails.
+pub(super) const SHARD: Simulation = Simulation {
+    target: "engine_crash",
+    test: "every_seed_keeps_what_was_answered",
+    writes: true,
+};
+
+/// Workers over a shard, and a network between.
+pub(super) const WORKERS: Simulation = Simulation {
+    target: "workers",
+    test: "every_seed_keeps_what_workers_promise",
+    writes: false,
+};
+
+pub(super) fn run(simulation: &Simulation, arguments: &[&str]) -> Result<()> {
     let asked = parse(arguments)?;
+    ensure!(
+        simulation.writes || asked.json.is_none(),
+        "--json is not known here\n\n{USAGE}"
+    );
     let mut command = cargo();
     command
         .args(["test", "--release", "--package", "lockgate-sim"])
-        .args(["--test", "engine_crash", "--", "--exact", "--nocapture"])
-        .arg("every_seed_keeps_what_was_answered")
+        .args(["--test", simulation.target, "--", "--exact", "--nocapture"])
+        .arg(simulation.test)
         .env("LOCKGATE_FIRST_SEED", asked.first.unwrap_or(0).to_string());
     match asked.minutes {
         Some(minutes) => command.env("LOCKGATE_MINUTES", minutes.to_string()),

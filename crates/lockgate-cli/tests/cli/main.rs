@@ -23,3 +23,4 @@ mod shards;
 mod support;
 mod tls;
 mod worker;
+mod worker_faults;

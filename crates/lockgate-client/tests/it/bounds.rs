@@ -55,9 +55,9 @@ async fn every_batch_within_the_bounds_fits_the_servers_requests() {
         receipts.extend(received.into_iter().map(|leased| leased.receipt));
     }
     // Receipts alone have more bytes than a request takes.
-    let extended = queue.extend_batch(receipts.clone(), Duration::from_secs(60));
-    for extended in extended.await {
-        assert_eq!(extended.unwrap(), Duration::from_secs(60));
+    let lease = Duration::from_secs(60);
+    for extended in queue.extend_batch(receipts.clone(), lease).await {
+        assert!(extended.unwrap() <= lease);
     }
     let settles = receipts
         .into_iter()

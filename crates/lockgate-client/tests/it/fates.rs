@@ -193,3 +193,34 @@ async fn leases_of_a_queue_that_was_made_again_are_stale() {
     assert_eq!(settled.unwrap_err().fate, Fate::Stale);
     server.stop().await;
 }
+
+/// What a lease has left when its answer comes late: the way counts, the server's own wait does not.
+#[tokio::test]
+async fn a_lease_lasts_from_when_it_was_given() {
+    const LATE: Duration = Duration::from_millis(300);
+    let leased = |took: u64| {
+        json!({"took_ms": took, "messages": [{
+            "receipt": "r", "attempt": 1, "remaining_ms": 30_000, "sequence": 1,
+            "sent_at": "2026-01-01T00:00:00Z", "body": "a", "body_encoding": "text",
+        }]})
+    };
+    let extended = json!({"results": [{"outcome": "done", "remaining_ms": 30_000}]});
+    let mut answers = vec![extended, leased(300), leased(0)];
+    let queue = queue_where(move |_| {
+        // This is the network.
+        std::thread::sleep(LATE);
+        Then::Answer(answer(200, &answers.pop().unwrap().to_string()))
+    })
+    .await;
+    let lease = Duration::from_secs(30);
+    let mut receipts = Vec::new();
+    for may_last in [lease - LATE, lease] {
+        let received = queue.receive_batch(request(1, Duration::ZERO)).await;
+        let leased = received.unwrap().remove(0);
+        assert!(leased.remaining <= may_last, "{:?}", leased.remaining);
+        receipts.push(leased.receipt);
+    }
+    receipts.truncate(1);
+    let extended = queue.extend_batch(receipts, lease).await.remove(0);
+    assert!(extended.unwrap() <= lease - LATE);
+}

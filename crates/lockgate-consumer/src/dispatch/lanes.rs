@@ -256,7 +256,7 @@ impl<M: Clone> Dispatcher<M> {
             self.not_done(at, item, rest, now, random);
         }
         // Behind a lost message nothing runs before it has come again.
-        if self.mode != Mode::Working || (lost && !ended.claimed) {
+        if self.mode != Mode::Working || lost {
             self.give_back_lane(at);
         }
         self.make_ready(at, now);
@@ -298,9 +298,10 @@ impl<M: Clone> Dispatcher<M> {
     }
 
     /// The source gets rid of the message, or where it cannot, hears of a failure: then its own limit of
-    /// attempts does.
+    /// attempts does. One that locks keys may take back with it what came behind it of the key.
     fn reject(&mut self, item: u32, reason: Arc<str>) {
-        let lane = &self.lanes[self.items[item as usize].lane as usize];
+        let at = self.items[item as usize].lane;
+        let lane = &self.lanes[at as usize];
         let can = &self.sources[lane.source as usize].options.capabilities;
         let settlement = if can.reject {
             let reason = Some(cut(reason, REASON_MAX));
@@ -310,7 +311,11 @@ impl<M: Clone> Dispatcher<M> {
             let delay = delay.min(can.nack_delay_max);
             Settlement::Nack { delay }
         };
+        let locked = can.key_order == KeyOrder::Locked;
         self.settle(item, settlement);
+        if locked {
+            self.give_back_lane(at);
+        }
     }
 
     /// Lets a message come again after a while. Returns whether it waits here.

@@ -29,7 +29,7 @@ mod tests;
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, PoisonError},
     time::Duration,
 };
 
@@ -37,13 +37,13 @@ use lockgate_core::{
     Accepted, Fate, Key, KeyOrder, Leased, Level, Message, Millis, ReceiveRequest, Sequence,
     Settlement, Sink, SinkCapabilities, Source, SourceCapabilities, TransportError,
 };
-use tokio::{
-    sync::{AcquireError, Notify, Semaphore, TryAcquireError},
-    time::{Instant, sleep_until},
-};
+use tokio::time::Instant;
 
 use self::state::{Given, State};
-use crate::dispatch::OptionsError;
+use crate::{
+    dispatch::OptionsError,
+    sync::{AcquireError, Mutex, MutexGuard, Notify, Semaphore, TryAcquireError, sleep_until},
+};
 
 /// Options of a [`MemoryQueue`].
 #[derive(Clone, Debug)]
@@ -452,6 +452,39 @@ impl MemoryQueue {
         let was_parked = state.resume(key);
         self.0.after(state);
         was_parked
+    }
+}
+
+/// For the models.
+#[cfg(test)]
+#[cfg(feature = "shuttle")]
+impl MemoryQueue {
+    /// How many messages still fit.
+    pub(crate) fn room(&self) -> usize {
+        self.0.messages.available_permits()
+    }
+
+    /// Whether nothing is kept of any key.
+    pub(crate) fn keeps_nothing(&self) -> bool {
+        self.0.state().is_empty()
+    }
+
+    /// Moves the clock.
+    pub(crate) fn pass(&self, span: Duration) {
+        let passed = &self.0.passed;
+        passed.fetch_add(millis(span), std::sync::atomic::Ordering::Relaxed);
+    }
+
+    /// A mistake: nobody is told of the message.
+    pub(crate) fn push_quietly(&self, message: Message) {
+        self.0.state().push(message);
+    }
+
+    /// A mistake: room that is taken and not given up.
+    pub(crate) fn take_room_and_forget(&self) {
+        if let Ok(places) = self.0.messages.try_acquire() {
+            places.forget();
+        }
     }
 }
 

@@ -6,11 +6,10 @@ use std::{
     sync::Arc,
 };
 
+use super::{DeadLetter, KeyPolicy, MemoryCounts, MemoryOptions, Receipt};
+use crate::sync::Semaphore;
 use lockgate_core::{Key, Message, Millis, Sequence, Settlement};
 use slab::Slab;
-use tokio::sync::Semaphore;
-
-use super::{DeadLetter, KeyPolicy, MemoryCounts, MemoryOptions, Receipt};
 
 /// Everything behind the lock.
 #[derive(Debug)]

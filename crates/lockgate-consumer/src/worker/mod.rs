@@ -1,5 +1,6 @@
 //! Workers: a [dispatcher](crate::dispatch) over sources and a handler, on tokio.
 
+mod clock;
 mod shell;
 mod source;
 #[cfg(test)]
@@ -11,10 +12,9 @@ use lockgate_core::{HolderName, Key, Message, Millis, NameError, Source, Transpo
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinHandle,
-    time::Instant,
 };
 
-pub(crate) use self::source::Held;
+pub(crate) use self::{clock::WorkerClock, source::Held};
 use self::{shell::Shell, source::AnySource};
 use crate::{
     Backoff, Handler,
@@ -362,7 +362,9 @@ impl WorkerBuilder {
     }
 
     /// Acknowledges each message before its handler begins, so that no message is handled twice, and a
-    /// message whose handler fails, or whose process ends, is gone. Default: at least once.
+    /// message whose handler fails, or whose process ends, is gone. A message that is acknowledged locks its key
+    /// no more, so another worker may have the next one of the key while this handler runs. Default: at least
+    /// once.
     pub fn at_most_once(mut self) -> Self {
         self.at_most_once = true;
         self
@@ -403,8 +405,7 @@ impl WorkerBuilder {
         let dispatcher = Dispatcher::new(self.options.clone(), sources, 0)?;
         let (asks, asked) = mpsc::unbounded_channel();
         let (end, ended) = watch::channel(None);
-        let started = Instant::now();
-        let shell = Shell::new(self, dispatcher, holder, handler, started);
+        let shell = Shell::new(self, dispatcher, holder, handler, WorkerClock::start());
         let task = runtime.spawn(async move {
             let ended = shell.run(asked).await;
             end.send_replace(Some(ended));

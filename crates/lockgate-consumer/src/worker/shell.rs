@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use super::{
-    Ask, ByMessage, Ended, WorkerBuilder, WorkerState, millis,
+    Ask, ByMessage, Ended, WorkerBuilder, WorkerClock, WorkerState, millis,
     source::{AnySource, HeldMessage},
 };
 use crate::{
@@ -42,7 +42,7 @@ pub(super) struct Shell<H> {
     /// What each task is for.
     tasks_for: HashMap<Id, Purpose>,
     runs: HashMap<RunId, Running>,
-    started: Instant,
+    clock: WorkerClock,
     run_time_max: Option<Millis>,
     cancel_grace: Duration,
     at_most_once: bool,
@@ -67,9 +67,10 @@ struct SourceState {
 
 /// What a task returns.
 enum Output {
-    Received(Result<Vec<HeldMessage>, TransportError>),
+    /// And when it came: what leases have left counts from then.
+    Received(Result<Vec<HeldMessage>, TransportError>, Millis),
     Settled(Vec<Result<(), TransportError>>),
-    Extended(Vec<Result<Duration, TransportError>>),
+    Extended(Vec<Result<Duration, TransportError>>, Millis),
     Claimed(Vec<Result<(), TransportError>>),
     Ran(RunEnd),
     /// A cancelled run has had its time.
@@ -97,7 +98,7 @@ impl<H: Handler> Shell<H> {
         dispatcher: Dispatcher<HeldMessage>,
         holder: HolderName,
         handler: H,
-        started: Instant,
+        clock: WorkerClock,
     ) -> Self {
         let sources = builder.sources.into_iter().map(|(source, _)| SourceState {
             wait: source.capabilities().wait_max.min(WAIT_MAX),
@@ -114,7 +115,7 @@ impl<H: Handler> Shell<H> {
             tasks: JoinSet::new(),
             tasks_for: HashMap::new(),
             runs: HashMap::new(),
-            started,
+            clock,
             run_time_max: builder.options.run_time_max,
             cancel_grace: builder.cancel_grace,
             at_most_once: builder.at_most_once,
@@ -169,7 +170,7 @@ impl<H: Handler> Shell<H> {
     }
 
     fn now(&self) -> Millis {
-        Millis::try_from(self.started.elapsed().as_millis()).unwrap_or(Millis::MAX)
+        self.clock.now()
     }
 
     /// When the dispatcher or the watchdog has something to say; further ahead than a day, somebody
@@ -180,9 +181,9 @@ impl<H: Handler> Shell<H> {
         let watch = (!self.stall_told && self.dispatcher.held() > 0)
             .then(|| self.dispatcher.stalls_at())
             .filter(|at| *at > self.now());
-        let far = self.started.elapsed() + FAR;
         let at = at.into_iter().chain(watch).min();
-        let at = at.map(|at| self.started + Duration::from_millis(at).min(far));
+        let left = |at| Duration::from_millis(at).saturating_sub(self.clock.elapsed());
+        let at = at.map(|at| Instant::now() + left(at).min(FAR));
         at.into_iter().chain(self.drained_by).min()
     }
 
@@ -221,12 +222,14 @@ impl<H: Handler> Shell<H> {
                 };
                 let ended = state.ended;
                 let source = state.source.clone();
+                let clock = self.clock;
                 let receive = async move {
                     if ended {
                         // It said that it gives nothing any more.
                         return pending().await;
                     }
-                    Output::Received(source.receive(number, request).await)
+                    let received = source.receive(number, request).await;
+                    Output::Received(received, clock.now())
                 };
                 let source = number;
                 let handle = self.spawn(Purpose::Receive { source, max }, receive);
@@ -253,7 +256,11 @@ impl<H: Handler> Shell<H> {
                 let lease = Duration::from_millis(lease);
                 let extend = self.sources[source].source.clone().extend(held, lease);
                 let purpose = Purpose::Extend { items };
-                self.spawn(purpose, async { Output::Extended(extend.await) });
+                let clock = self.clock;
+                self.spawn(purpose, async move {
+                    let extended = extend.await;
+                    Output::Extended(extended, clock.now())
+                });
             }
         }
     }
@@ -273,7 +280,7 @@ impl<H: Handler> Shell<H> {
 
     /// Lets the handler run.
     fn handle(&mut self, started: Started<HeldMessage>) {
-        let context = Context::new(self.started, self.run_time_max);
+        let context = Context::new(self.clock, self.run_time_max);
         let jobs = started.messages.into_iter().map(|(held, attempt)| Job {
             held,
             attempt,
@@ -376,8 +383,10 @@ impl<H: Handler> Shell<H> {
                     .receives
                     .retain(|receive| receive.id() != id);
                 match output {
-                    Ok(Output::Received(Ok(messages))) => self.arrive(source, max, messages, now),
-                    Ok(Output::Received(Err(error))) => {
+                    Ok(Output::Received(Ok(messages), came)) => {
+                        self.arrive(source, max, messages, came);
+                    }
+                    Ok(Output::Received(Err(error), _)) => {
                         self.receive_failed(source, max, error, now);
                     }
                     // It was dropped.
@@ -398,17 +407,17 @@ impl<H: Handler> Shell<H> {
                 self.dispatcher.settled(source, results, now, random);
             }
             Purpose::Extend { items } => {
-                let results = match output {
-                    Ok(Output::Extended(results)) => results,
-                    other => vec![Err(broken(other)); items.len()],
+                let (results, came) = match output {
+                    Ok(Output::Extended(results, came)) => (results, came),
+                    other => (vec![Err(broken(other)); items.len()], now),
                 };
                 let results = items.into_iter().zip(results).map(|((id, held), result)| {
-                    let left = match result {
-                        Ok(left) => floor_millis(left),
+                    let ends = match result {
+                        Ok(left) => came.saturating_add(floor_millis(left)),
                         Err(error) => return (id, Err(error.fate)),
                     };
-                    held.lease().set_end(now.saturating_add(left));
-                    (id, Ok(left))
+                    held.lease().set_end(ends);
+                    (id, Ok(ends.saturating_sub(now)))
                 });
                 self.dispatcher.extended(results.collect::<Vec<_>>(), now);
             }
@@ -474,15 +483,17 @@ impl<H: Handler> Shell<H> {
         self.dispatcher.finished(run, end, now, random);
     }
 
-    fn arrive(&mut self, source: usize, max: usize, messages: Vec<HeldMessage>, now: Millis) {
+    /// Takes messages that came a moment ago.
+    fn arrive(&mut self, source: usize, max: usize, messages: Vec<HeldMessage>, came: Millis) {
+        let now = self.now();
         if !self.sources[source].ended {
             self.sources[source].error = None;
         }
         let (tenant, priority) = (self.tenant.clone(), self.priority.clone());
         let arrivals = messages.into_iter().map(|held| {
             let lease = held.lease();
-            let left = floor_millis(lease.remaining);
-            lease.set_end(now.saturating_add(left));
+            let ends = came.saturating_add(floor_millis(lease.remaining));
+            lease.set_end(ends);
             let message = &lease.message;
             Arrival {
                 key: message.key.clone(),
@@ -490,7 +501,7 @@ impl<H: Handler> Shell<H> {
                 priority: priority.as_ref().map_or(0, |priority| priority(message)),
                 bytes: message.size() as u64,
                 attempt: lease.attempt,
-                lease: left,
+                lease: ends.saturating_sub(now),
                 message: held,
             }
         });

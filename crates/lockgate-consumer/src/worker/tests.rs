@@ -463,12 +463,14 @@ async fn at_most_once_acknowledges_before_the_handler_begins() {
     lost.store(1, Ordering::SeqCst);
     let (tell, mut told) = mpsc::unbounded_channel();
     let worker = Worker::over(source).at_most_once().start(move |job: Job| {
-        tell.send((text(&job), settles.lock().unwrap().len()))
-            .unwrap();
+        let settles = settles.lock().unwrap();
+        let acks = settles.iter().filter(|how| **how == Settlement::Ack);
+        tell.send((text(&job), acks.count())).unwrap();
         async { Err("it fails".into()) }
     });
     let ended = to_the_end(&queue, worker.unwrap()).await;
-    // Nobody knows whether the first was acknowledged, so it is not handled.
+    // Nobody knows whether the first was acknowledged, so it is not handled; the others wait for it no longer
+    // than the queue says.
     assert_eq!(told.recv().await.unwrap(), ("2".to_owned(), 2));
     assert_eq!(told.recv().await.unwrap(), ("3".to_owned(), 3));
     assert!(told.recv().await.is_none());
@@ -515,4 +517,66 @@ async fn options_out_of_range_are_named() {
     );
     let few = start(Worker::over(queue.clone()).and(queue.clone()).held_max(1));
     assert!(few.contains("held_max"), "{few}");
+}
+
+/// Its first answer is taken late: another task has the thread for longer than the lease.
+#[derive(Clone)]
+struct Late {
+    queue: MemoryQueue,
+    is_late: Arc<AtomicBool>,
+}
+
+impl Source for Late {
+    type Receipt = Receipt;
+
+    fn source_capabilities(&self) -> SourceCapabilities {
+        self.queue.source_capabilities()
+    }
+
+    async fn receive_batch(
+        &self,
+        request: ReceiveRequest,
+    ) -> Result<Vec<Leased<Receipt>>, TransportError> {
+        let answer = self.queue.receive_batch(request).await;
+        if self.is_late.swap(false, Ordering::SeqCst) {
+            tokio::spawn(async { std::thread::sleep(Duration::from_millis(400)) });
+        }
+        answer
+    }
+
+    async fn settle_batch(
+        &self,
+        settles: Vec<(Receipt, Settlement)>,
+    ) -> Vec<Result<(), TransportError>> {
+        self.queue.settle_batch(settles).await
+    }
+
+    async fn extend_batch(
+        &self,
+        receipts: Vec<Receipt>,
+        lease: Duration,
+    ) -> Vec<Result<Duration, TransportError>> {
+        self.queue.extend_batch(receipts, lease).await
+    }
+}
+
+/// A lease counts from its answer, not from when the worker got round to it: then it has ended, and somebody
+/// else may have the message.
+#[tokio::test]
+async fn a_message_whose_lease_ended_before_it_was_taken_does_not_run() {
+    let queue = queue(|_| {});
+    push(&queue, "k", "1").await;
+    let source = Late {
+        queue: queue.clone(),
+        is_late: Arc::new(AtomicBool::new(true)),
+    };
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let lease = Duration::from_millis(300);
+    let worker = Worker::over(source).lease(lease).start(move |job: Job| {
+        tell.send(job.attempt()).unwrap();
+        async { Ok(()) }
+    });
+    let ended = to_the_end(&queue, worker.unwrap()).await;
+    assert!(told.recv().await.unwrap() >= 2);
+    assert!(ended.counts.lost >= 1, "{ended:?}");
 }

@@ -112,6 +112,36 @@ fn the_last_attempt_is_followed_by_a_rejection_and_the_key_goes_on() {
     );
 }
 
+/// With it the source may take back what came behind it of the key, so nothing of that is started.
+#[test]
+fn a_source_that_locks_keys_gets_back_what_is_behind_a_rejected_message() {
+    let options = DispatchOptions {
+        run_max: 2,
+        ..DispatchOptions::default()
+    };
+    let mut dispatcher = dispatcher(options, locked());
+    dispatcher.received(0, 10, (1..=3).map(|number| arrival(Some("a"), number)), 0);
+    let actions = drain_actions(&mut dispatcher, 0);
+    assert_eq!(started(&actions), [[1, 2]]);
+    let rest = Rest::Rejected {
+        reason: "bad".into(),
+    };
+    dispatcher.finished(runs(&actions)[0], RunEnd { done: 0, rest }, 1, 0);
+    let actions = drain_actions(&mut dispatcher, 1);
+    let how: Vec<_> = settles(&actions)
+        .into_iter()
+        .map(|(_, number, how)| (number, how))
+        .collect();
+    let reason = Some("bad".into());
+    let expected = [
+        (1, Settlement::Reject { reason }),
+        (2, Settlement::GiveBack),
+        (3, Settlement::GiveBack),
+    ];
+    assert_eq!(how, expected);
+    assert!(started(&actions).is_empty());
+}
+
 /// Its own limit of attempts gets rid of the message.
 #[test]
 fn a_source_that_cannot_reject_hears_of_a_failure() {
@@ -356,6 +386,25 @@ fn a_claimed_run_settles_nothing() {
         (counts.acknowledged, counts.lost, dispatcher.held()),
         (2, 1, 0)
     );
+}
+
+/// A message whose claim has failed may come again, and what is behind it waits for that.
+#[test]
+fn nothing_runs_behind_a_message_that_could_not_be_claimed() {
+    let mut dispatcher = dispatcher(DispatchOptions::default(), locked());
+    dispatcher.received(0, 10, (1..=3).map(|number| arrival(Some("a"), number)), 0);
+    let run = runs(&drain_actions(&mut dispatcher, 0))[0];
+    assert_eq!(dispatcher.claimed(run, [Err(Fate::Retry)], 5), [false]);
+    let rest = Rest::Cancelled;
+    dispatcher.finished(run, RunEnd { done: 0, rest }, 5, 0);
+    let actions = drain_actions(&mut dispatcher, 5);
+    let how: Vec<_> = settles(&actions)
+        .into_iter()
+        .map(|(_, number, how)| (number, how))
+        .collect();
+    let back = Settlement::GiveBack;
+    assert_eq!(how, [(2, back.clone()), (3, back)]);
+    assert!(started(&actions).is_empty());
 }
 
 /// Without an answer, a lease is lost when it ends by the clock here.

@@ -36,6 +36,7 @@ impl Service {
         queue: &str,
         input: ReceiveMessages,
     ) -> Result<(ReceivedMessages, Option<KeepGuard>), Problem> {
+        let came = self.engine.now().machine;
         let queue = self.queue(request, Verb::Receive, queue)?;
         let max = input.max.map_or(1, Within::get);
         let wait = input.wait_ms.map(Within::get);
@@ -62,19 +63,25 @@ impl Service {
                 biased;
                 batch = waiting::receive(&self.engine, receive, wait, &request.hangup) => batch?,
                 () = self.drain.begun() => {
-                    return Ok((ReceivedMessages { messages: vec![] }, None));
+                    let nothing = ReceivedMessages {
+                        messages: vec![],
+                        took_ms: self.engine.now().machine.since(came),
+                    };
+                    return Ok((nothing, None));
                 }
             }
         };
         let stored = batch.iter().map(|received| Some(&received.stored));
         let fits = answer::fitting(stored, answer::json_len, true);
         batch.truncate(fits);
+        // Before it is told how long leases last: what passes in between counts as on the way.
+        let took_ms = self.engine.now().machine.since(came);
         let messages = batch
             .iter()
             .map(|received| self.received(&queue, received))
             .collect();
         let guard = (!batch.is_empty()).then(|| KeepGuard::new(move || drop(batch.keep())));
-        Ok((ReceivedMessages { messages }, guard))
+        Ok((ReceivedMessages { messages, took_ms }, guard))
     }
 
     pub(in crate::api) async fn settle_messages(

@@ -44,6 +44,9 @@ pub(crate) struct ReceiveMessages {
 pub(crate) struct ReceivedMessages {
     /// In order; may be empty.
     pub(crate) messages: Vec<ReceivedMessage>,
+    /// How long the server took, the wait for a first message included. What the client waited beyond that,
+    /// the request and the answer were on their way; the leases end sooner by as much.
+    pub(crate) took_ms: Millis,
 }
 
 /// A received message.
