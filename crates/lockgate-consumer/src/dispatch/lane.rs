@@ -94,7 +94,9 @@ pub(super) struct Run {
     pub(super) started: Millis,
     /// Told to end.
     pub(super) cancelled: Option<Cancelled>,
-    /// Its messages were acknowledged before it began.
+    /// Its messages are being acknowledged before it begins.
+    pub(super) claiming: bool,
+    /// They were.
     pub(super) claimed: bool,
 }
 

@@ -176,6 +176,7 @@ impl<M: Clone> Dispatcher<M> {
                 len: count,
                 started: now,
                 cancelled: None,
+                claiming: false,
                 claimed: false,
             })),
             number,

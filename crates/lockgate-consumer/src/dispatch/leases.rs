@@ -42,13 +42,19 @@ impl<M: Clone> Dispatcher<M> {
             }
         }
         self.end_waits(now);
-        while let Some((_, runs)) = self.overdue.take_first(now) {
-            for run in runs {
-                self.cancel(run, Cancelled::TooLong);
+        while let Some((at, runs)) = self.overdue.take_first(now) {
+            for id in runs {
+                // A run begins anew when its messages are claimed.
+                let run = self.runs.get(id.place as usize);
+                let longest = self.options.run_time_max.unwrap_or(Millis::MAX);
+                if run.is_some_and(|run| run.started.saturating_add(longest) <= at) {
+                    self.cancel(id, Cancelled::TooLong);
+                }
             }
         }
         if let Mode::Draining(deadline) = self.mode
             && now >= deadline
+            && !std::mem::replace(&mut self.drain_over, true)
         {
             let id = |(at, run): (usize, &Run)| RunId {
                 place: place(at),
@@ -77,7 +83,7 @@ impl<M: Clone> Dispatcher<M> {
         // What is to be settled needs its lease only until the answer; a call that takes longer fails. An
         // extension without an answer by now is asked for again.
         if source.options.lease.is_some() && item.stage == Stage::Queued {
-            source.extends.push(id);
+            source.extends.push_back(id);
         }
         self.look_later(id.place, now);
     }
@@ -111,7 +117,9 @@ impl<M: Clone> Dispatcher<M> {
 
     fn cancel(&mut self, id: RunId, why: Cancelled) {
         let run = self.runs.get_mut(id.place as usize);
-        let run = run.filter(|run| run.number == id.number && run.cancelled.is_none());
+        // The answer to the claim tells what may run, and what was acknowledged is not dropped.
+        let run =
+            run.filter(|run| run.number == id.number && run.cancelled.is_none() && !run.claiming);
         if let Some(run) = run {
             run.cancelled = Some(why);
             self.cancels.push_back((id, why));
@@ -172,8 +180,18 @@ impl<M: Clone> Dispatcher<M> {
         }
     }
 
+    /// A run's messages are being acknowledged before their handler begins: until
+    /// [`claimed`](Self::claimed) it is not cancelled, and its time does not count.
+    pub fn claiming(&mut self, run: RunId) {
+        let found = self.runs.get_mut(run.place as usize);
+        if let Some(found) = found.filter(|found| found.number == run.number) {
+            found.claiming = true;
+        }
+    }
+
     /// A run's messages were acknowledged before their handler begins: their leases count no more, and their
-    /// end settles nothing. Messages of which that failed are lost to the run. Returns which may be handled,
+    /// end settles nothing. Messages of which that failed are lost to the run; behind a failure, results may be
+    /// missing. Returns which may be handled,
     /// in their order; if none, the run is to be [finished](Self::finished) at once.
     pub fn claimed(
         &mut self,
@@ -186,10 +204,16 @@ impl<M: Clone> Dispatcher<M> {
         let Some(found) = found.filter(|found| found.number == run.number) else {
             return Vec::new();
         };
-        found.claimed = true;
+        (found.claiming, found.claimed, found.started) = (false, true, now);
+        if let Some(longest) = self.options.run_time_max {
+            self.overdue.add(now.saturating_add(longest), run);
+        }
         let lane = &self.lanes[found.lane as usize];
         let items: Vec<u32> = lane.queue.iter(&self.items).take(found.len).collect();
-        let results = items.into_iter().zip(results);
+        let results: Vec<_> = items.into_iter().zip(results).collect();
+        // What was not asked for stands behind a failure, and goes back with the rest of the lane.
+        found.len = results.len();
+        let results = results.into_iter();
         let may_run = results.map(|(item, result)| {
             let item = &mut self.items[item as usize];
             // If it is unknown, it is perhaps gone, and must not run twice.

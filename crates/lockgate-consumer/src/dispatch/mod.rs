@@ -10,7 +10,7 @@
 //! | [`finished`](Dispatcher::finished) | a run has ended, in whichever way |
 //! | [`settled`](Dispatcher::settled) | an [`Action::Settle`] has its answer |
 //! | [`extended`](Dispatcher::extended) | an [`Action::Extend`] has its answer |
-//! | [`claimed`](Dispatcher::claimed) | the messages of a run were acknowledged before it begins |
+//! | [`claiming`](Dispatcher::claiming), [`claimed`](Dispatcher::claimed) | the messages of a run are, and were, acknowledged before it begins |
 //! | [`pause`](Dispatcher::pause), [`resume`](Dispatcher::resume), [`drain`](Dispatcher::drain) | an operator wants so |
 //!
 //! ```
@@ -83,11 +83,7 @@ mod tests;
 mod timers;
 mod turns;
 
-use std::{
-    collections::VecDeque,
-    hash::RandomState,
-    sync::Arc,
-};
+use std::{collections::VecDeque, hash::RandomState, sync::Arc};
 
 use hashbrown::HashTable;
 use lockgate_core::{Key, Millis, Settlement};
@@ -130,6 +126,8 @@ pub struct Dispatcher<M> {
     overdue: Timers<RunId>,
     cancels: VecDeque<(RunId, Cancelled)>,
     mode: Mode,
+    /// Runs were cancelled at the deadline of a drain.
+    drain_over: bool,
     counts: DispatchCounts,
     next_number: u64,
     /// When something last started, ended, or had nothing to wait for.
@@ -167,7 +165,7 @@ struct SourceState {
     settle_at: Millis,
     settle_failures: u32,
     /// Leases to extend.
-    extends: Vec<ItemId>,
+    extends: VecDeque<ItemId>,
 }
 
 /// A message that a receive brought.
@@ -403,6 +401,7 @@ impl<M: Clone> Dispatcher<M> {
             overdue: Timers::default(),
             cancels: VecDeque::new(),
             mode: Mode::Working,
+            drain_over: false,
             counts: DispatchCounts::default(),
             next_number: 0,
             moved: now,
@@ -436,13 +435,9 @@ impl<M: Clone> Dispatcher<M> {
     /// When to call [`poll`](Self::poll) again if nothing happens before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Millis> {
-        let of_maps = [
-            self.looks.next(),
-            self.delayed.next(),
-            self.overdue.next(),
-        ];
+        let of_maps = [self.looks.next(), self.delayed.next(), self.overdue.next()];
         let drain = match self.mode {
-            Mode::Draining(until) if !self.runs.is_empty() => Some(until),
+            Mode::Draining(until) if !self.runs.is_empty() && !self.drain_over => Some(until),
             _ => None,
         };
         let of_sources = self.sources.iter().flat_map(|source| {
@@ -501,6 +496,7 @@ impl<M: Clone> Dispatcher<M> {
     /// cancelled. See [`is_drained`](Self::is_drained).
     pub fn drain(&mut self, deadline: Millis) {
         self.mode = Mode::Draining(deadline);
+        self.drain_over = false;
         self.give_back_waiting();
     }
 

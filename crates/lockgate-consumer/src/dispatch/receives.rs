@@ -89,7 +89,7 @@ impl SourceState {
             settle_calls: 0,
             settle_at: 0,
             settle_failures: 0,
-            extends: Vec::new(),
+            extends: Default::default(),
         }
     }
 }

@@ -148,9 +148,9 @@ impl Turns {
         let rank = |&ring: &u16| {
             let lane = self.rings[usize::from(ring)].first()?;
             let source = usize::from(ring) / RINGS;
-            let priority = u64::from(priorities[source]) + (usize::from(ring) % RINGS) as u64;
+            let priority = u128::from(priorities[source]) + (usize::from(ring) % RINGS) as u128;
             let waited = now.saturating_sub(lanes[lane as usize].ready_since);
-            Some(priority.saturating_mul(self.aging).saturating_add(waited))
+            Some(priority * u128::from(self.aging) + u128::from(waited))
         };
         (self.busy.iter().copied()).max_by_key(rank)
     }

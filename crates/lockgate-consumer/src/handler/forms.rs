@@ -74,8 +74,8 @@ where
         let handling = spawn_blocking(move || {
             let mut done = 0;
             for job in batch.into_jobs() {
-                // What is behind a cancelled message has not been tried.
-                if done > 0 && progress.why_cancelled().is_some() {
+                // It may have waited for a thread; and what is behind a cancelled message has not been tried.
+                if progress.why_cancelled().is_some() {
                     return Failure::cancelled().end(done);
                 }
                 if let Err(failure) = handle(job) {
@@ -123,6 +123,9 @@ where
         let context = batch.context().clone();
         let mut done = 0;
         for job in batch.into_jobs() {
+            if context.why_cancelled().is_some() {
+                return Failure::cancelled().end(done);
+            }
             if let Err(error) = poll_fn(|context| service.poll_ready(context)).await {
                 return error.into().end(done);
             }

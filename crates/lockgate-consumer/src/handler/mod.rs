@@ -39,6 +39,9 @@ where
         let context = batch.context().clone();
         let mut done = 0;
         for job in batch.into_jobs() {
+            if context.why_cancelled().is_some() {
+                return Failure::cancelled().end(done);
+            }
             if let Err(failure) = self(job).await {
                 return failure.end(done);
             }

@@ -321,12 +321,15 @@ impl Inner {
     fn after(&self, mut state: MutexGuard<'_, State>) {
         let freed = state.take_freed();
         let (ready, over) = (state.is_ready(), state.is_over());
+        let is_sooner = state.is_due_sooner();
         drop(state);
         self.messages.add_permits(freed.messages);
         self.bytes.add_permits(freed.bytes);
-        if over {
+        // Those who wait sleep until the time that they knew.
+        if over || is_sooner {
             self.changed.notify_waiters();
-        } else if ready {
+        }
+        if ready && !over {
             self.changed.notify_one();
         }
     }

@@ -25,6 +25,10 @@ pub(super) struct State {
     ends: BTreeSet<(Millis, u64)>,
     /// When which lane goes on after a failure.
     delayed: BTreeSet<(Millis, usize)>,
+    /// The next deadline when [`is_due_sooner`](Self::is_due_sooner) was asked last.
+    known_deadline: Millis,
+    /// Messages that wait in parked lanes.
+    parked_messages: u64,
     dead: VecDeque<DeadLetter>,
     last_sequence: u64,
     last_lease: u64,
@@ -103,6 +107,8 @@ impl State {
             leases: HashMap::new(),
             ends: BTreeSet::new(),
             delayed: BTreeSet::new(),
+            known_deadline: Millis::MAX,
+            parked_messages: 0,
             dead: VecDeque::new(),
             last_sequence: 0,
             last_lease: 0,
@@ -151,6 +157,7 @@ impl State {
             sequence,
             attempts: 0,
         };
+        self.parked_messages += u64::from(self.lanes[lane].turn == Turn::Parked);
         self.lanes[lane].waiting.push_back(entry);
         self.counts.pushed += 1;
         self.counts.waiting += 1;
@@ -242,6 +249,12 @@ impl State {
         ends.into_iter().chain(delayed).min()
     }
 
+    /// Whether the next deadline comes sooner than when this was asked last.
+    pub(super) fn is_due_sooner(&mut self) -> bool {
+        let next = self.next_deadline().unwrap_or(Millis::MAX);
+        next < std::mem::replace(&mut self.known_deadline, next)
+    }
+
     /// Nobody gets a place of a key any more.
     pub(super) fn close_places(&self) {
         for places in self
@@ -260,7 +273,7 @@ impl State {
 
     /// Whether nothing can come any more: it is closed, and holds nothing that somebody could still get.
     pub(super) fn is_over(&self) -> bool {
-        self.closed && self.lanes.iter().all(|(_, lane)| lane.is_parked_or_empty())
+        self.closed && self.counts.leased == 0 && self.counts.waiting == self.parked_messages
     }
 
     #[cfg(test)]
@@ -340,7 +353,11 @@ impl State {
         match (policy, lane.key.is_some()) {
             (KeyPolicy::Park, true) => {
                 self.unready(at);
-                self.lanes[at].turn = Turn::Parked;
+                let lane = &mut self.lanes[at];
+                if lane.turn != Turn::Parked {
+                    lane.turn = Turn::Parked;
+                    self.parked_messages += lane.waiting.len() as u64;
+                }
             }
             (KeyPolicy::Park, false) | (KeyPolicy::Skip, _) => {
                 self.unready(at);
@@ -363,6 +380,7 @@ impl State {
             if last != number || !counts {
                 entry.attempts -= 1;
             }
+            self.parked_messages += u64::from(self.lanes[at].turn == Turn::Parked);
             self.lanes[at].waiting.push_front(entry);
             self.counts.waiting += 1;
             if last == number {
@@ -416,7 +434,7 @@ impl State {
         }
     }
 
-    /// Lets a parked key go on: its first message gets all its attempts again. False: it is not parked.
+    /// Lets a parked key go on: its messages get all their attempts again. False: it is not parked.
     pub(super) fn resume(&mut self, key: &Key) -> bool {
         let Some(&at) = self.by_key.get(key) else {
             return false;
@@ -426,8 +444,9 @@ impl State {
             return false;
         }
         lane.turn = Turn::None;
-        if let Some(first) = lane.waiting.front_mut() {
-            first.attempts = 0;
+        self.parked_messages -= lane.waiting.len() as u64;
+        for entry in &mut lane.waiting {
+            entry.attempts = 0;
         }
         self.make_ready(at);
         true
@@ -497,10 +516,5 @@ impl Lane {
             places: None,
             turn: Turn::None,
         }
-    }
-
-    fn is_parked_or_empty(&self) -> bool {
-        let is_empty = self.waiting.is_empty() && self.leased.is_empty();
-        is_empty || self.turn == Turn::Parked
     }
 }

@@ -241,3 +241,31 @@ async fn a_closed_queue_gives_what_it_has_and_ends() {
     settle(&queue, &received[0], Settlement::Ack).await;
     assert_eq!(over.await.unwrap_err().fate, Fate::Closed);
 }
+
+/// Who waits for a message knows of none that comes again, until one fails meanwhile.
+#[tokio::test]
+async fn who_waits_hears_of_a_failure_that_comes_again_sooner() {
+    let queue = queue(|_| {});
+    queue.push(of("k", "1")).await.unwrap();
+    let request = |wait| ReceiveRequest {
+        max: 1,
+        key_max: None,
+        wait,
+        lease: None,
+        holder: HolderName::new("test").unwrap(),
+    };
+    let first = queue.receive_batch(request(Duration::ZERO)).await.unwrap();
+    let mut waiting = Box::pin(queue.receive_batch(request(Duration::MAX)));
+    assert!(
+        tokio::time::timeout(Duration::ZERO, &mut waiting)
+            .await
+            .is_err()
+    );
+    let delay = Duration::from_millis(20);
+    let nack = (first[0].receipt.clone(), Settlement::Nack { delay });
+    queue.settle_batch(vec![nack]).await.remove(0).unwrap();
+    let again = tokio::time::timeout(Duration::from_secs(60), waiting)
+        .await
+        .unwrap();
+    assert_eq!(again.unwrap()[0].attempt, 2);
+}

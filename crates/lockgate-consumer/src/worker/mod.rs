@@ -34,13 +34,15 @@ enum Ask {
     State(oneshot::Sender<WorkerState>),
 }
 
-type ByMessage<T> = Option<Arc<dyn Fn(&Message) -> T + Send + Sync>>;
+type ByFunction<T> = Arc<dyn Fn(&Message) -> T + Send + Sync>;
+type ByMessage<T> = Option<ByFunction<T>>;
 
 /// Makes a [`Worker`]: its sources, how much runs at the same time, and what happens to failures.
 #[must_use]
 pub struct WorkerBuilder {
     sources: Vec<(Arc<dyn AnySource>, u8)>,
     options: DispatchOptions,
+    held_max: Option<usize>,
     lease: Option<Duration>,
     holder: Option<String>,
     cancel_grace: Duration,
@@ -70,7 +72,7 @@ pub struct Ended {
     /// Runs that panicked.
     pub panics: u64,
     /// Messages that are neither settled nor lost: the time for it was over. They come again when their
-    /// leases end.
+    /// leases end. [`usize::MAX`]: nobody knows, because the worker's runtime ended before it.
     pub left: usize,
     /// Why it ended, if nobody asked for it: the last of its sources is closed or refuses to give
     /// messages.
@@ -138,6 +140,7 @@ impl Worker {
         WorkerBuilder {
             sources: vec![(Arc::new(source), 0)],
             options: DispatchOptions::default(),
+            held_max: None,
             lease: None,
             holder: None,
             cancel_grace: Duration::ZERO,
@@ -201,12 +204,12 @@ impl Worker {
             .ok()
             .and_then(|ended| ended.clone())
             .unwrap_or_else(|| {
-                // Its task has ended without a word: with its runtime.
-                let error = "the worker's runtime has ended";
+                // Its task has ended without a word.
+                let error = "the worker's runtime has ended, or its task has panicked";
                 Ended {
                     counts: DispatchCounts::default(),
                     panics: 0,
-                    left: 0,
+                    left: usize::MAX,
                     error: Some(TransportError::new(lockgate_core::Fate::Closed, error)),
                 }
             })
@@ -281,7 +284,7 @@ impl WorkerBuilder {
     /// their way to be settled; as many as there are sources to 16,777,216. Default: 256, or four for each
     /// run if that is more.
     pub fn held_max(mut self, messages: usize) -> Self {
-        self.options.held_max = messages;
+        self.held_max = Some(messages);
         self
     }
 
@@ -380,10 +383,11 @@ impl WorkerBuilder {
         let holder = self.holder.take();
         let holder = holder.unwrap_or_else(|| format!("worker {}", std::process::id()));
         let holder = HolderName::new(&holder)?;
-        if self.options.held_max == DispatchOptions::default().held_max {
+        let least = self.options.held_max;
+        self.options.held_max = self.held_max.unwrap_or_else(|| {
             let runs = self.options.concurrency.saturating_mul(4);
-            self.options.held_max = runs.clamp(self.options.held_max, DispatchOptions::HELD_MAX);
-        }
+            runs.clamp(least, DispatchOptions::HELD_MAX)
+        });
         let mut sources = Vec::with_capacity(self.sources.len());
         for (number, (source, priority)) in self.sources.iter().enumerate() {
             let can = source.capabilities();

@@ -6,11 +6,14 @@ use std::{
     collections::HashMap,
     future::pending,
     hash::{BuildHasher, Hasher, RandomState},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::Duration,
 };
 
-use lockgate_core::{Fate, HolderName, Millis, ReceiveRequest, Settlement, TransportError};
+use lockgate_core::{
+    Fate, HolderName, Message, Millis, ReceiveRequest, Settlement, TransportError,
+};
 use tokio::{
     sync::mpsc,
     task::{AbortHandle, Id, JoinError, JoinSet},
@@ -18,7 +21,7 @@ use tokio::{
 };
 
 use super::{
-    Ask, ByMessage, Ended, WorkerBuilder, WorkerClock, WorkerState, millis,
+    Ask, ByFunction, ByMessage, Ended, WorkerBuilder, WorkerClock, WorkerState, millis,
     source::{AnySource, HeldMessage},
 };
 use crate::{
@@ -269,12 +272,21 @@ impl<H: Handler> Shell<H> {
         if !self.at_most_once {
             return self.handle(started);
         }
-        let settles = started.messages.iter();
-        let settles = settles.map(|(held, _)| (held.clone(), Settlement::Ack));
+        self.dispatcher.claiming(started.run);
+        let held = started.messages.iter();
+        let held: Vec<HeldMessage> = held.map(|(held, _)| held.clone()).collect();
         let source = self.sources[started.source].source.clone();
-        let claim = source.settle(settles.collect());
-        self.spawn(Purpose::Claim(started), async {
-            Output::Claimed(claim.await)
+        let max = source.capabilities().settle_max;
+        self.spawn(Purpose::Claim(started), async move {
+            let mut results = Vec::with_capacity(held.len());
+            for held in held.chunks(max) {
+                let acks = held.iter().map(|held| (held.clone(), Settlement::Ack));
+                results.extend(source.clone().settle(acks.collect()).await);
+                if results.iter().any(Result::is_err) {
+                    break;
+                }
+            }
+            Output::Claimed(results)
         });
     }
 
@@ -335,7 +347,8 @@ impl<H: Handler> Shell<H> {
             Ask::Drain(within) => {
                 let until = self.now().saturating_add(millis(within));
                 self.dispatcher.drain(until);
-                let late = within.saturating_add(self.cancel_grace + SETTLE_GRACE);
+                let late = within.saturating_add(self.cancel_grace);
+                let late = late.saturating_add(SETTLE_GRACE);
                 let far = Instant::now() + Duration::from_secs(86_400 * 365);
                 self.drained_by = Some(Instant::now().checked_add(late).unwrap_or(far));
                 self.stop_receiving();
@@ -497,8 +510,10 @@ impl<H: Handler> Shell<H> {
             let message = &lease.message;
             Arrival {
                 key: message.key.clone(),
-                tenant: tenant.as_ref().and_then(|tenant| tenant(message)),
-                priority: priority.as_ref().map_or(0, |priority| priority(message)),
+                tenant: tenant.as_ref().and_then(|tenant| ask(tenant, message)),
+                priority: priority
+                    .as_ref()
+                    .map_or(0, |priority| ask(priority, message)),
                 bytes: message.size() as u64,
                 attempt: lease.attempt,
                 lease: ends.saturating_sub(now),
@@ -511,7 +526,7 @@ impl<H: Handler> Shell<H> {
     fn receive_failed(&mut self, number: usize, max: usize, error: TransportError, now: Millis) {
         let state = &mut self.sources[number];
         // The others may pass.
-        state.ended = matches!(error.fate, Fate::Closed | Fate::Refused | Fate::Unsupported);
+        state.ended |= matches!(error.fate, Fate::Closed | Fate::Refused | Fate::Unsupported);
         if state.error.is_none() {
             let why = lockgate_core::with_sources(&error);
             if state.ended {
@@ -553,6 +568,16 @@ impl<H: Handler> Shell<H> {
         }
         self.stall_told = stall.is_some();
     }
+}
+
+/// What the user's function says of a message; if it panics, what it would say of any.
+fn ask<T: Default>(function: &ByFunction<T>, message: &Message) -> T {
+    let answer = catch_unwind(AssertUnwindSafe(|| function(message)));
+    answer.unwrap_or_else(|panic| {
+        let text = panic_text(&*panic);
+        tracing::error!(panic = %text, "a function of `fair_by` or `priority_by` panicked");
+        T::default()
+    })
 }
 
 /// A lease lasts at least so long.

@@ -580,3 +580,73 @@ async fn a_message_whose_lease_ended_before_it_was_taken_does_not_run() {
     assert!(told.recv().await.unwrap() >= 2);
     assert!(ended.counts.lost >= 1, "{ended:?}");
 }
+
+/// It may have waited for a thread for so long that its lease is somebody else's.
+#[test]
+fn a_blocking_handler_does_not_begin_when_its_run_is_cancelled() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let queue = queue(|_| {});
+        for body in ["1", "2"] {
+            push(&queue, body, body).await;
+        }
+        let (begun, mut began) = mpsc::unbounded_channel();
+        let handler = handler::blocking(move |job: Job| {
+            begun.send(job.context().why_cancelled()).unwrap();
+            while job.context().why_cancelled().is_none() {
+                std::thread::yield_now();
+            }
+            // Both are cancelled in one turn of the worker's task, which may be at the second by now.
+            std::thread::sleep(Duration::from_millis(200));
+            Ok(())
+        });
+        let worker = Worker::over(queue.clone()).start(handler).unwrap();
+        assert_eq!(began.recv().await.unwrap(), None);
+        // Both run as far as the worker knows; one waits for the only thread.
+        while worker.state().await.unwrap().running < 2 {
+            tokio::task::yield_now().await;
+        }
+        let ended = worker.drain(Duration::ZERO).await;
+        assert_eq!((ended.counts.acknowledged, ended.counts.given_back), (1, 1));
+        assert!(began.recv().await.is_none());
+    });
+}
+
+#[tokio::test]
+async fn a_cancelled_run_starts_no_further_message() {
+    let queue = queue(|_| {});
+    push(&queue, "k", "1").await;
+    push(&queue, "k", "2").await;
+    let (begun, mut began) = mpsc::unbounded_channel();
+    let builder = Worker::over(queue.clone()).run_max(2);
+    let worker = builder.cancel_grace(Duration::MAX).start(move |job: Job| {
+        begun.send(text(&job)).unwrap();
+        async move {
+            job.context().cancelled().await;
+            Ok(())
+        }
+    });
+    assert_eq!(began.recv().await.unwrap(), "1");
+    let ended = worker.unwrap().drain(Duration::ZERO).await;
+    assert_eq!((ended.counts.acknowledged, ended.counts.given_back), (1, 1));
+    assert!(began.recv().await.is_none());
+}
+
+#[tokio::test]
+async fn a_function_that_panics_stops_no_worker() {
+    let queue = queue(|_| {});
+    push(&queue, "k", "bad").await;
+    push(&queue, "l", "good").await;
+    let builder = Worker::over(queue.clone()).fair_by(|message| {
+        assert_ne!(message.body, "bad");
+        None
+    });
+    let worker = builder.start(|_: Job| async { Ok(()) });
+    let ended = to_the_end(&queue, worker.unwrap()).await;
+    assert_eq!(ended.counts.acknowledged, 2);
+}

@@ -660,3 +660,65 @@ fn options_out_of_range_are_refused_with_their_bounds() {
     let text = refused(DispatchOptions::default(), vec![long]);
     assert_eq!(text, "lease must be 1 to 30000, not 30001");
 }
+
+/// What is acknowledged before it runs would be gone without having run.
+#[test]
+fn a_run_that_is_being_claimed_is_not_cancelled_and_its_time_begins_behind_the_claim() {
+    let options = DispatchOptions {
+        run_time_max: Some(100),
+        ..DispatchOptions::default()
+    };
+    let mut dispatcher = dispatcher(options, locked());
+    dispatcher.received(0, 10, [arrival(Some("a"), 1)], 0);
+    let run = runs(&drain_actions(&mut dispatcher, 0))[0];
+    dispatcher.claiming(run);
+    // Too long, a lease that is not there any more, and a drain whose deadline has come.
+    let actions = drain_actions(&mut dispatcher, 10_000);
+    let extended = actions.iter().find_map(|action| match action {
+        Action::Extend { items, .. } => Some(items[0].0),
+        _ => None,
+    });
+    dispatcher.extended([(extended.unwrap(), Err(Fate::Stale))], 10_000);
+    dispatcher.drain(10_000);
+    let actions = drain_actions(&mut dispatcher, 10_000);
+    assert!(
+        !actions
+            .iter()
+            .any(|action| matches!(action, Action::Cancel { .. }))
+    );
+    assert_eq!(dispatcher.claimed(run, [Ok(())], 10_050), [true]);
+    assert!(dispatcher.is_current(run));
+    assert_eq!(drain_actions(&mut dispatcher, 10_149), []);
+    let why = Cancelled::TooLong;
+    assert_eq!(
+        drain_actions(&mut dispatcher, 10_150),
+        [Action::Cancel { run, why }]
+    );
+}
+
+/// Nothing behind the failure was asked for, and none of it is gone.
+#[test]
+fn what_a_claim_did_not_get_to_goes_back() {
+    let options = DispatchOptions {
+        run_max: 3,
+        ..DispatchOptions::default()
+    };
+    let mut dispatcher = dispatcher(options, locked());
+    dispatcher.received(0, 10, (1..=3).map(|number| arrival(Some("a"), number)), 0);
+    let run = runs(&drain_actions(&mut dispatcher, 0))[0];
+    dispatcher.claiming(run);
+    assert_eq!(
+        dispatcher.claimed(run, [Ok(()), Err(Fate::Retry)], 5),
+        [true, false]
+    );
+    let rest = Rest::Cancelled;
+    dispatcher.finished(run, RunEnd { done: 1, rest }, 6, 0);
+    let actions = drain_actions(&mut dispatcher, 6);
+    let how: Vec<_> = settles(&actions)
+        .into_iter()
+        .map(|(_, number, how)| (number, how))
+        .collect();
+    assert_eq!(how, [(3, Settlement::GiveBack)]);
+    let counts = dispatcher.counts();
+    assert_eq!((counts.acknowledged, counts.lost), (1, 1));
+}
