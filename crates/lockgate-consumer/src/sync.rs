@@ -20,5 +20,5 @@ pub(crate) use shuttle_tokio::sync::{AcquireError, Notify, Semaphore, TryAcquire
 /// In a model time stands still: what waits for it is woken by something else, or never.
 #[cfg(feature = "shuttle")]
 pub(crate) async fn sleep_until(_: tokio::time::Instant) {
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
