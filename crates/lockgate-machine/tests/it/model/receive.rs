@@ -179,6 +179,7 @@ impl Model {
                 source: whose(&origin).and_then(|source| self.name_of(source)),
                 ..origin
             }),
+            failures: message.kept_failures(),
         };
         assert_eq!(*delivery, expected);
         for queue in self.queues.values() {
@@ -233,7 +234,8 @@ impl Model {
                 let Some(key) = message.key.as_ref().filter(|_| queue.settings.keyed) else {
                     // A group: what was never leased goes in order of arrival; what came back takes
                     // turns with it.
-                    return message.returned || ahead.all(|other| other.returned || in_batch(other));
+                    return message.returned
+                        || ahead.all(|other| other.returned || in_batch(other));
                 };
                 if queue.parked.contains(key) {
                     return false;
