@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use hyper::{Method, StatusCode};
 use lockgate_core::{
-    Accepted, Fate, Header, Key, KeyOrder, Leased, Message, MessageId, MessageName, Millis,
-    QueueName, ReceiveRequest, Sequence, Settlement, Sink, SinkCapabilities, Source,
+    Accepted, Failures, Fate, Header, Key, KeyOrder, Leased, Message, MessageId, MessageName,
+    Millis, QueueName, ReceiveRequest, Sequence, Settlement, Sink, SinkCapabilities, Source,
     SourceCapabilities, TransportError, UniqueId, WallTime,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -258,6 +258,18 @@ struct ReceivedMessage {
     content_type: Option<String>,
     trace_context: Option<String>,
     level: Option<String>,
+    #[serde(default)]
+    failures: Vec<FailedAttempt>,
+    #[serde(default)]
+    failures_left_out: u64,
+}
+
+/// A failed attempt in the words of the API.
+#[derive(Deserialize)]
+struct FailedAttempt {
+    attempt: u32,
+    at: String,
+    error: String,
 }
 
 impl Client {
@@ -299,6 +311,7 @@ impl Client {
         };
         source.lease_max = Duration::from_millis(limits.lease_ms_max);
         source.nack_delay_max = source.lease_max;
+        source.nack_reasons = true;
         source.defer = true;
         source.reject = true;
         source.give_back = true;
@@ -554,7 +567,7 @@ impl Source for RemoteQueue {
         let entries = settles.into_iter().map(|(receipt, settlement)| {
             let (action, delay, reason) = match settlement {
                 Settlement::Ack => ("ack", None, None),
-                Settlement::Nack { delay } => ("nack", Some(delay), None),
+                Settlement::Nack { delay, reason } => ("nack", Some(delay), reason),
                 Settlement::Defer { delay } => ("defer", Some(delay), None),
                 Settlement::Reject { reason } => ("reject", None, reason),
                 Settlement::GiveBack => ("give_back", None, None),
@@ -660,6 +673,15 @@ fn leased(received: ReceivedMessage) -> Option<Leased<Receipt>> {
         trace_context: received.trace_context.map(Into::into),
         level: read(received.level, |text| text.parse().ok())?,
     };
+    let kept = received.failures.into_iter().map(|failure| {
+        Some(lockgate_core::FailedAttempt {
+            attempt: failure.attempt,
+            at: wall_time(&failure.at)?,
+            error: failure.error.into(),
+        })
+    });
+    let failures = Failures::new(kept.collect::<Option<_>>()?, received.failures_left_out);
+    let failures = (failures != Failures::default()).then(|| Arc::new(failures));
     Some(Leased {
         receipt: Receipt(received.receipt.into()),
         name: Some(MessageName::Id(received.id.parse().ok()?)),
@@ -667,6 +689,7 @@ fn leased(received: ReceivedMessage) -> Option<Leased<Receipt>> {
         sequence: Some(Sequence(received.sequence)),
         attempt: received.attempt,
         accepted: Some(wall_time(&received.sent_at)?),
+        failures,
         remaining: Duration::from_millis(received.remaining_ms),
     })
 }

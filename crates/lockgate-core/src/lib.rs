@@ -24,6 +24,7 @@
 mod clock;
 mod disk;
 mod error_text;
+mod failures;
 mod ids;
 mod level;
 mod log;
@@ -40,6 +41,7 @@ pub use disk::{
     OpenMode,
 };
 pub use error_text::{StorageFailure, with_sources};
+pub use failures::{FailedAttempt, Failures, REASON_BYTES_MAX, cut_reason};
 pub use ids::{
     Epoch, Incarnation, LeaseNumber, LeaseToken, Location, MessageId, ParseMessageIdError,
     Position, QueueId, Sequence, ShardId, ShardIdError, Term,

@@ -7,7 +7,7 @@
 
 use std::{error::Error, fmt, future::Future, sync::Arc, time::Duration};
 
-use crate::{HolderName, Level, Message, MessageId, Sequence, WallTime};
+use crate::{Failures, HolderName, Level, Message, MessageId, Sequence, WallTime};
 
 /// Where messages go.
 ///
@@ -121,6 +121,8 @@ pub struct SourceCapabilities {
     pub lease_max: Duration,
     /// The longest delay of [`Settlement::Nack`]; zero if it knows none.
     pub nack_delay_max: Duration,
+    /// It keeps the reason of a [nack](Settlement::Nack), and shows it with the message from then on.
+    pub nack_reasons: bool,
     /// It can [defer](Settlement::Defer) without costing an attempt.
     pub defer: bool,
     /// It can [reject](Settlement::Reject), and keeps the reason.
@@ -203,6 +205,8 @@ pub struct Leased<Receipt> {
     pub attempt: u32,
     /// When it was accepted, where that is known.
     pub accepted: Option<WallTime>,
+    /// Its failures, where the source [keeps](SourceCapabilities::nack_reasons) them and there were some.
+    pub failures: Option<Arc<Failures>>,
     /// How much longer the lease lasts, as of the answer.
     pub remaining: Duration,
 }
@@ -216,6 +220,9 @@ pub enum Settlement {
     Nack {
         /// How long before it may be leased again.
         delay: Duration,
+        /// Why, up to [`REASON_BYTES_MAX`](crate::REASON_BYTES_MAX) bytes, where the source
+        /// [keeps](SourceCapabilities::nack_reasons) that; refused elsewhere.
+        reason: Option<Arc<str>>,
     },
     /// Not now: as a nack, and the attempt does not count.
     Defer {
@@ -224,7 +231,7 @@ pub enum Settlement {
     },
     /// Can never succeed: to the dead letters, or dropped where there are none.
     Reject {
-        /// Why; a source may bound its length.
+        /// Why, up to [`REASON_BYTES_MAX`](crate::REASON_BYTES_MAX) bytes.
         reason: Option<Arc<str>>,
     },
     /// Never tried: the message returns to its place, and the attempt does not count.
@@ -365,6 +372,7 @@ impl SourceCapabilities {
             key_max: false,
             lease_max: Duration::ZERO,
             nack_delay_max: Duration::ZERO,
+            nack_reasons: false,
             defer: false,
             reject: false,
             give_back: false,

@@ -104,11 +104,21 @@ fn fields(effect: &Effect, bodies: Bodies) -> Value {
             queue,
             sequence,
             until,
-        } => json!({
-            "queue": queue.0,
-            "sequence": sequence.0,
-            "not_before": until.map(|MachineTime(ms)| ms),
-        }),
+            failed,
+        } => {
+            let mut fields = json!({
+                "queue": queue.0,
+                "sequence": sequence.0,
+                "not_before": until.map(|MachineTime(ms)| ms),
+            });
+            if let Some(failed) = failed {
+                fields["failed_at"] = time(failed.at);
+                if bodies == Bodies::Shown {
+                    fields["error"] = failed.error.as_deref().into();
+                }
+            }
+            fields
+        }
         Effect::Extended {
             queue,
             sequence,

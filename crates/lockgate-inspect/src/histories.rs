@@ -273,7 +273,10 @@ impl Life<'_> {
                 });
                 let settles = tokens.into_iter().map(|token| {
                     let action = match self.random.below(6) {
-                        0 => SettleAction::Nack { delay: 2_000 },
+                        0 => SettleAction::Nack {
+                            delay: 2_000,
+                            reason: None,
+                        },
                         _ => SettleAction::Ack,
                     };
                     Command::Settle(Settle { token, action })

@@ -318,6 +318,9 @@ pub enum SettleAction {
     Nack {
         /// 0: at once.
         delay: Millis,
+        /// Why; up to [`REASON_BYTES_MAX`](lockgate_core::REASON_BYTES_MAX) bytes. The message keeps it,
+        /// see [`Failures`](lockgate_core::Failures).
+        reason: Option<Arc<str>>,
     },
     /// The holder postpones the message: it returns to its place and can be leased again after
     /// `delay`, and the attempt does not count. Until then it blocks its key, as after a nack.
@@ -339,7 +342,7 @@ pub enum SettleAction {
     },
     /// The message can never succeed: it goes to the dead-letter queue now, or is dropped if there is none.
     Reject {
-        /// The consumer's reason; up to 1,024 bytes.
+        /// The consumer's reason; up to [`REASON_BYTES_MAX`](lockgate_core::REASON_BYTES_MAX) bytes.
         reason: Option<Arc<str>>,
     },
     /// The lease never reached its caller: the message returns to its place and the attempt does not count.

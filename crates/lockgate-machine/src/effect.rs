@@ -95,6 +95,8 @@ pub enum Effect {
         sequence: Sequence,
         /// The message is not leasable before this. `None`: it is leasable at once.
         until: Option<MachineTime>,
+        /// How it failed. `None`: nobody said why, and nothing is kept of it.
+        failed: Option<Failed>,
     },
     /// A lease got a later or earlier end.
     Extended {
@@ -191,6 +193,15 @@ pub struct StoredMessage {
     pub key_sequence: Option<NonZeroU64>,
     /// The message; `due` is set exactly if the message was delayed when accepted.
     pub message: Message,
+}
+
+/// How an attempt failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    pub at: WallTime,
+    /// The holder's reason. `None`: there was no room for it
+    /// ([`failure_bytes_max`](crate::MachineLimits::failure_bytes_max)), so it is only counted.
+    pub error: Option<Arc<str>>,
 }
 
 /// Why a message was moved to or from a dead-letter queue.

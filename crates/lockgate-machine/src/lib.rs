@@ -87,7 +87,7 @@ pub use command::{
     Transact, TypedCommand,
 };
 pub use counters::{COUNTERS, Counter, CounterKind, DroppedCounts, QueueTotals};
-pub use effect::{DeadLetterReason, DropReason, Effect, Effects, StoredMessage};
+pub use effect::{DeadLetterReason, DropReason, Effect, Effects, Failed, StoredMessage};
 pub use live::{LiveMessage, LiveRange};
 pub use machine::{
     ClockState, Deadlines, Frozen, Housekeeping, ImageLoader, KeyView, LeaseView, Machine,

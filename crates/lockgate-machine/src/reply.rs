@@ -1,10 +1,10 @@
 //! The replies of the machine.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use lockgate_core::{
-    HolderName, Key, LeaseToken, Level, Location, MachineTime, MessageId, Millis, Position,
-    QueueId, QueueName, Sequence, ShardId, WallTime,
+    Failures, HolderName, Key, LeaseToken, Level, Location, MachineTime, MessageId, Millis,
+    Position, QueueId, QueueName, Sequence, ShardId, WallTime,
 };
 
 use crate::{DeadLetterReason, Effects, QueueSettings, QueueTotals, SettingsError};
@@ -106,6 +106,8 @@ pub struct Delivery {
     pub deadline: MachineTime,
     /// The origin, if the message was moved here.
     pub origin: Option<Origin>,
+    /// The failures with a reason, if there were some, also of queues that it was in before.
+    pub failures: Option<Arc<Failures>>,
 }
 
 /// The origin of a moved message.
@@ -394,6 +396,8 @@ pub struct MessageStatus {
     pub waits_for: MessageWait,
     /// The origin, if the message was moved here.
     pub origin: Option<Origin>,
+    /// The failures with a reason, if there were some, also of queues that it was in before.
+    pub failures: Option<Arc<Failures>>,
 }
 
 /// What a message waits for.

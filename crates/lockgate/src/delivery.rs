@@ -13,8 +13,8 @@ use std::{
 
 use bytes::Bytes;
 use lockgate_core::{
-    Header, HolderName, Key, LeaseToken, MachineTime, Message, MessageId, Millis, QueueName,
-    Sequence, UniqueId, WallTime,
+    Failures, Header, HolderName, Key, LeaseToken, MachineTime, Message, MessageId, Millis,
+    QueueName, Sequence, UniqueId, WallTime,
 };
 use lockgate_engine::{Engine, EngineError, Received};
 use lockgate_machine::{Origin, Receive, Settle, SettleAction, Settled, StaleReason};
@@ -260,6 +260,13 @@ impl Delivery {
         self.received.delivery.origin.as_ref()
     }
 
+    /// Returns the failures of the message that had a [reason](Self::nack_because), also of queues that it
+    /// was in before; `None` if there were none.
+    #[must_use]
+    pub fn failures(&self) -> Option<&Failures> {
+        self.received.delivery.failures.as_deref()
+    }
+
     /// Returns how much longer the lease lasts; zero if it has ended.
     #[must_use]
     pub fn remaining(&self) -> Duration {
@@ -294,7 +301,23 @@ impl Delivery {
     /// [`SettleError::Stale`] if the lease does not count any more. The error returns the delivery.
     pub async fn nack(self, delay: Duration) -> Result<(), SettleError> {
         let delay = millis(delay);
-        self.settle(SettleAction::Nack { delay }).await
+        let reason = None;
+        self.settle(SettleAction::Nack { delay, reason }).await
+    }
+
+    /// As [`nack`](Self::nack), with the reason: the message keeps it among its
+    /// [failures](Self::failures), also as a dead letter.
+    ///
+    /// # Errors
+    /// [`SettleError::Stale`] if the lease does not count any more. The error returns the delivery.
+    pub async fn nack_because(
+        self,
+        delay: Duration,
+        reason: impl Into<Arc<str>>,
+    ) -> Result<(), SettleError> {
+        let delay = millis(delay);
+        let reason = Some(reason.into());
+        self.settle(SettleAction::Nack { delay, reason }).await
     }
 
     /// Puts the message off. It returns to its place and may be leased again after `delay`. The

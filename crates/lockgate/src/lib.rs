@@ -112,12 +112,12 @@ pub use bytes::Bytes;
 pub use delivery::{Delivery, ExtendError, ReceiveBuilder, SettleError};
 pub use error::{Error, ErrorKind};
 pub use lockgate_core::{
-    Accepted, AppendError, BootId, Clock, DamagedRange, DiskError, DiskOperation, Epoch, Fate,
-    Header, HolderName, Incarnation, Key, KeyOrder, LeaseToken, Leased, Level, LogError, LogSpace,
-    ManualClock, Message, MessageId, MessageName, Millis, NameError, Position, QueueId, QueueName,
-    ReadError, ReceiveRequest, Sequence, Settlement, ShardId, ShardIdError, Sink, SinkCapabilities,
-    Source, SourceCapabilities, SpaceState, Storage, Term, TransportError, UniqueId, Unsupported,
-    WallTime,
+    Accepted, AppendError, BootId, Clock, DamagedRange, DiskError, DiskOperation, Epoch,
+    FailedAttempt, Failures, Fate, Header, HolderName, Incarnation, Key, KeyOrder, LeaseToken,
+    Leased, Level, LogError, LogSpace, ManualClock, Message, MessageId, MessageName, Millis,
+    NameError, Position, QueueId, QueueName, REASON_BYTES_MAX, ReadError, ReceiveRequest, Sequence,
+    Settlement, ShardId, ShardIdError, Sink, SinkCapabilities, Source, SourceCapabilities,
+    SpaceState, Storage, Term, TransportError, UniqueId, Unsupported, WallTime,
 };
 pub use lockgate_engine::{
     AnsweredCounts, BackupError, BackupReport, Engine, EngineError, EngineMetrics, EngineOptions,

@@ -245,7 +245,7 @@ impl Lockgate {
     /// let settles = deliveries.into_iter().map(|delivery| {
     ///     let settling = match &delivery.body()[..] {
     ///         b"good" => Settlement::Ack,
-    ///         _ => Settlement::Nack { delay: Duration::from_secs(5) },
+    ///         _ => Settlement::Nack { delay: Duration::from_secs(5), reason: None },
     ///     };
     ///     (delivery, settling)
     /// });

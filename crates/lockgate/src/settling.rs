@@ -30,8 +30,9 @@ impl SettleAllError {
 pub(crate) fn action(settlement: Settlement) -> SettleAction {
     match settlement {
         Settlement::Ack => SettleAction::Ack,
-        Settlement::Nack { delay } => SettleAction::Nack {
+        Settlement::Nack { delay, reason } => SettleAction::Nack {
             delay: millis(delay),
+            reason,
         },
         Settlement::Defer { delay } => SettleAction::Defer {
             delay: millis(delay),

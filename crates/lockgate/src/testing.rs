@@ -6,8 +6,8 @@ use std::{
 };
 
 use lockgate_core::{
-    LeaseNumber, LeaseToken, Location, MachineTime, Message, MessageId, QueueId, Sequence, Term,
-    WallTime,
+    Failures, LeaseNumber, LeaseToken, Location, MachineTime, Message, MessageId, QueueId,
+    Sequence, Term, WallTime,
 };
 use lockgate_engine::Received;
 use lockgate_machine::{
@@ -46,6 +46,7 @@ pub struct TestDelivery {
     accepted: WallTime,
     lease: Duration,
     origin: Option<Origin>,
+    failures: Option<Arc<Failures>>,
     stale: Option<StaleReason>,
 }
 
@@ -77,6 +78,7 @@ impl TestDelivery {
             accepted: WallTime(0),
             lease: Duration::from_secs(30),
             origin: None,
+            failures: None,
             stale: None,
         }
     }
@@ -109,6 +111,12 @@ impl TestDelivery {
     /// Sets where the message comes from. Default: it was not moved.
     pub fn origin(mut self, origin: Origin) -> Self {
         self.origin = Some(origin);
+        self
+    }
+
+    /// Sets the failures that the message had before. Default: none.
+    pub fn failures(mut self, failures: Failures) -> Self {
+        self.failures = Some(Arc::new(failures));
         self
     }
 
@@ -147,6 +155,7 @@ impl TestDelivery {
                 first_leased: self.accepted,
                 deadline: MachineTime::default(),
                 origin: self.origin,
+                failures: self.failures,
             },
             stored: StoredMessage {
                 queue,
@@ -173,8 +182,9 @@ impl TestWatch {
             SettleAction::Ack
             | SettleAction::Extend { .. }
             | SettleAction::ChangeVisibility { .. } => Settlement::Ack,
-            SettleAction::Nack { delay } => Settlement::Nack {
+            SettleAction::Nack { delay, reason } => Settlement::Nack {
                 delay: Duration::from_millis(delay),
+                reason,
             },
             SettleAction::Defer { delay } => Settlement::Defer {
                 delay: Duration::from_millis(delay),

@@ -112,6 +112,7 @@ impl Source for Queue {
         can.key_max = self.settings().keyed;
         can.lease_max = longest;
         can.nack_delay_max = Duration::from_millis(Settle::DELAY_MAX);
+        can.nack_reasons = true;
         can.defer = true;
         can.reject = true;
         can.give_back = true;
@@ -143,6 +144,7 @@ impl Source for Queue {
                 sequence: Some(received.delivery.token.sequence),
                 attempt: u32::from(received.delivery.attempt),
                 accepted: Some(received.stored.accepted),
+                failures: received.delivery.failures,
                 remaining: self.engine().remaining(received.delivery.deadline),
             })
             .collect())

@@ -31,11 +31,15 @@ pub(crate) struct Ack {
 #[command(after_help = "\
 Examples:
   lockgate nack orders.fifo \"$receipt\"
-  lockgate nack mail --delay 90s \"$receipt\"")]
+  lockgate nack mail --delay 90s --reason 'the relay is down' \"$receipt\"")]
 pub(crate) struct Nack {
     /// Time before somebody can receive them again, up to 366d [default: 0s]
     #[arg(long, value_name = "TIME", value_parser = retry_delay)]
     pub(crate) delay: Option<Duration>,
+
+    /// Why, for whoever looks at the messages, also as dead letters; up to 1024 bytes
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
 
     #[command(flatten)]
     pub(crate) receipts: Receipts,
@@ -518,11 +522,14 @@ pub(crate) struct KeyList {
 }
 
 /// List dead letters: where they come from and why
+///
+/// --json shows the reason of each failed attempt that had one, in "failures".
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lockgate dlq list orders-dead.fifo
-  lockgate dlq list orders-dead.fifo --source orders.fifo --json | jq -r .origin.detail")]
+  lockgate dlq list orders-dead.fifo --source orders.fifo --json | jq -r .origin.detail
+  lockgate dlq list orders-dead.fifo --json | jq '.failures[]'")]
 pub(crate) struct DlqList {
     /// Only messages that came from this queue
     #[arg(long, value_name = "QUEUE", value_parser = queue_name)]

@@ -93,7 +93,13 @@ async fn list(client: &Client, args: &DlqList) -> Result<(), Failure> {
     peek::print(args.json, &letters, header, |letter| {
         let origin = &letter["origin"];
         let why = match &*peek::text(&origin["reason"]) {
-            "attempts" => count(origin["attempts"].as_u64().unwrap_or(0), "attempt"),
+            "attempts" => {
+                let attempts = count(origin["attempts"].as_u64().unwrap_or(0), "attempt");
+                match peek::last_error(letter) {
+                    Some(error) => format!("{attempts}, the last: {error}"),
+                    None => attempts,
+                }
+            }
             reason => match origin["detail"].as_str() {
                 Some(detail) => format!("{reason}: {detail}"),
                 None => reason.to_owned(),

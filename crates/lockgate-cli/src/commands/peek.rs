@@ -11,7 +11,7 @@ use crate::{
     output::{Output, Table},
 };
 
-/// Characters of a body in a table.
+/// Characters of a body, or of an error, in a table.
 const BODY_CHARS_MAX: usize = 40;
 
 pub(super) fn run(args: &Peek) -> Result<(), Failure> {
@@ -44,6 +44,7 @@ pub(super) fn run(args: &Peek) -> Result<(), Failure> {
             "ATTEMPTS",
             "HOLDER",
             "SENT",
+            "LAST ERROR",
             "BODY",
         ];
         print(args.json, &messages, header, |message| {
@@ -54,6 +55,7 @@ pub(super) fn run(args: &Peek) -> Result<(), Failure> {
                 text(&message["attempts"]),
                 text(&message["holder"]),
                 text(&message["sent_at"]),
+                last_error(message).unwrap_or_default(),
                 body(message),
             ]
         })
@@ -124,6 +126,19 @@ pub(super) fn key(message: &Value) -> String {
     })
 }
 
+/// The beginning of the last reason of a nack.
+pub(super) fn last_error(message: &Value) -> Option<String> {
+    let error = message["failures"].as_array()?.last()?["error"].as_str()?;
+    Some(beginning(error))
+}
+
+fn beginning(text: &str) -> String {
+    match text.char_indices().nth(BODY_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// The beginning of a body, and its size where that is not text.
 pub(super) fn body(message: &Value) -> String {
     if message["damaged"] == true {
@@ -132,9 +147,5 @@ pub(super) fn body(message: &Value) -> String {
     if message["body_encoding"] == "base64" {
         return format!("({} bytes)", message["bytes"]);
     }
-    let body = text(&message["body"]);
-    match body.char_indices().nth(BODY_CHARS_MAX) {
-        Some((end, _)) => format!("{}…", &body[..end]),
-        None => body,
-    }
+    beginning(&text(&message["body"]))
 }

@@ -1,6 +1,7 @@
 //! `lockgate ack`, `lockgate nack`, `lockgate defer`, `lockgate extend` and `lockgate reject`.
 
 use hyper::Method;
+use lockgate_core::REASON_BYTES_MAX;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -82,7 +83,9 @@ pub(super) fn ack(args: &Ack) -> Result<(), Failure> {
 }
 
 pub(super) fn nack(args: &Nack) -> Result<(), Failure> {
-    let settle = json!({"action": "nack", "delay_ms": millis(args.delay.unwrap_or_default())});
+    check_reason(args.reason.as_deref())?;
+    let delay = millis(args.delay.unwrap_or_default());
+    let settle = json!({"action": "nack", "delay_ms": delay, "reason": args.reason});
     run(&args.receipts, &settle, "put back")
 }
 
@@ -96,17 +99,19 @@ pub(super) fn extend(args: &Extend) -> Result<(), Failure> {
     run(&args.receipts, &settle, "held for longer")
 }
 
-/// The longest reason of a reject, in bytes.
-const REASON_BYTES_MAX: usize = 1024;
-
 pub(super) fn reject(args: &Reject) -> Result<(), Failure> {
-    let bytes = args.reason.as_ref().map_or(0, String::len);
+    check_reason(args.reason.as_deref())?;
+    let settle = json!({"action": "reject", "reason": args.reason});
+    run(&args.receipts, &settle, "rejected")
+}
+
+fn check_reason(reason: Option<&str>) -> Result<(), Failure> {
+    let bytes = reason.map_or(0, str::len);
     if bytes > REASON_BYTES_MAX {
         let what = format!("--reason has {bytes} bytes, and may have {REASON_BYTES_MAX}");
         return Err(Failure::usage(what));
     }
-    let settle = json!({"action": "reject", "reason": args.reason});
-    run(&args.receipts, &settle, "rejected")
+    Ok(())
 }
 
 fn run(args: &Receipts, settle: &Value, done: &str) -> Result<(), Failure> {

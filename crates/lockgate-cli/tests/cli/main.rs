@@ -11,6 +11,7 @@ mod bench;
 mod beyond;
 mod config;
 mod exec;
+mod failures;
 mod folder;
 mod help;
 mod lost;

@@ -16,7 +16,7 @@ use lockgate_machine::{
 use lockgate_sim::ManualClock;
 
 /// One folder for each of these.
-pub(crate) const NAMES: [&str; 8] = [
+pub(crate) const NAMES: [&str; 9] = [
     "plain",
     "keyed-leases",
     "delayed-dedup",
@@ -25,6 +25,7 @@ pub(crate) const NAMES: [&str; 8] = [
     "damaged-middle",
     "torn-tail",
     "key-sequences",
+    "failures",
 ];
 
 /// A backup of `keyed-leases`.
@@ -165,6 +166,7 @@ pub(crate) fn all(into: &Path) {
     plain(&folder("damaged-middle"));
     plain(&folder("torn-tail"));
     key_sequences(&folder("key-sequences"));
+    failures(&folder("failures"));
     change(&into.join("damaged-middle"), |bytes, _end| {
         let text = b"message 2";
         let mut windows = bytes.windows(text.len());
@@ -205,7 +207,13 @@ fn keyed_leases(folder: &Path, backup: &Path) {
     let first = shard.receive("orders", 1).remove(0);
     shard.settle(&first, SettleAction::Extend { lease: 60_000 });
     let second = shard.receive("orders", 1).remove(0);
-    shard.settle(&second, SettleAction::Nack { delay: 5_000 });
+    shard.settle(
+        &second,
+        SettleAction::Nack {
+            delay: 5_000,
+            reason: None,
+        },
+    );
     let third = shard.receive("orders", 1).remove(0);
     shard.settle(&third, SettleAction::Ack);
     shard.receive("orders", 2);
@@ -249,7 +257,13 @@ fn dead_letters(folder: &Path) {
     let reason = Some("it is no order".into());
     shard.settle(&first, SettleAction::Reject { reason });
     let second = shard.receive("orders", 1).remove(0);
-    shard.settle(&second, SettleAction::Nack { delay: 0 });
+    shard.settle(
+        &second,
+        SettleAction::Nack {
+            delay: 0,
+            reason: None,
+        },
+    );
     shard.receive("orders", 1);
 }
 
@@ -287,6 +301,37 @@ fn key_sequences(folder: &Path) {
     for (number, key) in (4..).zip(["a", "b", "gone", "a"]) {
         shard.send("orders", with_key(number, key));
     }
+}
+
+/// Failures with reasons: of a dead letter in a snapshot, and behind it of one that comes again.
+fn failures(folder: &Path) {
+    let mut shard = Shard::new(folder);
+    shard.create("dead", keyed());
+    let settings = QueueSettings {
+        dead_letter: Some(QueueName::new("dead").unwrap()),
+        attempts_max: 2,
+        ..keyed()
+    };
+    shard.create("orders", settings);
+    for number in 0..2 {
+        shard.send("orders", with_key(number, "k"));
+    }
+    let fail = |shard: &mut Shard, reason: &str| {
+        let delivery = shard.receive("orders", 1).remove(0);
+        let reason = Some(reason.into());
+        shard.settle(&delivery, SettleAction::Nack { delay: 0, reason });
+    };
+    fail(&mut shard, "no stock");
+    fail(&mut shard, "the warehouse does not answer");
+    fail(&mut shard, "no address");
+    let mut backup = Vec::new();
+    let now = shard.now();
+    shard.driver.backup(now, &mut backup).unwrap();
+    drop(shard);
+    fs::remove_dir_all(folder).unwrap();
+    restore(&mut &backup[..], log(folder), None).unwrap();
+    let mut shard = Shard::new(folder);
+    fail(&mut shard, "still no address");
 }
 
 /// Changes the bytes of the first segment; the second argument is where its records end.

@@ -122,7 +122,9 @@ async fn what_cannot_be_said_is_refused_and_what_is_beside_it_goes() {
     queue.send_batch(vec![Message::new("second")]).await;
     let second = take(&queue, 1, Duration::ZERO).await;
     let delay = Duration::from_secs(400 * 24 * 3600);
-    let nack = (second[0].receipt.clone(), Settlement::Nack { delay });
+    let reason = None;
+    let nack = Settlement::Nack { delay, reason };
+    let nack = (second[0].receipt.clone(), nack);
     let ack = (received[0].receipt.clone(), Settlement::Ack);
     let settled = queue.settle_batch(vec![nack, ack]).await;
     assert_eq!(settled[0].as_ref().unwrap_err().fate, Fate::Refused);

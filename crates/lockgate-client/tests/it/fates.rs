@@ -163,6 +163,11 @@ async fn numbers_out_of_range_are_refused() {
     for wrong in [
         Settlement::Nack {
             delay: Duration::MAX,
+            reason: None,
+        },
+        Settlement::Nack {
+            delay: Duration::ZERO,
+            reason: Some("x".repeat(1025).into()),
         },
         Settlement::Reject {
             reason: Some("x".repeat(1025).into()),

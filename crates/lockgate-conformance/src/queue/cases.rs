@@ -106,7 +106,13 @@ fn a_key_is_held_by_one_and_in_order(fixture: &mut dyn Fixture) -> bool {
     }
     assert_eq!(others.len(), 40, "nothing of the key that is held");
     shard
-        .settle(&slow, SettleAction::Nack { delay: 0 })
+        .settle(
+            &slow,
+            SettleAction::Nack {
+                delay: 0,
+                reason: None,
+            },
+        )
         .expect("the lease is valid");
     let expected: Vec<_> = (0..20).map(|round| format!("slow{round}")).collect();
     assert_eq!(shard.drain(), expected);
@@ -245,7 +251,13 @@ fn a_failing_message_ends_as_a_dead_letter(fixture: &mut dyn Fixture) -> bool {
         let received = shard.take(1).remove(0);
         assert_eq!(received.delivery.attempt, attempt);
         shard
-            .settle(&received, SettleAction::Nack { delay: 0 })
+            .settle(
+                &received,
+                SettleAction::Nack {
+                    delay: 0,
+                    reason: None,
+                },
+            )
             .expect("the lease is valid");
     }
     assert!(shard.take(1).is_empty());
@@ -457,7 +469,13 @@ fn lives_of_random_work_keep_every_promise(fixture: &mut dyn Fixture) -> bool {
                     queue.remove(0);
                 } else {
                     shard
-                        .settle(&received, SettleAction::Nack { delay: 0 })
+                        .settle(
+                            &received,
+                            SettleAction::Nack {
+                                delay: 0,
+                                reason: None,
+                            },
+                        )
                         .expect("the lease is valid");
                     failed.insert(key);
                 }

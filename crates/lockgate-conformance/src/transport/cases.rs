@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lockgate_core::{
-    Accepted, Fate, HolderName, Key, KeyOrder, Leased, Message, ReceiveRequest, Settlement, Sink,
-    Source, TransportError, UniqueId, WallTime,
+    Accepted, Fate, HolderName, Key, KeyOrder, Leased, Message, REASON_BYTES_MAX, ReceiveRequest,
+    Settlement, Sink, Source, TransportError, UniqueId, WallTime,
 };
 
 use super::{Fixture, Shown};
@@ -39,6 +39,7 @@ cases! {
     a_message_comes_no_earlier_than_it_is_due
     a_nack_counts_as_an_attempt_and_giving_back_does_not
     a_message_keeps_its_name
+    the_reasons_of_nacks_are_kept
     a_rejected_message_comes_no_more
     a_settled_lease_is_stale
     a_lease_that_ends_brings_the_message_again
@@ -323,7 +324,8 @@ async fn a_nack_counts_as_an_attempt_and_giving_back_does_not<F: Fixture>(
     send_all(&queue, [message(&queue, "a")]).await;
     let first = take_one(&queue).await;
     let delay = Duration::ZERO;
-    settle(&queue, &first, Settlement::Nack { delay })
+    let reason = None;
+    settle(&queue, &first, Settlement::Nack { delay, reason })
         .await
         .expect("the lease is current");
     let second = take_one(&queue).await;
@@ -357,6 +359,40 @@ async fn a_message_keeps_its_name<F: Fixture>(fixture: &mut F) -> Shown {
     given_back.expect("it is given back");
     let again = take_one(&queue).await;
     assert_eq!(again.name, Some(name), "it is the same message");
+    Shown::Holds
+}
+
+async fn the_reasons_of_nacks_are_kept<F: Fixture>(fixture: &mut F) -> Shown {
+    let queue = fixture.queue(false).await;
+    send_all(&queue, [message(&queue, "a")]).await;
+    let nack = |reason: &str| Settlement::Nack {
+        delay: Duration::ZERO,
+        reason: Some(reason.into()),
+    };
+    let first = take_one(&queue).await;
+    assert_eq!(first.failures, None);
+    if !queue.source_capabilities().nack_reasons {
+        let refused = settle(&queue, &first, nack("no room")).await;
+        assert_eq!(fate(refused), Fate::Unsupported);
+        return Shown::Holds;
+    }
+    let long = settle(&queue, &first, nack(&"x".repeat(REASON_BYTES_MAX + 1))).await;
+    assert_eq!(fate(long), Fate::Refused);
+    // In turn with an attempt of which nobody says how it ended.
+    let reasons = [Some("no room"), None, Some(&*"x".repeat(REASON_BYTES_MAX))];
+    let mut leased = first;
+    for reason in reasons {
+        let reason = reason.map(Into::into);
+        let delay = Duration::ZERO;
+        let nacked = settle(&queue, &leased, Settlement::Nack { delay, reason }).await;
+        nacked.expect("the lease is current");
+        leased = take_one(&queue).await;
+    }
+    let failures = leased.failures.expect("it failed");
+    let kept = failures.kept().iter();
+    let kept: Vec<_> = kept.map(|one| (one.attempt, Some(&*one.error))).collect();
+    assert_eq!(kept, [(1, reasons[0]), (3, reasons[2])]);
+    assert_eq!(failures.left_out(), 0);
     Shown::Holds
 }
 

@@ -18,6 +18,8 @@ pub(super) struct Item<M> {
     pub(super) lane: u32,
     pub(super) bytes: u64,
     pub(super) attempt: u32,
+    /// How the attempts failed that its source does not know of.
+    pub(super) earlier: Option<Arc<str>>,
     /// When the lease ends; [`Millis::MAX`]: it was settled before the run.
     pub(super) ends: Millis,
     /// When the lease is looked at next.

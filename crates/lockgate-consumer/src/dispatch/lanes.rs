@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use lockgate_core::{Key, KeyOrder, Millis, Settlement};
+use lockgate_core::{Key, KeyOrder, Millis, Settlement, cut_reason};
 use smallvec::SmallVec;
 
 use super::{
@@ -48,6 +48,7 @@ impl<M: Clone> Dispatcher<M> {
             lane,
             bytes: arrival.bytes,
             attempt: arrival.attempt,
+            earlier: None,
             ends: now.saturating_add(arrival.lease),
             look_at: 0,
             stage: Stage::Queued,
@@ -280,9 +281,17 @@ impl<M: Clone> Dispatcher<M> {
                     return self.reject(item, error);
                 }
                 let delay = retry_in.unwrap_or_else(|| self.options.backoff.after(attempt, random));
-                let wait = std::time::Duration::from_millis(delay);
-                if self.wait(at, item, delay, Settlement::Nack { delay: wait }, now) {
-                    self.items[item as usize].attempt = attempt.saturating_add(1);
+                let nack = Settlement::Nack {
+                    delay: std::time::Duration::from_millis(delay),
+                    reason: self.nack_reason(item, &error),
+                };
+                if self.wait(at, item, delay, nack, now) {
+                    let item = &mut self.items[item as usize];
+                    item.attempt = attempt.saturating_add(1);
+                    let before = item.earlier.take().map(|before| format!("{before}; "));
+                    let before = before.unwrap_or_default();
+                    let earlier = format!("{before}attempt {attempt}: {error}");
+                    item.earlier = Some(cut_reason(earlier.into()));
                     self.counts.retried += 1;
                 }
             }
@@ -305,18 +314,34 @@ impl<M: Clone> Dispatcher<M> {
         let lane = &self.lanes[at as usize];
         let can = &self.sources[lane.source as usize].options.capabilities;
         let settlement = if can.reject {
-            let reason = Some(cut(reason, REASON_MAX));
+            let reason = Some(self.whole_reason(item, &reason));
             Settlement::Reject { reason }
         } else {
             let delay = std::time::Duration::from_millis(self.options.backoff.max);
             let delay = delay.min(can.nack_delay_max);
-            Settlement::Nack { delay }
+            let reason = self.nack_reason(item, &reason);
+            Settlement::Nack { delay, reason }
         };
         let locked = can.key_order == KeyOrder::Locked;
         self.settle(item, settlement);
         if locked {
             self.give_back_lane(at);
         }
+    }
+
+    /// The reason of a nack, where the source keeps it.
+    fn nack_reason(&self, item: u32, error: &Arc<str>) -> Option<Arc<str>> {
+        let lane = &self.lanes[self.items[item as usize].lane as usize];
+        let can = &self.sources[lane.source as usize].options.capabilities;
+        can.nack_reasons.then(|| self.whole_reason(item, error))
+    }
+
+    /// The last error, and behind it those of the attempts that the source does not know of.
+    fn whole_reason(&self, item: u32, error: &Arc<str>) -> Arc<str> {
+        cut_reason(match &self.items[item as usize].earlier {
+            None => error.clone(),
+            Some(earlier) => format!("{error} (before: {earlier})").into(),
+        })
     }
 
     /// Lets a message come again after a while. Returns whether it waits here.
@@ -348,8 +373,9 @@ impl<M: Clone> Dispatcher<M> {
                 Settlement::Defer { delay } if can.defer => Settlement::Defer {
                     delay: delay.min(longest),
                 },
-                Settlement::Nack { delay } => Settlement::Nack {
+                Settlement::Nack { delay, reason } => Settlement::Nack {
                     delay: delay.min(longest),
+                    reason,
                 },
                 _ => self.giving_back(at),
             };
@@ -407,8 +433,10 @@ impl<M: Clone> Dispatcher<M> {
         if source.options.capabilities.give_back {
             Settlement::GiveBack
         } else {
-            let delay = std::time::Duration::ZERO;
-            Settlement::Nack { delay }
+            Settlement::Nack {
+                delay: std::time::Duration::ZERO,
+                reason: None,
+            }
         }
     }
 
@@ -496,19 +524,6 @@ impl<M: Clone> Dispatcher<M> {
             error: lane.error.clone(),
         })
     }
-}
-
-/// The longest reason of a rejection, in bytes: what a Lockgate queue keeps.
-const REASON_MAX: usize = 1_024;
-
-/// The text, or as much of its beginning as fits, with a sign that there was more.
-fn cut(text: Arc<str>, max: usize) -> Arc<str> {
-    const MORE: &str = "\u{2026}";
-    if text.len() <= max {
-        return text;
-    }
-    let end = text.floor_char_boundary(max - MORE.len());
-    format!("{}{MORE}", &text[..end]).into()
 }
 
 /// How many messages from the front of a queue can run together, once those that are lost are dropped.

@@ -30,12 +30,13 @@ mod tests;
 use std::{
     fmt,
     sync::{Arc, PoisonError},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use lockgate_core::{
-    Accepted, Fate, Key, KeyOrder, Leased, Level, Message, Millis, ReceiveRequest, Sequence,
-    Settlement, Sink, SinkCapabilities, Source, SourceCapabilities, TransportError,
+    Accepted, Failures, Fate, Key, KeyOrder, Leased, Level, Message, Millis, REASON_BYTES_MAX,
+    ReceiveRequest, Sequence, Settlement, Sink, SinkCapabilities, Source, SourceCapabilities,
+    TransportError, WallTime,
 };
 use tokio::time::Instant;
 
@@ -115,6 +116,8 @@ pub struct DeadLetter {
     pub attempts: u32,
     /// Why.
     pub reason: Option<Arc<str>>,
+    /// Its failures with a reason.
+    pub failures: Failures,
 }
 
 /// What a [`MemoryQueue`] holds, and what became of what it held: pushed = acknowledged + rejected +
@@ -343,7 +346,7 @@ impl MemoryQueue {
     pub fn new(options: MemoryOptions) -> Result<Self, OptionsError> {
         options.check()?;
         Ok(Self(Arc::new(Inner {
-            state: Mutex::new(State::new(options.clone())),
+            state: Mutex::new(State::new(options.clone(), wall_time())),
             messages: Semaphore::new(options.messages_max),
             bytes: Semaphore::new(options.bytes_max),
             changed: Notify::new(),
@@ -559,6 +562,7 @@ impl Source for MemoryQueue {
         can.key_max = true;
         can.lease_max = LEASE_MAX;
         can.nack_delay_max = DELAY_MAX;
+        can.nack_reasons = true;
         can.defer = true;
         can.reject = true;
         can.give_back = true;
@@ -589,6 +593,7 @@ impl Source for MemoryQueue {
                     sequence: Some(given.sequence),
                     attempt: given.attempt,
                     accepted: None,
+                    failures: given.failures,
                     remaining: lease,
                 });
                 return Ok(leased.collect());
@@ -625,8 +630,15 @@ impl Source for MemoryQueue {
         state.pass_time(now);
         let settles = settles.into_iter();
         let results = settles.map(|(receipt, settlement)| {
-            if let Settlement::Nack { delay } | Settlement::Defer { delay } = settlement {
+            if let Settlement::Nack { delay, .. } | Settlement::Defer { delay } = settlement {
                 check_span("delay", delay, DELAY_MAX)?;
+            }
+            if let Settlement::Nack { reason, .. } | Settlement::Reject { reason } = &settlement {
+                let bytes = reason.as_ref().map_or(0, |reason| reason.len());
+                if bytes > REASON_BYTES_MAX {
+                    let max = REASON_BYTES_MAX as u64;
+                    return Err(refused("the bytes of a reason", bytes as u64, 0, max));
+                }
             }
             let settled = state.settle(&receipt, settlement, now);
             settled.map_err(|stale| TransportError::new(Fate::Stale, stale))
@@ -688,6 +700,12 @@ fn check_span(what: &'static str, span: Duration, max: Duration) -> Result<(), T
         true => Ok(()),
         false => Err(refused(what, millis(span), 0, millis(max))),
     }
+}
+
+/// The time by the clock on the wall; before 1970 it is 0.
+fn wall_time() -> WallTime {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    WallTime(since_1970.map_or(0, millis))
 }
 
 fn millis(span: Duration) -> Millis {

@@ -8,13 +8,17 @@ use std::{
 
 use super::{DeadLetter, KeyPolicy, MemoryCounts, MemoryOptions, Receipt};
 use crate::sync::Semaphore;
-use lockgate_core::{Key, Message, Millis, Sequence, Settlement};
+use lockgate_core::{
+    FailedAttempt, Failures, Key, Message, Millis, Sequence, Settlement, WallTime,
+};
 use slab::Slab;
 
 /// Everything behind the lock.
 #[derive(Debug)]
 pub(super) struct State {
     options: MemoryOptions,
+    /// The time on the wall when the queue's clock began.
+    began: WallTime,
     /// The messages of one key, or one message without a key.
     lanes: Slab<Lane>,
     by_key: HashMap<Key, usize>,
@@ -66,6 +70,7 @@ struct Entry {
     sequence: Sequence,
     /// Leases that counted so far.
     attempts: u32,
+    failures: Option<Arc<Failures>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +86,7 @@ pub(super) struct Given {
     pub(super) message: Message,
     pub(super) sequence: Sequence,
     pub(super) attempt: u32,
+    pub(super) failures: Option<Arc<Failures>>,
 }
 
 /// The places that messages have given up.
@@ -98,9 +104,10 @@ pub(super) struct Freed {
 pub(super) struct Stale;
 
 impl State {
-    pub(super) fn new(options: MemoryOptions) -> Self {
+    pub(super) fn new(options: MemoryOptions, began: WallTime) -> Self {
         Self {
             options,
+            began,
             lanes: Slab::new(),
             by_key: HashMap::new(),
             ready: VecDeque::new(),
@@ -156,6 +163,7 @@ impl State {
             message,
             sequence,
             attempts: 0,
+            failures: None,
         };
         self.parked_messages += u64::from(self.lanes[lane].turn == Turn::Parked);
         self.lanes[lane].waiting.push_back(entry);
@@ -210,6 +218,7 @@ impl State {
             message: entry.message.clone(),
             sequence: entry.sequence,
             attempt: entry.attempts,
+            failures: entry.failures.clone(),
         };
         lane.leased.push_back((number, entry));
         self.leases.insert(number, Lease { lane: at, ends });
@@ -227,8 +236,7 @@ impl State {
                     .get(&number)
                     .is_some_and(|lease| lease.ends == at)
             );
-            let reason = || Arc::from("the lease of its last attempt ended");
-            self.failed(number, 0, reason, now);
+            self.failed(number, 0, None, "the lease of its last attempt ended", now);
         }
         while let Some(&(at, lane)) = self.delayed.first().filter(|(at, _)| *at <= now) {
             self.delayed.remove(&(at, lane));
@@ -325,9 +333,14 @@ impl State {
                 self.make_ready(at);
                 self.drop_lane(at);
             }
-            Settlement::Nack { delay } => {
-                let reason = || Arc::from("its last attempt failed");
-                self.failed(number, millis(delay), reason, now);
+            Settlement::Nack { delay, reason } => {
+                self.failed(
+                    number,
+                    millis(delay),
+                    reason,
+                    "its last attempt failed",
+                    now,
+                );
             }
             Settlement::Defer { delay } => self.comes_back(number, false, millis(delay), now),
             Settlement::GiveBack => self.comes_back(number, false, 0, now),
@@ -335,18 +348,32 @@ impl State {
         Ok(())
     }
 
-    /// An attempt failed: the message comes again, or its key stops, as the policy says.
+    /// An attempt failed: the message comes again, or its key stops, as the policy says. `otherwise` is the
+    /// reason of the dead letter where nobody said why.
     fn failed(
         &mut self,
         number: u64,
         delay: Millis,
-        reason: impl FnOnce() -> Arc<str>,
+        reason: Option<Arc<str>>,
+        otherwise: &str,
         now: Millis,
     ) {
         let at = self.leases[&number].lane;
         self.comes_back(number, true, delay, now);
+        let at_wall = self.began.plus(now);
         let lane = &mut self.lanes[at];
-        let attempts = lane.waiting.front().map_or(0, |entry| entry.attempts);
+        let mut attempts = 0;
+        if let Some(entry) = lane.waiting.front_mut() {
+            attempts = entry.attempts;
+            if let Some(error) = &reason {
+                let failures = entry.failures.get_or_insert_default();
+                Arc::make_mut(failures).add(FailedAttempt {
+                    attempt: attempts,
+                    at: at_wall,
+                    error: error.clone(),
+                });
+            }
+        }
         let Some((_, policy)) = self.options.attempts.filter(|(max, _)| attempts >= *max) else {
             return;
         };
@@ -364,7 +391,7 @@ impl State {
                 self.lanes[at].turn = Turn::None;
                 let entry = self.lanes[at].waiting.pop_front().expect("it came back");
                 self.counts.waiting -= 1;
-                self.reject(entry, Some(reason()));
+                self.reject(entry, Some(reason.unwrap_or_else(|| otherwise.into())));
                 self.make_ready(at);
                 self.drop_lane(at);
             }
@@ -470,6 +497,7 @@ impl State {
             sequence: entry.sequence,
             attempts: entry.attempts,
             reason,
+            failures: entry.failures.map(Arc::unwrap_or_clone).unwrap_or_default(),
         });
         if self.dead.len() > self.options.dead_letters_max {
             self.dead.pop_front();

@@ -88,7 +88,13 @@ fn bodies(leased: &[Leased<Receipt>]) -> Vec<&[u8]> {
 
 const FAILED: Settlement = Settlement::Nack {
     delay: Duration::ZERO,
+    reason: None,
 };
+
+fn nacked(delay: Duration) -> Settlement {
+    let reason = None;
+    Settlement::Nack { delay, reason }
+}
 
 /// Whether a future is done the first time it is asked.
 async fn is_ready<F: Future>(future: std::pin::Pin<&mut F>) -> bool {
@@ -205,7 +211,7 @@ async fn a_failed_message_waits_and_its_key_with_it() {
     }
     let received = take(&queue, 1).await;
     let delay = Duration::from_secs(5);
-    settle(&queue, &received[0], Settlement::Nack { delay }).await;
+    settle(&queue, &received[0], nacked(delay)).await;
     assert_eq!(bodies(&take(&queue, 10).await), [b"3"]);
     pass(&queue, delay);
     let received = take(&queue, 10).await;
@@ -213,7 +219,7 @@ async fn a_failed_message_waits_and_its_key_with_it() {
 
     // Who waits is woken when the time has come.
     let delay = Duration::from_millis(20);
-    settle(&queue, &received[0], Settlement::Nack { delay }).await;
+    settle(&queue, &received[0], nacked(delay)).await;
     let received = queue
         .receive_batch(request(1, Duration::MAX))
         .await
@@ -262,7 +268,8 @@ async fn who_waits_hears_of_a_failure_that_comes_again_sooner() {
             .is_err()
     );
     let delay = Duration::from_millis(20);
-    let nack = (first[0].receipt.clone(), Settlement::Nack { delay });
+    let reason = None;
+    let nack = (first[0].receipt.clone(), Settlement::Nack { delay, reason });
     queue.settle_batch(vec![nack]).await.remove(0).unwrap();
     let again = tokio::time::timeout(Duration::from_secs(60), waiting)
         .await

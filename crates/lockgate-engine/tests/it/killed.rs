@@ -188,7 +188,10 @@ fn a_kill_in_the_middle_of_a_snapshot_loses_nothing() {
             });
             let settles = tokens.iter().zip(0..20).map(|(&token, index)| {
                 let action = match index % 2 {
-                    0 => SettleAction::Nack { delay: 60_000 },
+                    0 => SettleAction::Nack {
+                        delay: 60_000,
+                        reason: None,
+                    },
                     _ => SettleAction::Ack,
                 };
                 settle(token, action)
@@ -230,7 +233,10 @@ fn a_kill_in_the_middle_of_a_compaction_loses_nothing() {
         });
         let settles = tokens.iter().enumerate().map(|(index, &token)| {
             let action = if index % 4 == 0 {
-                SettleAction::Nack { delay: 3_600_000 }
+                SettleAction::Nack {
+                    delay: 3_600_000,
+                    reason: None,
+                }
             } else {
                 SettleAction::Ack
             };

@@ -101,7 +101,13 @@ fn the_end_of_a_lease_wakes() {
 #[test]
 fn settling_wakes_and_giving_back_does_not_count() {
     for (action, attempt) in [
-        (SettleAction::Nack { delay: 0 }, 2),
+        (
+            SettleAction::Nack {
+                delay: 0,
+                reason: None,
+            },
+            2,
+        ),
         (SettleAction::GiveBack, 1),
     ] {
         let mut shard = Shard::new();
@@ -235,7 +241,10 @@ fn exhausted_messages_in_front_do_not_end_a_receive() {
     let leases = shard.receive_now("q", 1_000);
     assert_eq!(leases.len(), 300);
     for lease in leases {
-        let nack = SettleAction::Nack { delay: 0 };
+        let nack = SettleAction::Nack {
+            delay: 0,
+            reason: None,
+        };
         shard.group([Work::from(settle(lease.token, nack))]);
     }
     shard.sync();

@@ -14,7 +14,7 @@ use super::{
     DecodeError, message, settings,
     wire::{Reader, Writer},
 };
-use crate::{DeadLetterReason, DropReason, Effect, QueueSettings};
+use crate::{DeadLetterReason, DropReason, Effect, Failed, QueueSettings};
 
 /// Declares effects with what stands in front of each of them: never reused, and 0 stays free, so that zeroed bytes
 /// are no effect. Those that are their head and no more have its parts here, in their order.
@@ -142,8 +142,12 @@ impl Part for Term {
 const SETTINGS: u8 = 1;
 const ANNOTATIONS: u8 = 2;
 const TAGS: u8 = 3;
-// Field of nacked. Absent: the message is leasable at once.
+// Fields of nacked. Absent: the message is leasable at once.
 const UNTIL: u8 = 1;
+/// Absent: nobody said why.
+const FAILED_AT: u8 = 2;
+/// Absent: there was no room for it.
+const ERROR: u8 = 3;
 // Fields of moved.
 const ATTEMPTS: u8 = 1;
 const REJECTED_BECAUSE: u8 = 2;
@@ -211,11 +215,18 @@ fn write_body(effect: &Effect, writer: &mut Writer<'_>) {
             queue,
             sequence,
             until,
+            failed,
         } => {
             writer.queue(*queue);
             writer.number(sequence.0);
             if let Some(until) = until {
                 writer.tagged_number(UNTIL, until.0);
+            }
+            if let Some(Failed { at, error }) = failed {
+                writer.tagged_number(FAILED_AT, at.0);
+                if let Some(error) = error {
+                    writer.tagged_bytes(ERROR, error.as_bytes());
+                }
             }
         }
         Effect::Moved {
@@ -347,17 +358,24 @@ fn read_queue_fields(reader: &mut Reader<'_>) -> Result<QueueFields, DecodeError
 
 fn read_nacked(mut reader: Reader<'_>) -> Result<Effect, DecodeError> {
     let (queue, sequence) = (reader.queue()?, reader.sequence()?);
-    let mut until = None;
+    let (mut until, mut failed_at, mut error) = (None, None, None);
     reader.fields(|tag, value| {
-        if tag == UNTIL {
-            until = Some(value.machine()?);
+        match tag {
+            UNTIL => until = Some(value.machine()?),
+            FAILED_AT => failed_at = Some(value.wall()?),
+            ERROR => error = Some(value.rest_text()?.into()),
+            _ => return Ok(false),
         }
-        Ok(tag == UNTIL)
+        Ok(true)
     })?;
+    if failed_at.is_none() && error.is_some() {
+        return Err(reader.malformed("a failure has no time"));
+    }
     Ok(Effect::Nacked {
         queue,
         sequence,
         until,
+        failed: failed_at.map(|at| Failed { at, error }),
     })
 }
 

@@ -11,7 +11,8 @@ use proptest::prelude::*;
 use self::drawn::*;
 use super::*;
 use crate::{
-    DeadLetterReason, DropReason, KeyPolicy, QueueSettings, SETTINGS, SettingKind, SettingValue,
+    DeadLetterReason, DropReason, Failed, KeyPolicy, QueueSettings, SETTINGS, SettingKind,
+    SettingValue,
 };
 
 /// The number of kinds of effects. A new effect makes the match in `place` incomplete. Giving the effect the
@@ -136,6 +137,7 @@ fn examples() -> Vec<Effect> {
             queue,
             sequence,
             until: Some(MachineTime(5_001_000)),
+            failed: None,
         },
         Effect::Extended {
             queue,
@@ -314,6 +316,29 @@ fn key_sequences_have_their_golden_bytes() {
     assert_eq!(decode_record(&with).unwrap()[..], [settings(1000)]);
 }
 
+/// A nack without a reason has the bytes from before there were reasons.
+#[test]
+fn reasons_of_nacks_have_their_golden_bytes() {
+    let nacked = |error: Option<&str>| Effect::Nacked {
+        queue: QueueId(7),
+        sequence: Sequence(300),
+        until: None,
+        failed: Some(Failed {
+            at: WallTime(1_700_000_000_000),
+            error: error.map(Into::into),
+        }),
+    };
+    for (error, golden) in [
+        (Some("no"), "0f0f07ac02020680d095ffbc3103026e6f"),
+        (None, "0f0b07ac02020680d095ffbc31"),
+    ] {
+        let effect = nacked(error);
+        let bytes = encode(std::slice::from_ref(&effect));
+        assert_eq!(hex(&bytes), golden, "{effect:?}");
+        assert_eq!(decode_record(&bytes).unwrap()[..], [effect]);
+    }
+}
+
 #[test]
 fn moves_by_an_operator_have_their_golden_bytes() {
     for (source, golden) in [
@@ -473,6 +498,7 @@ fn malformed_parts_are_named() {
         &[4, 9, 1, 1, 1, b'a', 1, 3, 15, 1, 0],
         "a setting is out of its bounds",
     );
+    says(&[15, 5, 1, 1, 3, 1, b'a'], "a failure has no time");
     says(&[18, 6, 1, 1, 2, 1, 1, 1], "the attempts are missing");
     says(&[18, 6, 1, 1, 2, 1, 1, 9], "dead-letter reason 9");
 }

@@ -103,6 +103,7 @@ impl Machine {
         for (what, flag, named) in [
             ("origin", flag::MOVED, self.origin_messages()),
             ("time to live", flag::TTL, self.ttl_messages()),
+            ("failure", flag::FAILED, self.failed_messages()),
         ] {
             let flagged = self.messages.iter().filter(|(_, m)| m.has(flag)).count();
             let distinct: BTreeSet<u32> = named.iter().copied().collect();
@@ -121,6 +122,10 @@ impl Machine {
 
     fn ttl_messages(&self) -> Vec<u32> {
         self.times_to_live.iter().map(|(_, t)| t.message).collect()
+    }
+
+    fn failed_messages(&self) -> Vec<u32> {
+        self.failures.iter().map(|(_, f)| f.message).collect()
     }
 
     fn check_messages(&self, problems: &mut Problems) {
@@ -359,6 +364,11 @@ impl Machine {
                 self.times_to_live.len(),
                 self.by_ttl_message.len(),
             ),
+            (
+                "messages that failed",
+                self.failures.len(),
+                self.by_failed_message.len(),
+            ),
             ("keys by name", self.keys.len(), self.by_key.len()),
             ("holders by name", self.holders.len(), self.by_holder.len()),
             (
@@ -491,6 +501,11 @@ impl Machine {
             self.keys.len() + self.holders.len(),
             self.contents.len() - self.queues.len(),
         )
+    }
+
+    /// Messages with failures, and the memory of these.
+    pub(crate) fn failures_in_use(&self) -> (usize, u64) {
+        (self.failures.len(), self.failure_bytes)
     }
 
     /// How many keys a receive from the queue could walk over.

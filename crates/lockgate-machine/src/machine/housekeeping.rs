@@ -96,5 +96,8 @@ impl Machine {
         let times_to_live = &self.times_to_live;
         self.by_ttl_message
             .shrink(|entry| hash_pair(times_to_live[entry].message, 0));
+        let failures = &self.failures;
+        self.by_failed_message
+            .shrink(|entry| hash_pair(failures[entry].message, 0));
     }
 }

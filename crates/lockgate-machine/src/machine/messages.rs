@@ -209,6 +209,7 @@ impl Machine {
         let (location, size) = (message.location(), message.size);
         let name = self.keys[message.key].name.clone();
         self.queues[from_index].totals.moved_out += 1;
+        let failures = self.take_failures(index);
         self.remove(index);
         // Other messages of the key may be exhausted too: a receive that stopped because of that tries again.
         self.wake(self.queues[from_index].content);
@@ -222,6 +223,9 @@ impl Machine {
         entry.set(flag::MOVED, true);
         entry.set(flag::UNSYNCED, self.waits_for_sync(level));
         let entry = self.admit(entry, None);
+        if let Some(failures) = failures {
+            self.keep_failures(entry, failures);
+        }
         let origin = self.origins.insert(OriginEntry {
             message: entry,
             id,

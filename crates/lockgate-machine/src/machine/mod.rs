@@ -7,6 +7,7 @@
 //! - `order`: a message's way through its queue, and which keys are ready.
 //! - `send`, `receive`, `settle`, `transact`, `messages`, `keys`, `queues`: the commands.
 //!   `compact`: the places of messages' bytes in the log, and compaction.
+//! - `failures`: what is kept of failed attempts.
 //! - `time`: terms, timers, retention. `query`: queries. `housekeeping`: freeing purged memory.
 //!   `read_ahead`: reading ahead for a group of commands.
 //! - `image`: the whole machine as bytes, written while it continues.
@@ -21,6 +22,7 @@
 mod check;
 mod compact;
 mod draft;
+mod failures;
 mod housekeeping;
 mod image;
 mod key_sequences;
@@ -57,7 +59,8 @@ use self::{
     housekeeping::PurgedContent,
     read_ahead::Likely,
     state::{
-        Awaiting, Contents, Holder, Keys, LeaseState, Message, OriginEntry, Queues, TimeToLive,
+        Awaiting, Contents, FailuresEntry, Holder, Keys, LeaseState, Message, OriginEntry, Queues,
+        TimeToLive,
     },
 };
 use crate::{
@@ -95,6 +98,9 @@ pub struct MachineLimits {
     /// How many low bits of a position are its place within its range of the log, see
     /// [`LogCapabilities::range_bits`](lockgate_core::LogCapabilities::range_bits). 0 to 63. Default: 32.
     pub range_bits: u32,
+    /// How many bytes the failures of all messages may take. Where they take more, those that come are
+    /// counted and their reasons left out. Default: 256 MiB.
+    pub failure_bytes_max: u64,
 }
 
 impl Default for MachineLimits {
@@ -104,6 +110,7 @@ impl Default for MachineLimits {
             messages_max: 4_000_000_000,
             log_level: Level::Disk,
             range_bits: 32,
+            failure_bytes_max: 256 << 20,
         }
     }
 }
@@ -166,6 +173,10 @@ pub struct Machine {
     by_moved_id: Table,
     times_to_live: Slab<TimeToLive>,
     by_ttl_message: Table,
+    failures: Slab<FailuresEntry>,
+    by_failed_message: Table,
+    /// Memory of the failures, including those of purged messages until they are freed.
+    failure_bytes: u64,
     /// Unique ids remembered in all queues, including purged ones until they are freed.
     unique_ids: u64,
     /// Counted keys in all queues.
@@ -236,6 +247,9 @@ impl Machine {
             by_moved_id: Table::default(),
             times_to_live: Slab::default(),
             by_ttl_message: Table::default(),
+            failures: Slab::default(),
+            by_failed_message: Table::default(),
+            failure_bytes: 0,
             unique_ids: 0,
             key_sequences: 0,
             wall: Wheel::new(),
@@ -474,7 +488,8 @@ impl Machine {
                 queue,
                 sequence,
                 until,
-            } => self.fold_nacked(*queue, *sequence, *until),
+                failed,
+            } => self.fold_nacked(*queue, *sequence, *until, failed.as_ref()),
             Effect::Extended {
                 queue,
                 sequence,

@@ -362,6 +362,7 @@ impl Machine {
         if self.messages[index].has(flag::MOVED) {
             self.drop_origin(index);
         }
+        self.take_failures(index);
         let message = self.messages.remove(index);
         self.count_dead(&message);
         if message.has(flag::LEASED_ONCE) {

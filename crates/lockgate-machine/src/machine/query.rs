@@ -100,6 +100,9 @@ impl Machine {
             + self.live.bytes()
             + self.times_to_live.bytes()
             + self.by_ttl_message.bytes()
+            + self.failures.bytes()
+            + self.by_failed_message.bytes()
+            + usize::try_from(self.failure_bytes).unwrap_or(usize::MAX)
             + self.wall.bytes()
             + self.machine.bytes()
     }

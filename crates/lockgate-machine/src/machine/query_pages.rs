@@ -139,6 +139,7 @@ impl Machine {
                 _ => MessageWait::Turn,
             },
             origin: origin.map(|origin| self.origin_view(origin)),
+            failures: self.failures(index).cloned(),
         }
     }
 

@@ -234,6 +234,7 @@ impl Machine {
                 .map_or(choice.now.wall, |lease_state| lease_state.first_leased()),
             deadline: choice.deadline,
             origin: origin.map(|origin| self.origin_view(origin)),
+            failures: self.failures(index).cloned(),
         });
         true
     }

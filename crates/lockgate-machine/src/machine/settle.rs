@@ -22,7 +22,9 @@
 //! in flight is *out of order*. Any other end of the lease of one message of the batch gives the later ones
 //! back without counting their attempts, because they may be processed only after it.
 
-use lockgate_core::{LeaseNumber, LeaseToken, Level, MachineTime, Millis, Now, QueueId, Sequence};
+use lockgate_core::{
+    LeaseNumber, LeaseToken, Level, MachineTime, Millis, Now, QueueId, REASON_BYTES_MAX, Sequence,
+};
 
 use super::{
     Machine,
@@ -31,12 +33,9 @@ use super::{
     state::{LeaseState, Queue, State},
 };
 use crate::{
-    DeadLetterReason, DropReason, Effect, KeyPolicy, KeyProfile, QueueSettings, Rejection, Settle,
-    SettleAction, Settled, StaleReason, slab::NONE,
+    DeadLetterReason, DropReason, Effect, Failed, KeyPolicy, KeyProfile, QueueSettings, Rejection,
+    Settle, SettleAction, Settled, StaleReason, slab::NONE,
 };
-
-/// The longest reason of a reject, in bytes.
-const REJECT_REASON_BYTES_MAX: u64 = 1024;
 
 impl Machine {
     /// `Ok(Err(_))`: the token is stale.
@@ -52,26 +51,27 @@ impl Machine {
             return Err(Rejection::OtherShard { given, own });
         }
         match &settle.action {
-            SettleAction::Nack { delay } | SettleAction::Defer { delay } => {
+            SettleAction::Nack { delay, .. } | SettleAction::Defer { delay } => {
                 check_range("delay", *delay, 0, Settle::DELAY_MAX)?;
             }
             SettleAction::Extend { lease } => {
                 check_range("lease", *lease, 1, QueueSettings::LEASE_MAX)?;
             }
-            SettleAction::Reject {
-                reason: Some(reason),
-            } => check_range(
-                "bytes of the reason",
-                reason.len() as u64,
-                0,
-                REJECT_REASON_BYTES_MAX,
-            )?,
             _ => {}
         }
+        if let SettleAction::Nack { reason, .. } | SettleAction::Reject { reason } = &settle.action
+        {
+            let bytes = reason.as_ref().map_or(0, |reason| reason.len() as u64);
+            check_range("bytes of the reason", bytes, 0, REASON_BYTES_MAX as u64)?;
+        }
         let (action, by_any_token) = match &settle.action {
-            SettleAction::ChangeVisibility { hidden: 0 } => {
-                (&SettleAction::Nack { delay: 0 }, true)
-            }
+            SettleAction::ChangeVisibility { hidden: 0 } => (
+                &SettleAction::Nack {
+                    delay: 0,
+                    reason: None,
+                },
+                true,
+            ),
             SettleAction::ChangeVisibility { hidden } => {
                 (&SettleAction::Extend { lease: *hidden }, true)
             }
@@ -111,6 +111,7 @@ impl Machine {
                     queue: id,
                     sequence,
                     until: Some(now.machine.plus(*lease)),
+                    failed: None,
                 };
                 draft.add(effect, level.min(Level::Process));
             }
@@ -119,15 +120,17 @@ impl Machine {
             }
             // A message that is neither leased nor kept back is where a nack would put it, unless
             // an earlier part of this command keeps it back.
-            SettleAction::Nack { delay: 0 }
+            SettleAction::Nack { delay: 0, .. }
                 if message.state == State::Ready && !draft.in_transaction => {}
-            SettleAction::Nack { delay } => {
+            SettleAction::Nack { delay, reason } => {
+                let failed = self.failed(reason.as_ref(), now);
                 let until = (*delay > 0).then(|| now.machine.plus(*delay));
                 self.draft_return(draft, (queue, index), now, level, |queue, sequence| {
                     Effect::Nacked {
                         queue,
                         sequence,
                         until,
+                        failed,
                     }
                 });
                 self.draft_park(draft, queue, index, level);
@@ -142,6 +145,7 @@ impl Machine {
                         queue: id,
                         sequence,
                         until: Some(now.machine.plus(*delay)),
+                        failed: None,
                     };
                     draft.add(effect, level);
                 }
@@ -431,9 +435,13 @@ impl Machine {
         queue: QueueId,
         sequence: Sequence,
         until: Option<MachineTime>,
+        failed: Option<&Failed>,
     ) -> Option<()> {
         let queue = self.queue_index(queue)?;
         let index = self.message_of(queue, sequence)?;
+        if let Some(failed) = failed {
+            self.note_failure(index, failed);
+        }
         if self.messages[index].state != State::Leased {
             // A message that was given back is deferred, or hidden in an unkeyed queue with Amazon's profile.
             self.make_ready(index);

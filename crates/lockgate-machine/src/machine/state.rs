@@ -2,15 +2,15 @@
 //!
 //! These types are made for a backlog of ten million messages: a message takes 52 bytes in a paged
 //! slab and 5 to 6.5 in the index that finds it by its number. Parts that only few messages have (a
-//! lease, a time to live, an origin) are in side tables, so that the others do not pay for them.
+//! lease, a time to live, an origin, failures) are in side tables, so that the others do not pay for them.
 
 mod rows;
 
 use std::{collections::BTreeMap, sync::Arc};
 
 use lockgate_core::{
-    HolderName, Key, LeaseNumber, Location, MachineTime, MessageId, Millis, Position, QueueId,
-    QueueName, Sequence, ShardId, Term, WallTime,
+    Failures, HolderName, Key, LeaseNumber, Location, MachineTime, MessageId, Millis, Position,
+    QueueId, QueueName, Sequence, ShardId, Term, WallTime,
 };
 
 use super::{
@@ -94,6 +94,8 @@ pub(super) mod flag {
     pub(crate) const TTL: u8 = 16;
     /// Its time to live ended while it was leased.
     pub(crate) const OVERDUE: u8 = 32;
+    /// It failed with a reason; it has a [`FailuresEntry`](super::FailuresEntry).
+    pub(crate) const FAILED: u8 = 64;
 }
 
 /// A message in a queue, without its payload.
@@ -268,6 +270,15 @@ pub(super) struct OriginEntry {
     pub(super) sequence: Sequence,
     pub(super) reason: DeadLetterReason,
     pub(super) at: WallTime,
+}
+
+/// The failures of a message.
+#[derive(Clone, Debug)]
+pub(super) struct FailuresEntry {
+    /// The index of the message.
+    pub(super) message: u32,
+    /// Shared with whoever looks at the message, and with a frozen machine.
+    pub(super) failures: Arc<Failures>,
 }
 
 /// A message's own time to live.

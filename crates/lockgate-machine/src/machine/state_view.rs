@@ -1,10 +1,10 @@
 //! The whole logical state as one value, for tests and inspection.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use lockgate_core::{
-    HolderName, Key, LeaseNumber, Location, MachineTime, MessageId, QueueId, QueueName, Sequence,
-    Term, WallTime,
+    Failures, HolderName, Key, LeaseNumber, Location, MachineTime, MessageId, QueueId, QueueName,
+    Sequence, Term, WallTime,
 };
 
 use super::{
@@ -85,6 +85,8 @@ pub struct MessageView {
     pub lease: Option<LeaseView>,
     /// The queue and number it was moved from.
     pub origin: Option<(QueueId, Sequence)>,
+    /// Its failures with a reason.
+    pub failures: Option<Arc<Failures>>,
 }
 
 /// The state of a message.
@@ -220,6 +222,7 @@ impl Machine {
                     .then(|| self.holders[lease_state.holder].name.clone()),
             }),
             origin: origin.map(|origin| (origin.queue, origin.sequence)),
+            failures: self.failures(index).cloned(),
         }
     }
 

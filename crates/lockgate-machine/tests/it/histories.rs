@@ -24,12 +24,15 @@
 //! | one attempt more than allowed | leased instead of moved |
 //! | a lease given back counts as an attempt | a wrong attempt |
 //! | the park policy does not freeze, a resumed key keeps its attempts | wrong counts, a wrong attempt |
+//! | a failure is lost by a move, or its attempt is another's | a wrong delivery |
 //! | a quota off by one, the limit of messages in flight not kept | a wrong reply |
 //! | half a refused transaction happens | a refusal with effects |
 //! | an expired message is counted under another reason | wrong totals |
 //! | nobody is woken when a key becomes ready | says so |
 //! | the codec drops a field | what is decoded differs |
 //! | folding looks at what is volatile | serving and recovering differ |
+
+use std::sync::Arc;
 
 use lockgate_core::{Level, Millis, Sequence};
 use lockgate_machine::*;
@@ -189,10 +192,17 @@ fn lease() -> impl Strategy<Value = Option<Millis>> {
     ]
 }
 
+/// None, a short one, or the longest.
+fn reason() -> impl Strategy<Value = Option<Arc<str>>> {
+    prop::sample::select(vec![0, 6, 1_024])
+        .prop_map(|bytes| (bytes > 0).then(|| "x".repeat(bytes).into()))
+}
+
 fn action() -> impl Strategy<Value = SettleAction> {
     prop_oneof![
         5 => Just(SettleAction::Ack),
-        3 => prop::sample::select(vec![0, 0, 30, 300]).prop_map(|delay| SettleAction::Nack { delay }),
+        3 => (prop::sample::select(vec![0, 0, 30, 300]), reason())
+            .prop_map(|(delay, reason)| SettleAction::Nack { delay, reason }),
         2 => prop::sample::select(vec![1, 50, 29_000, 40_000, 43_200_000])
             .prop_map(|lease| SettleAction::Extend { lease }),
         1 => prop::option::of(Just("broken".into())).prop_map(|reason| SettleAction::Reject { reason }),

@@ -130,7 +130,13 @@ fn one_key_with_216_000_messages_slows_nobody() {
             let token = shard.receive(1)[0];
             assert_ne!(token.sequence, front.sequence);
             shard.settle(token, SettleAction::Ack);
-            shard.settle(front, SettleAction::Nack { delay: 0 });
+            shard.settle(
+                front,
+                SettleAction::Nack {
+                    delay: 0,
+                    reason: None,
+                },
+            );
             let again = shard.receive(1)[0];
             assert_eq!(again.sequence, front.sequence, "it kept its place");
             front = again;

@@ -418,6 +418,7 @@ impl World {
                     message.id,
                     message.attempts,
                     message.waits_for,
+                    message.failures,
                 )
             })
             .collect();

@@ -219,9 +219,15 @@ impl World {
         };
         let action = match self.random.below(11) {
             0..6 => SettleAction::Ack,
-            6 => SettleAction::Nack { delay: 0 },
+            6 => SettleAction::Nack {
+                delay: 0,
+                reason: None,
+            },
             7 if token.sequence.0.is_multiple_of(2) => SettleAction::Defer { delay: 2_000 },
-            7 => SettleAction::Nack { delay: 2_000 },
+            7 => SettleAction::Nack {
+                delay: 2_000,
+                reason: None,
+            },
             8 => SettleAction::Extend { lease: 40_000 },
             9 => SettleAction::Reject { reason: None },
             _ => SettleAction::GiveBack,

@@ -63,7 +63,10 @@ use Step::{
 };
 
 const ACK: SettleAction = SettleAction::Ack;
-const NACK: SettleAction = SettleAction::Nack { delay: 0 };
+const NACK: SettleAction = SettleAction::Nack {
+    delay: 0,
+    reason: None,
+};
 const POWER: End = End::Power(PowerCut::LoseAllUnsynced);
 
 /// A message to a queue, with no key.
@@ -107,7 +110,10 @@ fn many(sending: Sending, count: usize) -> Step {
 /// All histories, by name. Every one begins with a start on an empty disk and the making of the
 /// queues.
 pub(crate) fn scripts() -> Vec<(&'static str, Vec<Step>)> {
-    let nack_later = SettleAction::Nack { delay: 2_000 };
+    let nack_later = SettleAction::Nack {
+        delay: 2_000,
+        reason: None,
+    };
     let extend = SettleAction::Extend { lease: 40_000 };
     let reject = SettleAction::Reject { reason: None };
     vec![

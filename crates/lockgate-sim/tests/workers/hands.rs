@@ -754,8 +754,9 @@ fn action_of(settlement: Settlement) -> SettleAction {
     let millis = |span: std::time::Duration| Millis::try_from(span.as_millis()).expect("in range");
     match settlement {
         Settlement::Ack => SettleAction::Ack,
-        Settlement::Nack { delay, .. } => SettleAction::Nack {
+        Settlement::Nack { delay, reason } => SettleAction::Nack {
             delay: millis(delay),
+            reason,
         },
         Settlement::Defer { delay } => SettleAction::Defer {
             delay: millis(delay),

@@ -222,6 +222,7 @@ async fn many_are_settled_each_on_its_own() {
         Settlement::Ack,
         Settlement::Nack {
             delay: Duration::ZERO,
+            reason: None,
         },
         Settlement::Ack,
     ];

@@ -183,3 +183,48 @@ fn the_orders_of_the_example_are_proven() {
     let done = done.unwrap_or_else(|error| panic!("{}: {error}", example.display()));
     assert!(done.status.success(), "{done:?}");
 }
+
+/// What a worker's handler returned each time, for whoever looks at the dead letter.
+#[tokio::test]
+async fn the_error_of_every_attempt_is_in_the_dead_letter() {
+    let (folder, lockgate) = open().await;
+    for keyed in [true, false] {
+        let [dead, jobs] = ["dead", "jobs"].map(|what| format!("{what}-{keyed}"));
+        let of_kind = |name: &str| {
+            let queue = lockgate.queue(name);
+            if keyed { queue.keyed() } else { queue }
+        };
+        let jobs = of_kind(&jobs).dead_letter(&dead).attempts_max(3);
+        let dead = of_kind(&dead).create().await.unwrap();
+        let jobs = jobs.create().await.unwrap();
+        let message = Message::new("order");
+        let message = match keyed {
+            true => message.with_key(Key::new("k").unwrap()),
+            false => message,
+        };
+        jobs.send(message).await.unwrap();
+        let builder = Worker::over(jobs).backoff(Backoff { first: 1, max: 1 });
+        let worker = builder.start(|job: Job| async move {
+            Err(format!("no stock, looked {} times", job.attempt()).into())
+        });
+        let letter = dead.receive().wait(LONG).await.unwrap().remove(0);
+        let failures = letter.failures().unwrap();
+        let kept = failures.kept().iter();
+        let kept: Vec<_> = kept
+            .map(|one| (one.attempt, one.error.to_string()))
+            .collect();
+        let looked = |times| (times, format!("no stock, looked {times} times"));
+        assert_eq!(kept, [looked(1), looked(2), looked(3)]);
+        assert_eq!(failures.left_out(), 0);
+        letter.give_back().await.unwrap();
+        worker.unwrap().drain(LONG).await;
+    }
+    lockgate.shutdown().await;
+
+    let lockgate = Lockgate::open(folder.path()).await.unwrap();
+    let dead = lockgate.queue("dead-true").keyed().create().await.unwrap();
+    let page = dead.peek().await.unwrap();
+    let failures = page.messages[0].status.failures.as_deref().unwrap();
+    assert_eq!(failures.kept().len(), 3);
+    lockgate.shutdown().await;
+}

@@ -16,6 +16,7 @@ use std::{
 };
 
 use hyper::Method;
+use lockgate_core::cut_reason;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::{
@@ -640,7 +641,8 @@ impl Work {
     /// Puts back a message whose command failed, and says so.
     async fn comes_again(&self, message: &Leased, why: &str) -> Ended {
         let delay = self.retry_delay;
-        let nack = json!({"action": "nack", "delay_ms": millis(delay)});
+        let reason = cut_reason(why.into());
+        let nack = json!({"action": "nack", "delay_ms": millis(delay), "reason": &*reason});
         let settled = self.settle(&message.receipt, nack).await;
         let ended = match settled {
             Ok(Settled::Gone | Settled::NoQueue) => Ended::Gone { failed: true },

@@ -75,6 +75,10 @@ fn text(message: &Value, receipt: bool) -> String {
         );
     }
     row("from", &message["origin"]["queue"]);
+    for failure in message["failures"].as_array().into_iter().flatten() {
+        let [attempt, error] = ["attempt", "error"].map(|name| peek::text(&failure[name]));
+        row("failed", &format!("attempt {attempt}: {error}").into());
+    }
     if receipt {
         row("lease ends at", &message["lease_ends_at"]);
         row("receipt", &message["receipt"]);
@@ -92,6 +96,16 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn failures_are_rows() {
+        let message = json!({"id": "i", "body": "",
+            "failures": [{"attempt": 2, "at": "then", "error": "no\nstock"}]});
+        assert_eq!(
+            text(&message, false),
+            "message       i\nfailed        attempt 2: no\\nstock\n\n\n\n"
+        );
+    }
 
     #[test]
     fn no_message_can_write_to_the_terminal_what_it_likes() {

@@ -39,6 +39,7 @@ fn a_run_has_consecutive_messages_of_a_key_and_may_succeed_in_part() {
         .collect();
     let nack = Settlement::Nack {
         delay: Duration::from_millis(100),
+        reason: None,
     };
     let back = Settlement::GiveBack;
     // The source has the order while it waits: everything behind the failed one goes back to it.
@@ -142,6 +143,12 @@ fn a_source_that_locks_keys_gets_back_what_is_behind_a_rejected_message() {
     assert!(started(&actions).is_empty());
 }
 
+/// Without a reason.
+fn nacked(delay: Duration) -> Settlement {
+    let reason = None;
+    Settlement::Nack { delay, reason }
+}
+
 /// Its own limit of attempts gets rid of the message.
 #[test]
 fn a_source_that_cannot_reject_hears_of_a_failure() {
@@ -155,7 +162,62 @@ fn a_source_that_cannot_reject_hears_of_a_failure() {
     dispatcher.finished(run, RunEnd { done: 0, rest }, 0, 0);
     let delay = Duration::from_secs(10);
     let actions = drain_actions(&mut dispatcher, 0);
-    assert_eq!(settles(&actions)[0].2, Settlement::Nack { delay });
+    assert_eq!(settles(&actions)[0].2, nacked(delay));
+}
+
+#[test]
+fn a_source_that_keeps_reasons_hears_the_error_of_every_attempt() {
+    let fails = |dispatcher: &mut Dispatcher<Text>, error: &str, now| {
+        let run = runs(&drain_actions(dispatcher, now))[0];
+        let rest = Rest::Failed {
+            error: error.into(),
+            retry_in: Some(0),
+        };
+        dispatcher.finished(run, RunEnd { done: 0, rest }, now, 0);
+    };
+    let reason_of = |how: &Settlement| match how {
+        Settlement::Nack { reason, .. } => reason.clone().unwrap(),
+        other => panic!("{other:?}"),
+    };
+    // Each attempt is told where the source waits itself.
+    let mut can = locked().capabilities;
+    can.nack_reasons = true;
+    let mut one = dispatcher(DispatchOptions::default(), SourceOptions::new(can));
+    one.received(0, 10, [arrival(Some("a"), 1)], 0);
+    fails(&mut one, &"e".repeat(2_000), 0);
+    let how = settles(&drain_actions(&mut one, 0)).remove(0).2;
+    let reason = reason_of(&how);
+    assert!(
+        reason.len() <= 1_024 && reason.ends_with("e\u{2026}"),
+        "{reason}"
+    );
+
+    // Where it waits here, the last one tells of all: as a nack, and as a rejection.
+    let mut can = plain_with_leases();
+    can.nack_reasons = true;
+    for reject in [false, true] {
+        can.reject = reject;
+        let options = DispatchOptions {
+            attempts_max: Some(3),
+            ..DispatchOptions::default()
+        };
+        let mut one = dispatcher(options, SourceOptions::new(can.clone()));
+        one.received(0, 10, [arrival(Some("a"), 1)], 0);
+        for (error, now) in [("first", 0), ("second", 1), ("third", 2)] {
+            fails(&mut one, error, now);
+        }
+        let all = "third (before: attempt 1: first; attempt 2: second)";
+        let reason = Some(all.into());
+        let how = settles(&drain_actions(&mut one, 2)).remove(0).2;
+        let expected = match reject {
+            true => Settlement::Reject { reason },
+            false => Settlement::Nack {
+                delay: Duration::ZERO,
+                reason,
+            },
+        };
+        assert_eq!(how, expected);
+    }
 }
 
 #[test]
@@ -354,7 +416,7 @@ fn a_failure_counts_while_the_dispatcher_stops() {
     dispatcher.finished(run, failed(0), 0, 0);
     let nacks = settles(&drain_actions(&mut dispatcher, 0));
     let delay = Duration::ZERO;
-    assert_eq!(nacks[0].2, Settlement::Nack { delay });
+    assert_eq!(nacks[0].2, nacked(delay));
     dispatcher.settled(0, [(nacks[0].0, Ok(()))], 0, 7);
     let counts = dispatcher.counts();
     assert_eq!(

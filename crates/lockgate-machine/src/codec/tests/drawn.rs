@@ -232,13 +232,22 @@ pub(super) fn effect_at(place: usize) -> BoxedStrategy<Effect> {
         13 => message()
             .prop_map(|(queue, sequence)| Effect::Acked { queue, sequence })
             .boxed(),
-        14 => (message(), prop::option::of(machine()))
-            .prop_map(|((queue, sequence), until)| Effect::Nacked {
-                queue,
-                sequence,
-                until,
-            })
-            .boxed(),
+        14 => {
+            let failed = (wall(), prop::option::of(shared_text()))
+                .prop_map(|(at, error)| Failed { at, error });
+            (
+                message(),
+                prop::option::of(machine()),
+                prop::option::of(failed),
+            )
+                .prop_map(|((queue, sequence), until, failed)| Effect::Nacked {
+                    queue,
+                    sequence,
+                    until,
+                    failed,
+                })
+                .boxed()
+        }
         15 => (message(), machine())
             .prop_map(|((queue, sequence), deadline)| Effect::Extended {
                 queue,

@@ -12,6 +12,7 @@ use crate::{
     live::LiveRanges,
     machine::{
         compact::hash_id,
+        failures::memory_of,
         housekeeping::PurgedContent,
         key_sequences::KeySequences,
         order::spread,
@@ -165,6 +166,11 @@ impl ImageLoader {
                 let queue = machine.queues.get_mut(owner).ok_or_else(no_owner)?;
                 queue.key_sequences.pages().read_page(first, input)
             }
+            Kind::Failures => {
+                machine.failures = Slab::decode_outline(input)?;
+                Ok(())
+            }
+            Kind::FailurePages => machine.failures.read_page(first, input),
             Kind::End => Ok(()),
         }
     }
@@ -280,6 +286,9 @@ impl Machine {
         self.by_moved_message = table(&self.origins, |origin| hash_pair(origin.message, 0));
         self.by_moved_id = table(&self.origins, |origin| hash_id(origin.id));
         self.by_ttl_message = table(&self.times_to_live, |ttl| hash_pair(ttl.message, 0));
+        self.by_failed_message = table(&self.failures, |entry| hash_pair(entry.message, 0));
+        let failures = self.failures.iter();
+        self.failure_bytes = failures.map(|(_, entry)| memory_of(&entry.failures)).sum();
         // A restore's log may have other ranges.
         if self.live.bits() != self.limits.range_bits {
             self.live = self.count_live();
@@ -296,6 +305,7 @@ impl Machine {
         self.lease_states.check_complete()?;
         self.origins.check_complete()?;
         self.times_to_live.check_complete()?;
+        self.failures.check_complete()?;
         self.messages.check_complete()
     }
 

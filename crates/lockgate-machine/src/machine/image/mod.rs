@@ -63,10 +63,14 @@ enum Kind {
     KeySequences = 16,
     /// The pages of key sequences; the owner is the queue.
     KeySequencePages = 17,
+    /// The outline of the messages' failures, if there are some.
+    Failures = 18,
+    /// The pages of failures.
+    FailurePages = 19,
 }
 
 impl Kind {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 19] = [
         Self::Shard,
         Self::Queues,
         Self::Contents,
@@ -83,6 +87,8 @@ impl Kind {
         Self::PurgedUniqueIds,
         Self::KeySequences,
         Self::KeySequencePages,
+        Self::Failures,
+        Self::FailurePages,
         Self::End,
     ];
 
@@ -157,6 +163,8 @@ impl Machine {
             .sum::<u64>()
             + self.unique_ids * 32
             + self.key_sequences * 28
+            + self.failures.len() as u64 * 8
+            + self.failure_bytes
     }
 
     /// A machine that shares the pages, without tables and volatile parts.
@@ -195,6 +203,7 @@ impl Machine {
             holders: self.holders.share(),
             origins: self.origins.share(),
             times_to_live: self.times_to_live.share(),
+            failures: self.failures.share(),
             wall: self.wall.share(),
             machine: self.machine.share(),
             awaiting: self.awaiting.clone(),
@@ -322,6 +331,7 @@ impl Machine {
                 let queues = queues.filter(|(_, queue)| queue.key_sequences.len() > 0);
                 queues.map(|(index, _)| index).collect()
             }
+            Kind::Failures | Kind::FailurePages if self.failures.is_empty() => Vec::new(),
             _ => vec![0],
         }
     }
@@ -335,7 +345,7 @@ impl Machine {
         out: &mut Vec<u8>,
     ) -> Option<u32> {
         match kind {
-            Kind::Shard | Kind::KeySequences | Kind::End if page > 0 => None,
+            Kind::Shard | Kind::KeySequences | Kind::Failures | Kind::End if page > 0 => None,
             Kind::Shard => {
                 self.encode_shard(out);
                 Some(0)
@@ -364,6 +374,11 @@ impl Machine {
             Kind::KeySequencePages => {
                 encode_page(self.queues[owner].key_sequences.pages(), page, out)
             }
+            Kind::Failures => {
+                self.failures.encode_outline(out);
+                Some(0)
+            }
+            Kind::FailurePages => encode_page(&mut self.failures, page, out),
             Kind::End => Some(0),
         }
     }

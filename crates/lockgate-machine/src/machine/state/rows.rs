@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use lockgate_core::{
-    HolderName, Key, MachineTime, MessageId, Position, QueueId, QueueName, Sequence, WallTime,
+    FailedAttempt, Failures, HolderName, Key, MachineTime, MessageId, Position, QueueId, QueueName,
+    Sequence, WallTime,
 };
 
 use super::{
-    Content, Holder, ID_TAIL_MAX, KeyState, LeaseState, Message, OriginEntry, Packed64, Queue,
-    Reserve, State, TimeToLive, U48,
+    Content, FailuresEntry, Holder, ID_TAIL_MAX, KeyState, LeaseState, Message, OriginEntry,
+    Packed64, Queue, Reserve, State, TimeToLive, U48,
 };
 use crate::{
     DeadLetterReason, Effect, KeyProfile, QueueCounts, QueueSettings, QueueTotals,
@@ -130,6 +131,52 @@ impl Row for OriginEntry {
                 origin.sequence = sequence;
                 origin.reason = reason;
                 origin.at = at;
+                Some(())
+            },
+        )
+    }
+}
+
+impl Row for FailuresEntry {
+    fn blank() -> Self {
+        Self {
+            message: NONE,
+            failures: Arc::default(),
+        }
+    }
+
+    fn columns(columns: &mut impl Columns<Self>) -> Result<(), ImageError> {
+        column!(columns, index message)?;
+        columns.number(
+            u64::MAX,
+            |entry| entry.failures.left_out(),
+            |entry, left_out| entry.failures = Arc::new(Failures::new(Vec::new(), left_out)),
+        )?;
+        columns.bytes(
+            |entry, out| {
+                for failure in entry.failures.kept() {
+                    let len = u32::try_from(failure.error.len()).unwrap_or(u32::MAX);
+                    out.extend_from_slice(&failure.attempt.to_le_bytes());
+                    out.extend_from_slice(&failure.at.0.to_le_bytes());
+                    out.extend_from_slice(&len.to_le_bytes());
+                    out.extend_from_slice(failure.error.as_bytes());
+                }
+            },
+            |entry, bytes| {
+                let input = &mut Input::new(bytes);
+                let mut kept = Vec::new();
+                while !input.is_empty() {
+                    kept.push(FailedAttempt {
+                        attempt: input.u32().ok()?,
+                        at: WallTime(input.u64().ok()?),
+                        error: {
+                            let len = input.u32().ok()?;
+                            let text = input.take(usize::try_from(len).ok()?).ok()?;
+                            str::from_utf8(text).ok()?.into()
+                        },
+                    });
+                }
+                entry.failures = Arc::new(Failures::new(kept, entry.failures.left_out()));
                 Some(())
             },
         )

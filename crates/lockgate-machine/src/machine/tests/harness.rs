@@ -532,7 +532,10 @@ impl Run {
             token: self.tokens[&(words[0].to_owned(), sequence, attempt)],
             action: match verb {
                 "ack" => SettleAction::Ack,
-                "nack" => SettleAction::Nack { delay: span },
+                "nack" => SettleAction::Nack {
+                    delay: span,
+                    reason: words.get(3).map(|&reason| reason.into()),
+                },
                 "defer" => SettleAction::Defer { delay: span },
                 "extend" => SettleAction::Extend { lease: span },
                 "change-visibility" => SettleAction::ChangeVisibility { hidden: span },

@@ -287,7 +287,10 @@ fn walk(mut machine: Machine) {
             for (number, delivery) in deliveries.iter().enumerate() {
                 let action = match number {
                     0 => SettleAction::Ack,
-                    1 => SettleAction::Nack { delay: 500 },
+                    1 => SettleAction::Nack {
+                        delay: 500,
+                        reason: None,
+                    },
                     2 => SettleAction::GiveBack,
                     _ => continue,
                 };

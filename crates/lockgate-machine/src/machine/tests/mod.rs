@@ -6,6 +6,7 @@ mod compact;
 mod dead_letters;
 mod dedup;
 mod durability;
+mod failures;
 pub(super) mod harness;
 mod images;
 mod key_sequences;

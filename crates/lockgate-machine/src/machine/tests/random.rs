@@ -129,6 +129,8 @@ impl History {
             run: Run::with_limits(MachineLimits {
                 // Records are a hundred positions apart, so a range contains a few.
                 range_bits: 9,
+                // So little that some are left out.
+                failure_bytes_max: 2_000,
                 ..MachineLimits::default()
             }),
             tokens: Vec::new(),
@@ -380,6 +382,8 @@ impl History {
                 },
                 4 => SettleAction::Nack {
                     delay: u64::from(delay % 4) * 1000,
+                    reason: (!delay.is_multiple_of(3))
+                        .then(|| "e".repeat(usize::from(delay)).into()),
                 },
                 6 => SettleAction::Extend {
                     lease: u64::from(delay) * 200 + 1,

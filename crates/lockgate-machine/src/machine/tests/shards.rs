@@ -90,8 +90,14 @@ fn a_token_does_nothing_to_another_message_that_has_its_number() {
             for action in [
                 SettleAction::Ack,
                 SettleAction::Extend { lease: 5_000 },
-                SettleAction::Nack { delay: 0 },
-                SettleAction::Nack { delay: 5_000 },
+                SettleAction::Nack {
+                    delay: 0,
+                    reason: None,
+                },
+                SettleAction::Nack {
+                    delay: 5_000,
+                    reason: None,
+                },
                 SettleAction::ChangeVisibility { hidden: 0 },
                 SettleAction::ChangeVisibility { hidden: 5_000 },
                 SettleAction::Defer { delay: 5_000 },
@@ -136,7 +142,10 @@ fn a_transaction_tells_a_lost_message_from_the_one_it_settled_under_the_same_num
         let other = receive(&mut run, "q").remove(0).token;
         assert_eq!(other.sequence, lost.sequence);
         let told = |run: &mut Run, second| {
-            let nack = SettleAction::Nack { delay: 300 };
+            let nack = SettleAction::Nack {
+                delay: 300,
+                reason: None,
+            };
             let settles = vec![
                 Settle {
                     token: other,
@@ -184,7 +193,10 @@ fn a_token_of_another_shard_is_refused_and_changes_nothing() {
     );
     for action in [
         SettleAction::Ack,
-        SettleAction::Nack { delay: 0 },
+        SettleAction::Nack {
+            delay: 0,
+            reason: None,
+        },
         SettleAction::Extend { lease: 1000 },
         SettleAction::GiveBack,
     ] {

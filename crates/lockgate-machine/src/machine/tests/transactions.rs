@@ -127,7 +127,10 @@ fn it_touches_no_more_messages_than_a_record_can_name() {
         assert_eq!(batch.len(), usize::from(BATCH));
         settles.push(Settle {
             token: batch[0].token,
-            action: SettleAction::Nack { delay: 0 },
+            action: SettleAction::Nack {
+                delay: 0,
+                reason: None,
+            },
         });
     }
     let mut transact = |settles: &[Settle]| {

@@ -10,11 +10,14 @@ mod receive;
 mod send;
 mod settle;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use lockgate_core::{
-    BootId, HolderName, Key, LeaseToken, Level, Location, MachineTime, MessageId, Millis, Now,
-    Position, QueueId, QueueName, Sequence, Term, UniqueId, WallTime,
+    BootId, FailedAttempt, Failures, HolderName, Key, LeaseToken, Level, Location, MachineTime,
+    MessageId, Millis, Now, Position, QueueId, QueueName, Sequence, Term, UniqueId, WallTime,
 };
 use lockgate_machine::*;
 
@@ -90,6 +93,8 @@ pub(crate) struct Message {
     time_to_live: Option<Millis>,
     overdue: bool,
     origin: Option<Origin>,
+    /// All that failed with a reason, also in other queues.
+    failures: Vec<FailedAttempt>,
     /// It is leasable only when this record is durable.
     waits_for: Option<Position>,
 }
@@ -119,6 +124,9 @@ struct Remembered {
     message: MessageId,
     position: Position,
 }
+
+/// A message as a look at its queue shows it.
+pub(crate) type Shown = (Sequence, MessageId, u16, MessageWait, Option<Arc<Failures>>);
 
 /// What a settle did, beside changing the model.
 type Settling = Result<Result<Settled, StaleReason>, Rejection>;
@@ -409,11 +417,7 @@ impl Model {
     /// Why a key does, or does not, move, as a query must tell it.
     /// What a look at the queue, or at one of its keys, shows: what arrived, in that order, then what is
     /// not yet due.
-    pub(crate) fn messages(
-        &self,
-        name: &QueueName,
-        key: Option<&Key>,
-    ) -> Vec<(Sequence, MessageId, u16, MessageWait)> {
+    pub(crate) fn messages(&self, name: &QueueName, key: Option<&Key>) -> Vec<Shown> {
         let Some(queue) = self.queues.get(name) else {
             return Vec::new();
         };
@@ -438,7 +442,14 @@ impl Model {
                         remaining: until.since(self.now.machine),
                     },
                 };
-                (message.sequence, message.id, message.attempts, waits_for)
+                let failures = message.kept_failures();
+                (
+                    message.sequence,
+                    message.id,
+                    message.attempts,
+                    waits_for,
+                    failures,
+                )
             })
             .collect()
     }
@@ -830,6 +841,7 @@ impl Model {
                 source: None,
                 at: now,
             }),
+            failures: message.failures,
             waits_for: (target.settings.level >= Level::Disk).then_some(at),
         });
     }
@@ -847,6 +859,25 @@ impl Model {
 
     fn found_mut(&mut self, name: &QueueName) -> Result<&mut Queue, Rejection> {
         self.queues.get_mut(name).ok_or_else(|| not_found(name))
+    }
+}
+
+impl Message {
+    /// The first failure, and the latest ones: ten, of 4,096 bytes, in all.
+    fn kept_failures(&self) -> Option<Arc<Failures>> {
+        let (first, later) = self.failures.split_first()?;
+        let mut bytes = first.error.len();
+        let mut latest: Vec<_> = (later.iter().rev().take(9))
+            .take_while(|failure| {
+                bytes += failure.error.len();
+                bytes <= 4_096
+            })
+            .cloned()
+            .collect();
+        let left_out = later.len() - latest.len();
+        latest.push(first.clone());
+        latest.reverse();
+        Some(Arc::new(Failures::new(latest, left_out as u64)))
     }
 }
 

@@ -179,6 +179,7 @@ impl Model {
                 source: whose(&origin).and_then(|source| self.name_of(source)),
                 ..origin
             }),
+            failures: message.kept_failures(),
         };
         assert_eq!(*delivery, expected);
         for queue in self.queues.values() {

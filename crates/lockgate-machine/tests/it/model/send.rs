@@ -160,6 +160,7 @@ impl Model {
             time_to_live: message.time_to_live,
             overdue: false,
             origin: None,
+            failures: Vec::new(),
             waits_for: (level >= Level::Disk).then_some(at),
         });
         queue.totals.accepted += 1;

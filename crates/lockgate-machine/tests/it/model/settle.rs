@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use lockgate_core::{LeaseToken, Level, MessageId, Millis, QueueId, QueueName, Sequence};
+use lockgate_core::{
+    FailedAttempt, LeaseToken, Level, MessageId, Millis, QueueId, QueueName, Sequence,
+};
 use lockgate_machine::*;
 
 use super::{Message, Model, Queue, Settling, State, TWELVE_HOURS};
@@ -39,7 +41,10 @@ impl Model {
         let (token, action) = (settle.token, &settle.action);
         let changes_visibility = matches!(action, SettleAction::ChangeVisibility { .. });
         let action = match action {
-            SettleAction::ChangeVisibility { hidden: 0 } => &SettleAction::Nack { delay: 0 },
+            SettleAction::ChangeVisibility { hidden: 0 } => &SettleAction::Nack {
+                delay: 0,
+                reason: None,
+            },
             SettleAction::ChangeVisibility { hidden } => &SettleAction::Extend { lease: *hidden },
             other => other,
         };
@@ -141,10 +146,18 @@ impl Model {
             SettleAction::Extend { lease } => {
                 return self.extend(&name, token.sequence, *lease, strict, decision);
             }
-            SettleAction::Nack { delay } => {
+            SettleAction::Nack { delay, reason } => {
                 let parks = keyed
                     && queue.policy() == KeyPolicy::Park
                     && attempts >= queue.settings.attempts_max;
+                if let Some(error) = reason {
+                    let message = queue.message_mut(token.sequence).unwrap();
+                    message.failures.push(FailedAttempt {
+                        attempt: u32::from(attempts),
+                        at: now.wall,
+                        error: error.clone(),
+                    });
+                }
                 queue.put_back(token.sequence, now, (*delay > 0).then_some(*delay));
                 if parks {
                     queue.parked.extend(key);
@@ -199,7 +212,7 @@ impl Model {
         let now = self.now;
         let queue = self.queues.get_mut(name).unwrap();
         match action {
-            SettleAction::Extend { lease: time } | SettleAction::Nack { delay: time }
+            SettleAction::Extend { lease: time } | SettleAction::Nack { delay: time, .. }
                 if *time > 0 =>
             {
                 let until = now.machine.plus(*time);

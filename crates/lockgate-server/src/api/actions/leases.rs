@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU64, time::Duration};
 
-use lockgate_core::{HolderName, Key, LeaseToken, QueueName};
+use lockgate_core::{Failures, HolderName, Key, LeaseToken, QueueName};
 use lockgate_engine::{Batch, QueueEntry, Received};
 use lockgate_machine::{
     DeadLetterReason, Origin, Receive, SendMessage, Settle, SettleAction, Settled, StoredMessage,
@@ -17,9 +17,10 @@ use crate::{
         Code, Problem, Request, Service,
         input::entry,
         shapes::{
-            Content, Encoding, HeaderView, Instant, OriginReasonWord, OriginView, ReceiveMessages,
-            ReceivedMessage, ReceivedMessages, SettleActionWord, SettleInput, SettleMessages,
-            SettleResult, SettleResults, Transacted, Transaction, TransactionSend, Within,
+            Content, Encoding, FailureView, HeaderView, Instant, OriginReasonWord, OriginView,
+            ReceiveMessages, ReceivedMessage, ReceivedMessages, SettleActionWord, SettleInput,
+            SettleMessages, SettleResult, SettleResults, Transacted, Transaction, TransactionSend,
+            Within,
         },
     },
     auth::Verb,
@@ -226,23 +227,27 @@ impl Service {
         )?;
         let extends = action == SettleActionWord::Extend;
         only("lease_ms", given.lease_ms.is_some(), "extend", extends)?;
-        let rejects = action == SettleActionWord::Reject;
-        only("reason", given.reason.is_some(), "reject", rejects)?;
+        let has_reason = matches!(action, SettleActionWord::Nack | SettleActionWord::Reject);
+        only(
+            "reason",
+            given.reason.is_some(),
+            "nack and reject",
+            has_reason,
+        )?;
+        let reason = given.reason.map(Into::into);
         let delay = given.delay_ms.map_or(0, Within::get);
         Ok(Settle {
             token: self.lease(&given.receipt)?,
             action: match action {
                 SettleActionWord::Ack => SettleAction::Ack,
-                SettleActionWord::Nack => SettleAction::Nack { delay },
+                SettleActionWord::Nack => SettleAction::Nack { delay, reason },
                 SettleActionWord::Defer => SettleAction::Defer { delay },
                 SettleActionWord::Extend => SettleAction::Extend {
                     lease: given.lease_ms.map(Within::get).ok_or_else(|| {
                         Problem::invalid("lease_ms", "extend needs it, 1 to 43200000 milliseconds")
                     })?,
                 },
-                SettleActionWord::Reject => SettleAction::Reject {
-                    reason: given.reason.map(Into::into),
-                },
+                SettleActionWord::Reject => SettleAction::Reject { reason },
                 SettleActionWord::GiveBack => SettleAction::GiveBack,
             },
         })
@@ -273,7 +278,10 @@ impl Service {
                 queue,
                 stored,
                 delivery.token.sequence.0,
-                delivery.origin.as_ref(),
+                History {
+                    origin: delivery.origin.as_ref(),
+                    failures: delivery.failures.as_deref(),
+                },
                 true,
             ),
         }
@@ -286,12 +294,35 @@ fn check_entries<'a, T: Deserialize<'a>>(name: &str, list: &Few<'a, T>) -> Resul
     list.check(entry).map_err(within)
 }
 
+/// What became of a message before.
+#[derive(Clone, Copy)]
+pub(super) struct History<'a> {
+    pub(super) origin: Option<&'a Origin>,
+    pub(super) failures: Option<&'a Failures>,
+}
+
+impl History<'_> {
+    pub(super) fn failures(self) -> Vec<FailureView> {
+        let kept = self.failures.map_or(&[][..], Failures::kept).iter();
+        kept.map(|failure| FailureView {
+            attempt: failure.attempt,
+            at: Instant(failure.at),
+            error: failure.error.to_string(),
+        })
+        .collect()
+    }
+
+    pub(super) fn failures_left_out(self) -> u64 {
+        self.failures.map_or(0, Failures::left_out)
+    }
+}
+
 /// A message as the API returns it. `sequence` is its number in the queue where it is now.
 pub(super) fn content(
     queue: &QueueEntry,
     stored: &StoredMessage,
     sequence: u64,
-    origin: Option<&Origin>,
+    history: History<'_>,
     with_body: bool,
 ) -> Content {
     let message = &stored.message;
@@ -318,7 +349,9 @@ pub(super) fn content(
         headers: headers.collect(),
         content_type: message.content_type.as_deref().map(ToOwned::to_owned),
         trace_context: message.trace_context.as_deref().map(ToOwned::to_owned),
-        origin: origin.map(origin_view),
+        origin: history.origin.map(origin_view),
+        failures: history.failures(),
+        failures_left_out: history.failures_left_out(),
     }
 }
 

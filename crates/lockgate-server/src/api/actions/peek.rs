@@ -143,7 +143,10 @@ impl Service {
 
     fn peeked(&self, queue: &QueueEntry, peeked: Peeked, with_body: bool) -> PeekedMessage {
         let Peeked { status, stored } = peeked;
-        let origin = status.origin.as_ref();
+        let history = leases::History {
+            origin: status.origin.as_ref(),
+            failures: status.failures.as_deref(),
+        };
         let sequence = status.sequence.0;
         let mut message = PeekedMessage {
             id: status.id.to_string(),
@@ -155,10 +158,12 @@ impl Service {
             due_at: None,
             damaged: stored.is_none(),
             content: match &stored {
-                Some(stored) => leases::content(queue, stored, sequence, origin, with_body),
+                Some(stored) => leases::content(queue, stored, sequence, history, with_body),
                 None => Content {
                     key: leases::key(queue, status.key.as_ref()),
                     group: leases::group(queue, status.key.as_ref()),
+                    failures: history.failures(),
+                    failures_left_out: history.failures_left_out(),
                     ..Content::unknown(sequence, Instant(status.since))
                 },
             },

@@ -118,6 +118,30 @@ pub(crate) struct Content {
     /// The queue that it was moved from, if it was moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) origin: Option<OriginView>,
+    /// Its failures that had a reason, oldest first, also of queues that it was in before: the first one
+    /// and the latest ones, 10 with reasons of 4096 bytes in all. Absent if there are none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) failures: Vec<FailureView>,
+    /// How many failures with a reason are not among `failures`. Absent if it is none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) failures_left_out: u64,
+}
+
+/// A failed attempt.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct FailureView {
+    /// Which attempt it was, from 1 in each queue.
+    pub(crate) attempt: u32,
+    /// When it failed.
+    pub(crate) at: Instant,
+    /// The reason that was given with `nack`.
+    pub(crate) error: String,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl Content {
@@ -136,6 +160,8 @@ impl Content {
             content_type: None,
             trace_context: None,
             origin: None,
+            failures: Vec::new(),
+            failures_left_out: 0,
         }
     }
 }
@@ -213,7 +239,7 @@ pub(crate) struct SettleInput {
     /// was given.
     #[serde(default)]
     pub(crate) lease_ms: Option<Within<1, { QueueSettings::LEASE_MAX }>>,
-    /// With `reject`: the reason, up to 1024 bytes.
+    /// With `nack` and `reject`: the reason, up to 1024 bytes.
     #[serde(default)]
     pub(crate) reason: Option<String>,
 }

@@ -206,3 +206,39 @@ async fn a_dead_letter_goes_home_only_for_those_who_may_send_there() {
     let rest = shop.post(target, json!({})).await;
     assert_eq!(rest, json!({"moved": 2, "left": 0}));
 }
+
+#[tokio::test]
+async fn the_reasons_of_nacks_are_shown_wherever_the_message_is() {
+    let shop = Shop::open();
+    queue(&shop, "dead", json!({})).await;
+    let settings = json!({"dead_letter": "dead", "attempts_max": 12});
+    queue(&shop, "q", settings).await;
+    let sent = send(&shop, "q", json!({"body": "order"})).await;
+    let id = sent["id"].as_str().unwrap();
+    for attempt in 1..=12 {
+        let received = shop.post("/queues/q/receive", json!({})).await;
+        let message = &received["messages"][0];
+        let before = message["failures"].as_array().map_or(0, Vec::len);
+        assert_eq!(before, (attempt - 1).min(10));
+        let reason = format!("no stock, looked {attempt} times");
+        let settle = json!({"receipt": message["receipt"], "action": "nack", "reason": reason});
+        let body = json!({"settles": [settle]});
+        let done = shop.post("/queues/q/settle", body).await;
+        assert_eq!(done["results"][0], json!({"outcome": "done"}));
+        let peeked = shop.get(&format!("/queues/q/messages/{id}")).await;
+        let last = peeked["failures"].as_array().unwrap().last().unwrap();
+        assert_eq!(
+            (&last["attempt"], &last["error"]),
+            (&json!(attempt), &json!(reason))
+        );
+    }
+    shop.post("/queues/q/receive", json!({"wait_ms": 0})).await;
+    let letters = shop.get("/queues/dead/dead-letters").await;
+    let letter = &letters["messages"][0];
+    let failures = letter["failures"].as_array().unwrap().iter();
+    let attempts: Vec<_> = failures
+        .map(|one| one["attempt"].as_u64().unwrap())
+        .collect();
+    assert_eq!(attempts, [1, 4, 5, 6, 7, 8, 9, 10, 11, 12]);
+    assert_eq!(letter["failures_left_out"], 2);
+}

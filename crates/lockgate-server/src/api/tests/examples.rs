@@ -202,7 +202,7 @@ pub(super) async fn record() -> Vec<Example> {
     let target = "/queues/orders-dead.fifo/receive";
     let received = to.post("a dead letter", target, json!({})).await;
     let back = json!({"settles": [
-        {"receipt": received["messages"][0]["receipt"], "action": "nack"},
+        {"receipt": received["messages"][0]["receipt"], "action": "nack", "reason": "no such address"},
     ]});
     to.post("nack", "/queues/orders-dead.fifo/settle", back)
         .await;

@@ -296,6 +296,7 @@ mod tests {
             first_leased: WallTime(0),
             deadline: MachineTime(0),
             origin: None,
+            failures: None,
         };
         let attempt = |number: u64| Attempt {
             queue: QueueId(1),
