@@ -143,6 +143,7 @@ async fn a_long_poll_ends_with_a_message_or_with_the_server() {
     assert!(waiting.answer().await.body.contains("\"now\""));
     let mut waiting = wait(r#"{"wait_ms":20000}"#).await;
     let ended = server.call_shutdown();
-    assert_eq!(waiting.answer().await.body, r#"{"messages":[]}"#);
+    let answer = waiting.answer().await.body;
+    assert!(answer.starts_with(r#"{"messages":[],"#), "{answer}");
     assert!(ended.await.unwrap().engine_stopped);
 }
