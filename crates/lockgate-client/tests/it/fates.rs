@@ -205,7 +205,8 @@ async fn a_lease_lasts_from_when_it_was_given() {
     const LATE: Duration = Duration::from_millis(300);
     let leased = |took: u64| {
         json!({"took_ms": took, "messages": [{
-            "receipt": "r", "attempt": 1, "remaining_ms": 30_000, "sequence": 1,
+            "id": "01c00001-4000-8000-8000-040001345677", "receipt": "r", "attempt": 1, "sequence": 1,
+            "remaining_ms": 30_000,
             "sent_at": "2026-01-01T00:00:00Z", "body": "a", "body_encoding": "text",
         }]})
     };
