@@ -257,7 +257,7 @@ async fn who_waits_hears_of_a_failure_that_comes_again_sooner() {
         max: 1,
         key_max: None,
         wait,
-        lease: None,
+        lease: Some(Duration::from_secs(3_600)),
         holder: HolderName::new("test").unwrap(),
     };
     let first = queue.receive_batch(request(Duration::ZERO)).await.unwrap();
