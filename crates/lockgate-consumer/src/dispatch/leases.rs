@@ -191,8 +191,8 @@ impl<M: Clone> Dispatcher<M> {
 
     /// A run's messages were acknowledged before their handler begins: their leases count no more, and their
     /// end settles nothing. Messages of which that failed are lost to the run; behind a failure, results may be
-    /// missing. Returns which may be handled,
-    /// in their order; if none, the run is to be [finished](Self::finished) at once.
+    /// missing. Returns which may be handled, in their order; if none, the run is to be
+    /// [finished](Self::finished) at once.
     pub fn claimed(
         &mut self,
         run: RunId,
@@ -213,8 +213,7 @@ impl<M: Clone> Dispatcher<M> {
         let results: Vec<_> = items.into_iter().zip(results).collect();
         // What was not asked for stands behind a failure, and goes back with the rest of the lane.
         found.len = results.len();
-        let results = results.into_iter();
-        let may_run = results.map(|(item, result)| {
+        let may_run = results.into_iter().map(|(item, result)| {
             let item = &mut self.items[item as usize];
             // If it is unknown, it is perhaps gone, and must not run twice.
             match result {

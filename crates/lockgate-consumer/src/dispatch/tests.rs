@@ -104,6 +104,12 @@ fn settles(actions: &[Action<Text>]) -> Vec<(ItemId, u64, Settlement)> {
         .collect()
 }
 
+/// The same by the number of the message.
+fn outcomes(actions: &[Action<Text>]) -> Vec<(u64, Settlement)> {
+    let settles = settles(actions).into_iter();
+    settles.map(|(_, number, how)| (number, how)).collect()
+}
+
 fn succeeded() -> RunEnd {
     RunEnd {
         done: usize::MAX,

@@ -33,10 +33,7 @@ fn a_run_has_consecutive_messages_of_a_key_and_may_succeed_in_part() {
     assert_eq!(started(&actions), [[1, 2, 3]]);
     dispatcher.finished(runs(&actions)[0], failed(1), 1, 0);
     let actions = drain_actions(&mut dispatcher, 1);
-    let how: Vec<_> = settles(&actions)
-        .into_iter()
-        .map(|(_, number, how)| (number, how))
-        .collect();
+    let how = outcomes(&actions);
     let nack = Settlement::Nack {
         delay: Duration::from_millis(100),
         reason: None,
@@ -129,10 +126,7 @@ fn a_source_that_locks_keys_gets_back_what_is_behind_a_rejected_message() {
     };
     dispatcher.finished(runs(&actions)[0], RunEnd { done: 0, rest }, 1, 0);
     let actions = drain_actions(&mut dispatcher, 1);
-    let how: Vec<_> = settles(&actions)
-        .into_iter()
-        .map(|(_, number, how)| (number, how))
-        .collect();
+    let how = outcomes(&actions);
     let reason = Some("bad".into());
     let expected = [
         (1, Settlement::Reject { reason }),
@@ -460,10 +454,7 @@ fn nothing_runs_behind_a_message_that_could_not_be_claimed() {
     let rest = Rest::Cancelled;
     dispatcher.finished(run, RunEnd { done: 0, rest }, 5, 0);
     let actions = drain_actions(&mut dispatcher, 5);
-    let how: Vec<_> = settles(&actions)
-        .into_iter()
-        .map(|(_, number, how)| (number, how))
-        .collect();
+    let how = outcomes(&actions);
     let back = Settlement::GiveBack;
     assert_eq!(how, [(2, back.clone()), (3, back)]);
     assert!(started(&actions).is_empty());
@@ -776,10 +767,7 @@ fn what_a_claim_did_not_get_to_goes_back() {
     let rest = Rest::Cancelled;
     dispatcher.finished(run, RunEnd { done: 1, rest }, 6, 0);
     let actions = drain_actions(&mut dispatcher, 6);
-    let how: Vec<_> = settles(&actions)
-        .into_iter()
-        .map(|(_, number, how)| (number, how))
-        .collect();
+    let how = outcomes(&actions);
     assert_eq!(how, [(3, Settlement::GiveBack)]);
     let counts = dispatcher.counts();
     assert_eq!((counts.acknowledged, counts.lost), (1, 1));
