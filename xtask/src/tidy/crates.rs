@@ -92,6 +92,7 @@ const LAYERS: [(&str, &[&str]); 19] = [
             "lockgate-engine",
             "lockgate-server",
             "lockgate-client",
+            "lockgate-consumer",
             "lockgate-inspect",
             "lockgate-postgres",
             "lockgate",

@@ -174,8 +174,7 @@ fn an_empty_answer_from_before_a_command_ended_does_not_end_the_run() {
     assert_eq!((done.code, &*done.stdout), (Some(0), "a\nb\n"), "{done:?}");
 }
 
-/// The server frees a key when it settles; the next message of the key may come before that answer does. It
-/// goes back, and the run does not end without it.
+/// The server frees a key when it settles; the next message of the key may come before that answer does.
 #[test]
 fn a_message_that_comes_before_its_key_is_known_to_be_free_is_run_too() {
     let town = Town::new();
@@ -352,6 +351,29 @@ fn a_lost_lease_is_told_and_its_message_is_not_deleted() {
     );
     let nothing = json!({"ready": 0, "in_flight": 0, "delayed": 0});
     assert_eq!(town.counts("q.fifo"), nothing);
+}
+
+/// Whoever has lost its lease may have the message a second time.
+#[test]
+fn a_message_that_comes_again_while_its_command_runs_waits_for_the_end_of_that() {
+    let town = Town::new();
+    town.run("queue create q").ok();
+    town.run("send q one").ok();
+    // The first command puts its message back, and ends when the run has passed it by.
+    let command = format!(
+        "test ! -e first || {{ echo again; exit; }}; mkdir running || {{ echo together; touch first; exit; }}
+        {program:?} nack q \"$LOCKGATE_RECEIPT\" 2> /dev/null
+        until [ -e first ] || {program:?} queue show q --json | grep -q '\"leased\":3'; do :; done; touch first; echo once",
+        program = env!("CARGO_BIN_EXE_lockgate")
+    );
+    let done = town.exec("q --follow --max 2 --concurrency 2", &command);
+    assert_eq!(
+        (done.code, &*done.stdout),
+        (Some(1), "once\nagain\n"),
+        "{done:?}"
+    );
+    let says = "2 messages: 1 deleted, 0 failed and come again, 1 with a lost lease";
+    assert!(done.stderr.contains(says), "{done:?}");
 }
 
 #[test]

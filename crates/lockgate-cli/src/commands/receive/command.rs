@@ -127,11 +127,6 @@ impl Leased {
         self.body.decode()
     }
 
-    /// What no other message of may be at work at the same time: its key, else itself.
-    pub(super) fn place(&self) -> &str {
-        self.key.as_deref().unwrap_or(&self.id)
-    }
-
     /// The message in words.
     pub(super) fn name(&self) -> String {
         match (&self.key, &self.group) {

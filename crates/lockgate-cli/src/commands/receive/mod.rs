@@ -5,6 +5,7 @@ mod command;
 mod exec;
 mod form;
 mod printer;
+mod source;
 mod why;
 
 use std::{
