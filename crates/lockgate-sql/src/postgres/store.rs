@@ -8,7 +8,7 @@ use tokio_postgres::{
     tls::{MakeTlsConnect, TlsConnect},
 };
 
-use super::{PostgresOutbox, boolean, int8, int8s, outbox::LOCK_PARKING, text, texts};
+use super::{PostgresOutbox, begin, boolean, int8, int8s, outbox::LOCK_PARKING, text, texts};
 use crate::{
     Error, StartError,
     forward::{Candidate, Found, Lead, Loaded, Skipped, Step, Store},
@@ -36,6 +36,11 @@ const HOLD: &str = "\
 UPDATE lockgate_outbox o SET state = 2 WHERE o.outbox = $1 AND o.id = ANY ($2) AND o.state = 0
     AND EXISTS (SELECT FROM lockgate_outbox p
         WHERE p.outbox = o.outbox AND p.key = o.key AND p.state <> 0 AND p.state = 1)";
+
+/// The lock of the forwarder. Advisory locks know no schemas, and each may have an outbox of this name.
+const LEAD: &str = "\
+SELECT pg_try_advisory_lock(hashtextextended('lockgate_outbox forwarder ' || $1 || ' ' || n.nspname, 0))
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('lockgate_outbox')";
 
 const CLAIM: &str = "\
 UPDATE lockgate_outbox
@@ -120,9 +125,10 @@ where
         if *leads {
             Ok(Lead::Held)
         } else {
-            let sql = "SELECT pg_try_advisory_lock(hashtextextended('lockgate_outbox forwarder ' || $1, 0))";
             let name = self.outbox.name();
-            *leads = client.query_typed_one(sql, &[text(&name)]).await?.get(0);
+            let row = client.query_typed_opt(LEAD, &[text(&name)]).await?;
+            let table = "lockgate_outbox";
+            *leads = row.ok_or(Error::NoTable { table })?.get(0);
             Ok(if *leads { Lead::Taken } else { Lead::Elsewhere })
         }
     }
@@ -159,7 +165,7 @@ where
             });
         }
         if !held.is_empty() {
-            let transaction = client.transaction().await?;
+            let transaction = begin(client).await?;
             transaction
                 .query_typed(LOCK_PARKING, &[text(&outbox)])
                 .await?;
@@ -172,7 +178,7 @@ where
 
     async fn try_step(&mut self, step: &Step) -> Result<Vec<Loaded>, Error> {
         let (client, outbox) = self.leader()?;
-        let transaction = client.transaction().await?;
+        let transaction = begin(client).await?;
         // First of all locks, as others take it.
         if !step.parked.is_empty() {
             transaction
