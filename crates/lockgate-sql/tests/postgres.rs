@@ -229,6 +229,11 @@ impl Database for Postgres {
         .await;
     }
 
+    async fn delete_parked_by_hand(&self) {
+        self.execute("DELETE FROM lockgate_outbox WHERE state = 1")
+            .await;
+    }
+
     async fn spoil(&self, column: &str, value: &str) {
         self.execute(&format!("UPDATE lockgate_outbox SET {column} = '{value}'"))
             .await;

@@ -331,6 +331,19 @@ struct Running<St, S> {
     started: Instant,
 }
 
+impl<St, S> Drop for Running<St, S> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let trouble = "the forwarder has ended, because the sink has panicked";
+            tracing::error!("{trouble}");
+            self.state.send_modify(|state| {
+                (state.leading, state.idle) = (false, false);
+                state.trouble = Some(trouble.into());
+            });
+        }
+    }
+}
+
 impl<St: Store, S: Sink> Running<St, S> {
     async fn run(mut self) {
         let mut failures = 0;

@@ -37,6 +37,13 @@ UPDATE lockgate_outbox o SET state = 2 WHERE o.outbox = $1 AND o.id = ANY ($2) A
     AND EXISTS (SELECT FROM lockgate_outbox p
         WHERE p.outbox = o.outbox AND p.key = o.key AND p.state <> 0 AND p.state = 1)";
 
+/// What waits behind a parked row that somebody has deleted by hand.
+const RELEASE: &str = "\
+UPDATE lockgate_outbox o SET state = 0 WHERE o.outbox = $1 AND o.state = 2
+    AND o.key IN (SELECT r.key FROM lockgate_outbox r WHERE r.outbox = $1 AND r.id = ANY ($2))
+    AND NOT EXISTS (SELECT FROM lockgate_outbox p
+        WHERE p.outbox = o.outbox AND p.key = o.key AND p.state <> 0 AND p.state = 1)";
+
 /// The lock of the forwarder. Advisory locks know no schemas, and each may have an outbox of this name.
 const LEAD: &str = "\
 SELECT pg_try_advisory_lock(hashtextextended('lockgate_outbox forwarder ' || $1 || ' ' || n.nspname, 0))
@@ -170,7 +177,10 @@ where
                 .query_typed(LOCK_PARKING, &[text(&outbox)])
                 .await?;
             let parameters = &[text(&outbox), int8s(&held)];
-            transaction.execute_typed(HOLD, parameters).await?;
+            let behind = transaction.execute_typed(HOLD, parameters).await?;
+            if behind < held.len() as u64 {
+                transaction.execute_typed(RELEASE, parameters).await?;
+            }
             transaction.commit().await?;
         }
         Ok(found)
@@ -187,7 +197,9 @@ where
         }
         for (sql, ids) in [
             (
-                "DELETE FROM lockgate_outbox WHERE outbox = $1 AND id = ANY ($2) AND state = 0",
+                // What was sent has its claim; without one it is another row, of a table that was made anew.
+                "DELETE FROM lockgate_outbox WHERE outbox = $1 AND id = ANY ($2) AND state = 0 \
+                 AND first_sent IS NOT NULL",
                 &step.done,
             ),
             (
