@@ -81,6 +81,7 @@ pub(crate) async fn run<D: Database>(mut new: impl AsyncFnMut() -> D) {
         outbox::a_row_in_doubt_is_not_sent_blindly
         outbox::a_row_that_is_no_message_is_parked
         outbox::a_large_backlog_behind_a_parked_row_stops_no_other_key
+        outbox::a_large_backlog_of_one_key_holds_up_no_other_key
         outbox::a_drained_forwarder_leaves_no_claim
         outbox::a_sink_without_unique_ids_is_refused
     }

@@ -305,3 +305,16 @@ pub(super) async fn rows_behind_one_that_was_deleted_by_hand_go_on_with_the_next
     );
     assert_eq!(sink.bodies().iter().position(|body| body == "2"), Some(0));
 }
+
+/// A batch has one row of a key, so a long backlog takes many.
+pub(super) async fn a_large_backlog_of_one_key_holds_up_no_other_key(database: &impl Database) {
+    let sink = TestSink::new();
+    let mut messages = vec![of("a", "backlog"); 2_500];
+    messages.push(of("b", "other"));
+    database.enqueue(&messages, true).await;
+    let forwarder = forward(database, &sink).await;
+    let place = || sink.bodies().iter().position(|body| body == "other");
+    forwarder.wait_for(|_| place().is_some()).await;
+    drop(forwarder);
+    assert_eq!(place(), Some(1), "it is in the first batch");
+}
