@@ -16,9 +16,13 @@ use lockgate_sql::{
     Error, Forwarder, ForwarderOptions, Inbox, OutboxCounts, ParkedRow, PostgresInbox,
     PostgresOutbox, RowId, Seen, StartError,
 };
+use tokio::time::timeout;
 use tokio_postgres::{Client, Config, IsolationLevel, NoTls, Transaction};
 
 use self::suite::{Database, sink::TestSink};
+
+/// Within which nothing fails that is not meant to.
+const LONG: Duration = Duration::from_secs(60);
 
 /// A schema of a server that tests share.
 struct Postgres {
@@ -225,6 +229,11 @@ impl Database for Postgres {
         .await;
     }
 
+    async fn delete_parked_by_hand(&self) {
+        self.execute("DELETE FROM lockgate_outbox WHERE state = 1")
+            .await;
+    }
+
     async fn spoil(&self, column: &str, value: &str) {
         self.execute(&format!("UPDATE lockgate_outbox SET {column} = '{value}'"))
             .await;
@@ -408,4 +417,76 @@ async fn a_forwarder_whose_connection_breaks_goes_on() {
     database.enqueue(&[Message::new("1")], true).await;
     forwarder.wait_for(|state| state.forwarded == 1).await;
     assert_eq!(sink.bodies(), ["1"]);
+}
+
+/// A schema for each tenant, with an outbox of the same name in each.
+#[tokio::test]
+async fn forwarders_of_two_schemas_run_at_the_same_time() {
+    let Some(url) = server("forwarders_of_two_schemas") else {
+        return;
+    };
+    let first = Postgres::new(&url).await;
+    let mut second = Postgres::new(&url).await;
+    second.outbox = first.outbox.clone();
+    let sinks = [TestSink::new(), TestSink::new()];
+    let mut forwarders = Vec::new();
+    for (database, sink) in [&first, &second].into_iter().zip(&sinks) {
+        database.enqueue(&[Message::new("1")], true).await;
+        let options = ForwarderOptions::default();
+        forwarders.push(database.forward(sink.clone(), options).await.unwrap());
+    }
+    for (forwarder, sink) in forwarders.iter().zip(&sinks) {
+        let sent = timeout(LONG, forwarder.wait_for(|state| state.forwarded == 1)).await;
+        assert!(
+            sent.is_ok(),
+            "the other schema's forwarder keeps it waiting"
+        );
+        assert_eq!(sink.bodies(), ["1"]);
+    }
+}
+
+/// The default level of a database or of a user may be another one. There, a transaction that has waited for a lock
+/// sees what was before the wait.
+#[tokio::test]
+async fn a_row_is_not_held_back_behind_one_that_was_resolved_meanwhile() {
+    let Some(url) = server("a_row_is_not_held_back") else {
+        return;
+    };
+    let mut database = Postgres::new(&url).await;
+    database.config.application_name(&database.name);
+    let options = format!(
+        "-c search_path={} -c default_transaction_isolation=serializable",
+        database.name
+    );
+    database.config.options(options);
+    let of = |body: &str| Message::new(body.to_owned()).with_key(Key::new("a").unwrap());
+    let sink = TestSink::new();
+    sink.state().refused.insert("1".to_owned());
+    database.enqueue(&[of("1")], true).await;
+    let forwarder = database.forward(sink.clone(), ForwarderOptions::default());
+    let forwarder = forwarder.await.unwrap();
+    forwarder
+        .wait_for(|state| state.parked == 1 && state.idle)
+        .await;
+
+    // As `discard` does it, with a wait between lock and change.
+    let (mut client, watching) = (database.client().await, database.client().await);
+    let transaction = client.build_transaction();
+    let transaction = transaction.isolation_level(IsolationLevel::ReadCommitted);
+    let transaction = transaction.start().await.unwrap();
+    let sql = "SELECT pg_advisory_xact_lock(hashtextextended('lockgate_outbox parking ' || $1, 0))";
+    transaction.execute(sql, &[&database.name]).await.unwrap();
+    database.enqueue(&[of("2")], true).await;
+    database.until_one_waits(&watching, "advisory").await;
+    let sql = "DELETE FROM lockgate_outbox WHERE state = 1";
+    transaction.execute(sql, &[]).await.unwrap();
+    transaction.commit().await.unwrap();
+
+    let sent = timeout(LONG, forwarder.wait_for(|state| state.forwarded == 1)).await;
+    assert!(
+        sent.is_ok(),
+        "it waits behind nothing: {:?}",
+        database.counts().await
+    );
+    assert_eq!(sink.bodies(), ["2"]);
 }

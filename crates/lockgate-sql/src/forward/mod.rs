@@ -139,7 +139,7 @@ pub(crate) struct Candidate {
 pub(crate) struct Found {
     /// The database's wall clock.
     pub(crate) now: i64,
-    /// In the order of their ids.
+    /// Those of a key in the order of their ids.
     pub(crate) candidates: Vec<Candidate>,
     /// There may be more rows than were looked at.
     pub(crate) more: bool,
@@ -331,6 +331,19 @@ struct Running<St, S> {
     started: Instant,
 }
 
+impl<St, S> Drop for Running<St, S> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let trouble = "the forwarder has ended, because the sink has panicked";
+            tracing::error!("{trouble}");
+            self.state.send_modify(|state| {
+                (state.leading, state.idle) = (false, false);
+                state.trouble = Some(trouble.into());
+            });
+        }
+    }
+}
+
 impl<St: Store, S: Sink> Running<St, S> {
     async fn run(mut self) {
         let mut failures = 0;
@@ -391,9 +404,14 @@ impl<St: Store, S: Sink> Running<St, S> {
             return Ok(Wait::Rows);
         }
         self.write_down(Vec::new()).await?;
-        let skipped = self.plan.skipped(self.now());
+        let mut skipped = self.plan.skipped(self.now());
         let all = skipped == Skipped::default();
-        let found = self.store.find(skipped, LOOK_MAX).await?;
+        let mut found = self.store.find(skipped.clone(), LOOK_MAX).await?;
+        if let Some(keys) = self.plan.crowding(&found) {
+            skipped.keys.extend(keys);
+            let others = self.store.find(skipped, LOOK_MAX).await?;
+            found.candidates.extend(others.candidates);
+        }
         let (more, none) = (found.more, found.candidates.is_empty());
         let (mut pass, doubtful) = self.plan.pass(found, self.now());
         self.park(doubtful);

@@ -18,6 +18,9 @@ use super::{Candidate, Found, Parked, Skipped};
 /// Lanes whose failures are remembered. A forgotten one is tried sooner, in its order all the same.
 const FAILING_MAX: usize = 1_000;
 
+/// Rows of one key in a pass. They go one by one, and what was added meanwhile is seen by the next look.
+const LANE_MAX: usize = 100;
+
 /// The limits that a forwarder keeps.
 #[derive(Clone, Debug)]
 pub(crate) struct Rules {
@@ -116,6 +119,21 @@ impl Plan {
         skipped
     }
 
+    /// The keys that have all rows of a full look, if they are too few to fill a batch. Others may wait behind them.
+    pub(crate) fn crowding(&self, found: &Found) -> Option<Vec<String>> {
+        if !found.more {
+            return None;
+        }
+        let mut keys = HashSet::new();
+        for candidate in &found.candidates {
+            keys.insert(candidate.key.as_ref()?);
+            if keys.len() == self.rules.batch_max {
+                return None;
+            }
+        }
+        (!keys.is_empty()).then(|| keys.into_iter().cloned().collect())
+    }
+
     /// Rows to send, and rows of which nobody can say whether they were accepted: they were sent, no answer
     /// came, and the sink may have forgotten their unique ids.
     pub(crate) fn pass(&self, found: Found, now: Millis) -> (Pass, Vec<Parked>) {
@@ -124,8 +142,15 @@ impl Plan {
             blocked: HashSet::new(),
         };
         let mut parked = Vec::new();
+        let mut rows = HashMap::new();
         for candidate in found.candidates {
-            if pass.blocked.contains(&Lane::of(&candidate)) {
+            let lane = Lane::of(&candidate);
+            if pass.blocked.contains(&lane) {
+                continue;
+            }
+            let rows: &mut usize = rows.entry(lane).or_default();
+            *rows += 1;
+            if *rows > LANE_MAX {
                 continue;
             }
             let left = candidate.first_sent.map(|first_sent| {

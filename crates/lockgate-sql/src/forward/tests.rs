@@ -90,6 +90,33 @@ fn a_batch_has_the_oldest_row_of_each_key() {
 }
 
 #[test]
+fn few_keys_with_many_rows_leave_room_for_others() {
+    let plan = plan(3);
+    let mut full = found(0, [row(1, "a"), row(2, "b"), row(3, "a")]);
+    assert_eq!(plan.crowding(&full), None, "there are no more rows");
+    full.more = true;
+    let mut keys = plan.crowding(&full).unwrap();
+    keys.sort();
+    assert_eq!(keys, ["a", "b"]);
+    full.candidates.push(row(4, "c"));
+    assert_eq!(plan.crowding(&full), None, "they fill a batch");
+    full.candidates[3] = row(4, "");
+    assert_eq!(plan.crowding(&full), None, "rows without a key go together");
+
+    let rows: Vec<Candidate> = (1..=200).map(|id| row(id, "a")).collect();
+    let (mut pass, _) = plan.pass(found(0, rows), 0);
+    let mut sent = Vec::new();
+    while let [id] = ids(&plan.batch(&mut pass, 0))[..] {
+        sent.push(id);
+    }
+    assert_eq!(
+        sent,
+        (1..=100).collect::<Vec<i64>>(),
+        "the rest is looked at again"
+    );
+}
+
+#[test]
 fn a_batch_has_as_many_rows_and_bytes_as_the_sink_takes() {
     let large = |id, size| Candidate {
         size,

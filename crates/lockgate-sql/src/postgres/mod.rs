@@ -5,7 +5,7 @@ mod outbox;
 mod store;
 
 use tokio_postgres::{
-    GenericClient,
+    Client, GenericClient, IsolationLevel, Transaction,
     types::{ToSql, Type},
 };
 
@@ -18,6 +18,13 @@ pub mod schema {
         inbox::{CREATE as CREATE_INBOX, RECORD},
         outbox::{CREATE as CREATE_OUTBOX, ENQUEUE},
     };
+}
+
+/// A transaction that sees what is committed while it waits for a lock, whatever the default of the database is.
+async fn begin(client: &mut Client) -> Result<Transaction<'_>, Error> {
+    let transaction = client.build_transaction();
+    let level = IsolationLevel::ReadCommitted;
+    Ok(transaction.isolation_level(level).start().await?)
 }
 
 async fn check_table(

@@ -9,7 +9,7 @@ use tokio_postgres::{
     tls::{MakeTlsConnect, TlsConnect},
 };
 
-use super::{bytea, check_table, int8, store::PostgresStore, text};
+use super::{begin, bytea, check_table, int8, store::PostgresStore, text};
 use crate::{
     Error, Forwarder, ForwarderOptions, OutboxCounts, ParkedRow, RowId, StartError,
     error::checked_name, forward::start, row::Row,
@@ -154,10 +154,10 @@ impl PostgresOutbox {
     /// A forwarder that sends the outbox's messages to `sink`, over a connection of its own. It runs as a task of
     /// the tokio runtime that this is called in.
     ///
-    /// Of several forwarders, in any processes, one forwards, and the others wait to take over: it holds an
-    /// advisory lock of its session. So the connection must be a session of the server: no pooler that shares
-    /// sessions between transactions. If its computer disappears, the others wait until the server notices that;
-    /// see the server's settings `tcp_keepalives_idle` and `client_connection_check_interval`.
+    /// Of several forwarders of the same table, in any processes, one forwards, and the others wait to take over: it
+    /// holds an advisory lock of its session. So the connection must be a session of the server: no pooler that
+    /// shares sessions between transactions. If its computer disappears, the others wait until the server notices
+    /// that; see the server's settings `tcp_keepalives_idle` and `client_connection_check_interval`.
     ///
     /// # Errors
     /// If the database, the table, the sink or an option does not allow it.
@@ -243,7 +243,7 @@ impl PostgresOutbox {
     }
 
     async fn resolve(&self, client: &mut Client, sql: &str, row: RowId) -> Result<bool, Error> {
-        let transaction = client.transaction().await?;
+        let transaction = begin(client).await?;
         let outbox = text(&self.name);
         transaction
             .query_typed(LOCK_PARKING, std::slice::from_ref(&outbox))

@@ -8,7 +8,7 @@ use tokio_postgres::{
     tls::{MakeTlsConnect, TlsConnect},
 };
 
-use super::{PostgresOutbox, boolean, int8, int8s, outbox::LOCK_PARKING, text, texts};
+use super::{PostgresOutbox, begin, boolean, int8, int8s, outbox::LOCK_PARKING, text, texts};
 use crate::{
     Error, StartError,
     forward::{Candidate, Found, Lead, Loaded, Skipped, Step, Store},
@@ -36,6 +36,18 @@ const HOLD: &str = "\
 UPDATE lockgate_outbox o SET state = 2 WHERE o.outbox = $1 AND o.id = ANY ($2) AND o.state = 0
     AND EXISTS (SELECT FROM lockgate_outbox p
         WHERE p.outbox = o.outbox AND p.key = o.key AND p.state <> 0 AND p.state = 1)";
+
+/// What waits behind a parked row that somebody has deleted by hand.
+const RELEASE: &str = "\
+UPDATE lockgate_outbox o SET state = 0 WHERE o.outbox = $1 AND o.state = 2
+    AND o.key IN (SELECT r.key FROM lockgate_outbox r WHERE r.outbox = $1 AND r.id = ANY ($2))
+    AND NOT EXISTS (SELECT FROM lockgate_outbox p
+        WHERE p.outbox = o.outbox AND p.key = o.key AND p.state <> 0 AND p.state = 1)";
+
+/// The lock of the forwarder. Advisory locks know no schemas, and each may have an outbox of this name.
+const LEAD: &str = "\
+SELECT pg_try_advisory_lock(hashtextextended('lockgate_outbox forwarder ' || $1 || ' ' || n.nspname, 0))
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass('lockgate_outbox')";
 
 const CLAIM: &str = "\
 UPDATE lockgate_outbox
@@ -120,9 +132,10 @@ where
         if *leads {
             Ok(Lead::Held)
         } else {
-            let sql = "SELECT pg_try_advisory_lock(hashtextextended('lockgate_outbox forwarder ' || $1, 0))";
             let name = self.outbox.name();
-            *leads = client.query_typed_one(sql, &[text(&name)]).await?.get(0);
+            let row = client.query_typed_opt(LEAD, &[text(&name)]).await?;
+            let table = "lockgate_outbox";
+            *leads = row.ok_or(Error::NoTable { table })?.get(0);
             Ok(if *leads { Lead::Taken } else { Lead::Elsewhere })
         }
     }
@@ -159,12 +172,15 @@ where
             });
         }
         if !held.is_empty() {
-            let transaction = client.transaction().await?;
+            let transaction = begin(client).await?;
             transaction
                 .query_typed(LOCK_PARKING, &[text(&outbox)])
                 .await?;
             let parameters = &[text(&outbox), int8s(&held)];
-            transaction.execute_typed(HOLD, parameters).await?;
+            let behind = transaction.execute_typed(HOLD, parameters).await?;
+            if behind < held.len() as u64 {
+                transaction.execute_typed(RELEASE, parameters).await?;
+            }
             transaction.commit().await?;
         }
         Ok(found)
@@ -172,7 +188,7 @@ where
 
     async fn try_step(&mut self, step: &Step) -> Result<Vec<Loaded>, Error> {
         let (client, outbox) = self.leader()?;
-        let transaction = client.transaction().await?;
+        let transaction = begin(client).await?;
         // First of all locks, as others take it.
         if !step.parked.is_empty() {
             transaction
@@ -181,7 +197,9 @@ where
         }
         for (sql, ids) in [
             (
-                "DELETE FROM lockgate_outbox WHERE outbox = $1 AND id = ANY ($2) AND state = 0",
+                // What was sent has its claim; without one it is another row, of a table that was made anew.
+                "DELETE FROM lockgate_outbox WHERE outbox = $1 AND id = ANY ($2) AND state = 0 \
+                 AND first_sent IS NOT NULL",
                 &step.done,
             ),
             (

@@ -17,6 +17,12 @@ pub mod schema {
     };
 }
 
+/// A text; what is none in it is replaced. A text of SQLite may be any bytes.
+fn lossy(row: &rusqlite::Row<'_>, column: usize) -> rusqlite::Result<Option<String>> {
+    let bytes = row.get_ref(column)?.as_bytes_or_null()?;
+    Ok(bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned()))
+}
+
 fn check_table(
     connection: &Connection,
     table: &'static str,

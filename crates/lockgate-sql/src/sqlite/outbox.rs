@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use lockgate_core::{Message, Sink};
-use rusqlite::{Connection, OptionalExtension as _, Transaction, TransactionBehavior};
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 use tokio::sync::Notify;
 
-use super::{check_table, store::SqliteStore};
+use super::{check_table, lossy, store::SqliteStore};
 use crate::{
     Error, Forwarder, ForwarderOptions, OutboxCounts, ParkedRow, RowId, StartError,
     error::checked_name, forward::start, row::Row,
@@ -184,9 +184,9 @@ impl SqliteOutbox {
         let parked = statement.query_map((&self.name, after, max), |row| {
             Ok(ParkedRow {
                 id: RowId(row.get(0)?),
-                key: row.get(1)?,
-                unique_id: row.get(2)?,
-                reason: row.get(3)?,
+                key: lossy(row, 1)?,
+                unique_id: lossy(row, 2)?.unwrap_or_default(),
+                reason: lossy(row, 3)?.unwrap_or_default(),
                 in_doubt: row.get(4)?,
             })
         })?;
@@ -200,7 +200,7 @@ impl SqliteOutbox {
     /// What the database says.
     pub fn retry(&self, connection: &mut Connection, row: RowId) -> Result<bool, Error> {
         let sql = "UPDATE lockgate_outbox SET state = 0, reason = NULL, first_sent = NULL \
-                   WHERE outbox = ?1 AND id = ?2 AND state = 1 RETURNING key";
+                   WHERE outbox = ?1 AND id = ?2 AND state = 1";
         self.resolve(connection, sql, row)
     }
 
@@ -210,8 +210,7 @@ impl SqliteOutbox {
     /// # Errors
     /// What the database says.
     pub fn discard(&self, connection: &mut Connection, row: RowId) -> Result<bool, Error> {
-        let sql =
-            "DELETE FROM lockgate_outbox WHERE outbox = ?1 AND id = ?2 AND state = 1 RETURNING key";
+        let sql = "DELETE FROM lockgate_outbox WHERE outbox = ?1 AND id = ?2 AND state = 1";
         self.resolve(connection, sql, row)
     }
 
@@ -219,13 +218,12 @@ impl SqliteOutbox {
         let behavior = TransactionBehavior::Immediate;
         let transaction = connection.transaction_with_behavior(behavior)?;
         let parameters = (&self.name, row.0);
-        let key = transaction.query_row(sql, parameters, |row| row.get::<_, Option<String>>(0));
-        let Some(key) = key.optional()? else {
+        let behind = "UPDATE lockgate_outbox SET state = 0 WHERE outbox = ?1 AND state = 2 \
+                      AND key = (SELECT key FROM lockgate_outbox WHERE outbox = ?1 AND id = ?2 AND state = 1)";
+        transaction.execute(behind, parameters)?;
+        if transaction.execute(sql, parameters)? == 0 {
             return Ok(false);
-        };
-        let sql =
-            "UPDATE lockgate_outbox SET state = 0 WHERE outbox = ?1 AND key = ?2 AND state = 2";
-        transaction.execute(sql, (&self.name, key))?;
+        }
         transaction.commit()?;
         self.wake();
         Ok(true)

@@ -4,13 +4,13 @@ use std::{
     fs::{File, OpenOptions, TryLockError},
     path::PathBuf,
     sync::{Arc, Mutex, PoisonError},
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use lockgate_core::WallTime;
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use rusqlite::{Connection, Transaction, TransactionBehavior, types::ValueRef};
 
-use super::SqliteOutbox;
+use super::{SqliteOutbox, lossy};
 use crate::{
     Error, StartError,
     forward::{Candidate, Found, Lead, Loaded, Skipped, Step, Store},
@@ -34,6 +34,13 @@ UPDATE lockgate_outbox AS o SET state = 2 WHERE o.outbox = ?1 AND o.id = ?2 AND 
     AND EXISTS (SELECT 1 FROM lockgate_outbox p
         WHERE p.outbox = o.outbox AND p.key = o.key AND p.state <> 0 AND p.state = 1)";
 
+/// What waits behind a parked row that somebody has deleted by hand.
+const RELEASE: &str = "\
+UPDATE lockgate_outbox AS o SET state = 0 WHERE o.outbox = ?1 AND o.state = 2
+    AND o.key = (SELECT key FROM lockgate_outbox WHERE id = ?2)
+    AND NOT EXISTS (SELECT 1 FROM lockgate_outbox p
+        WHERE p.outbox = o.outbox AND p.key = o.key AND p.state <> 0 AND p.state = 1)";
+
 const CLAIM: &str = "\
 UPDATE lockgate_outbox SET first_sent = coalesce(first_sent, ?3) WHERE outbox = ?1 AND id = ?2 AND state = 0
 RETURNING key, unique_id, body, headers, message_group, due, time_to_live, content_type, trace_context, level";
@@ -41,8 +48,8 @@ RETURNING key, unique_id, body, headers, message_group, due, time_to_live, conte
 pub(super) struct SqliteStore {
     outbox: SqliteOutbox,
     connection: Arc<Mutex<Connection>>,
-    /// Held for as long as this forwarder runs.
-    lock: Option<File>,
+    /// Held for as long as this forwarder runs, and what it still asks of the database when it is dropped.
+    lock: Option<Arc<File>>,
 }
 
 impl SqliteStore {
@@ -59,7 +66,9 @@ impl SqliteStore {
         ask: impl FnOnce(&mut Connection, &str) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         let (connection, outbox) = (self.connection.clone(), self.outbox.clone());
+        let lock = self.lock.clone();
         let asked = tokio::task::spawn_blocking(move || {
+            let _held = lock;
             // A transaction that a panic has interrupted is rolled back.
             let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
             ask(&mut connection, outbox.name())
@@ -99,8 +108,20 @@ impl SqliteStore {
 
 impl Store for SqliteStore {
     async fn start(&mut self) -> Result<(), StartError> {
-        self.lock = Some(self.take_lock()?);
-        Ok(())
+        let mut tries = 0;
+        loop {
+            match self.take_lock() {
+                // One that was dropped a moment ago ends when its task is polled.
+                Err(StartError::Running { .. }) if tries < 50 => {
+                    tries += 1;
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                taken => {
+                    self.lock = Some(Arc::new(taken?));
+                    return Ok(());
+                }
+            }
+        }
     }
 
     async fn lead(&mut self) -> Result<Lead, Error> {
@@ -116,7 +137,8 @@ impl Store for SqliteStore {
             let rows = statement.query_map((outbox, keys, ids, limit), |row| {
                 let candidate = Candidate {
                     id: row.get(0)?,
-                    key: row.get(1)?,
+                    // What is no text is parked when it is read.
+                    key: lossy(row, 1)?,
                     size: row.get(2).map(i64::unsigned_abs)?,
                     first_sent: row.get(3)?,
                 };
@@ -130,7 +152,9 @@ impl Store for SqliteStore {
             if !held.is_empty() {
                 let transaction = immediate(connection)?;
                 for (candidate, _) in held {
-                    transaction.execute(HOLD, (outbox, candidate.id))?;
+                    if transaction.execute(HOLD, (outbox, candidate.id))? == 0 {
+                        transaction.execute(RELEASE, (outbox, candidate.id))?;
+                    }
                 }
                 transaction.commit()?;
             }
@@ -164,8 +188,11 @@ fn immediate(connection: &mut Connection) -> Result<Transaction<'_>, Error> {
 }
 
 fn settle(transaction: &Transaction<'_>, outbox: &str, step: &Step) -> Result<(), Error> {
-    let mut delete = transaction
-        .prepare("DELETE FROM lockgate_outbox WHERE outbox = ?1 AND id = ?2 AND state = 0")?;
+    // What was sent has its claim; without one it is another row, of a table that was made anew.
+    let mut delete = transaction.prepare(
+        "DELETE FROM lockgate_outbox WHERE outbox = ?1 AND id = ?2 AND state = 0 \
+         AND first_sent IS NOT NULL",
+    )?;
     for id in &step.done {
         delete.execute((outbox, id))?;
     }
@@ -193,22 +220,34 @@ fn claim(transaction: &Transaction<'_>, outbox: &str, ids: &[i64]) -> Result<Vec
         let mut rows = statement.query((outbox, id, now()))?;
         // One that somebody has deleted meanwhile is gone.
         if let Some(row) = rows.next()? {
-            let row = Row {
-                key: row.get(0)?,
-                unique_id: row.get(1)?,
-                body: row.get(2)?,
-                headers: row.get(3)?,
-                message_group: row.get(4)?,
-                due: row.get(5)?,
-                time_to_live: row.get(6)?,
-                content_type: row.get(7)?,
-                trace_context: row.get(8)?,
-                level: row.get(9)?,
-            };
-            loaded.push((id, row.into_message()));
+            loaded.push((id, read(row)?.and_then(Row::into_message)));
         }
     }
     Ok(loaded)
+}
+
+/// The columns of a message, or which one is no text: a text of SQLite may be any bytes.
+fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Result<Row, String>> {
+    for column in [0, 1, 3, 4, 7, 8, 9] {
+        if let ValueRef::Text(text) = row.get_ref(column)?
+            && let Err(error) = std::str::from_utf8(text)
+        {
+            let name = row.as_ref().column_name(column)?;
+            return Ok(Err(format!("the column {name} cannot be read: {error}")));
+        }
+    }
+    Ok(Ok(Row {
+        key: row.get(0)?,
+        unique_id: row.get(1)?,
+        body: row.get(2)?,
+        headers: row.get(3)?,
+        message_group: row.get(4)?,
+        due: row.get(5)?,
+        time_to_live: row.get(6)?,
+        content_type: row.get(7)?,
+        trace_context: row.get(8)?,
+        level: row.get(9)?,
+    }))
 }
 
 fn now() -> i64 {

@@ -1,24 +1,31 @@
 //! SQLite.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
 use lockgate::{
-    Lockgate, Message, Source,
+    Accepted, Lockgate, Message, Sink, SinkCapabilities, Source, TransportError,
     consumer::{
         Failure, Job, MemoryOptions, MemoryQueue, Worker, dispatch::DispatchCounts, handler,
     },
 };
 use lockgate_sql::{
-    Error, Forwarder, ForwarderOptions, OutboxCounts, ParkedRow, RowId, Seen, SqliteInbox,
-    SqliteOutbox, StartError,
+    Error, Forwarder, ForwarderOptions, ForwarderState, OutboxCounts, ParkedRow, RowId, Seen,
+    SqliteInbox, SqliteOutbox, StartError,
 };
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 use tempfile::TempDir;
+use tokio::time::timeout;
 
 use crate::suite::{self, Database, sink::TestSink};
+
+/// Within which nothing fails that is not meant to.
+const LONG: Duration = Duration::from_secs(60);
 
 struct Sqlite {
     folder: TempDir,
@@ -158,6 +165,10 @@ impl Database for Sqlite {
         self.execute(&format!(
             "UPDATE lockgate_outbox SET first_sent = first_sent - {by}"
         ));
+    }
+
+    async fn delete_parked_by_hand(&self) {
+        self.execute("DELETE FROM lockgate_outbox WHERE state = 1");
     }
 
     async fn spoil(&self, column: &str, value: &str) {
@@ -310,4 +321,112 @@ async fn an_outbox_in_memory_or_without_a_table_has_no_forwarder() {
     assert!(matches!(error, StartError::NoFile), "{error}");
     let error = start(Connection::open_in_memory().unwrap()).await;
     assert!(error.to_string().contains("create_table"), "{error}");
+}
+
+/// SQLite takes any bytes for a text.
+#[tokio::test]
+async fn a_text_that_is_none_is_parked_and_stops_nobody_else() {
+    let database = Sqlite::new();
+    let columns = [
+        "unique_id",
+        "key",
+        "headers",
+        "message_group",
+        "content_type",
+        "level",
+    ];
+    let mut messages = vec![Message::new("spoilt"); columns.len()];
+    messages.push(Message::new("other"));
+    let rows = database.enqueue(&messages, true).await;
+    for (column, row) in columns.iter().zip(&rows) {
+        let id = row.0;
+        let sql = "CAST(x'61ff' AS TEXT)";
+        database.execute(&format!(
+            "UPDATE lockgate_outbox SET {column} = {sql} WHERE id = {id}"
+        ));
+    }
+    let sink = TestSink::new();
+    let options = ForwarderOptions::default();
+    let forwarder = database.forward(sink.clone(), options).await.unwrap();
+    let all = columns.len() as u64;
+    let parked = |state: &ForwarderState| state.parked == all && state.idle;
+    let parked = timeout(LONG, forwarder.wait_for(parked)).await;
+    assert!(parked.is_ok(), "{:?}", forwarder.state());
+    assert_eq!(sink.bodies(), ["other"]);
+    for (column, parked) in columns.iter().zip(database.parked(None, 10).await) {
+        let wanted = format!("column {column} cannot be read");
+        assert!(parked.reason.contains(&wanted), "{parked:?}");
+        assert!(database.discard(parked.id).await);
+    }
+    forwarder.drain(LONG).await;
+}
+
+/// Does something before each send.
+struct Doing<F>(TestSink, F);
+
+impl<F: Fn() + Send + Sync> Sink for Doing<F> {
+    type Id = usize;
+
+    fn sink_capabilities(&self) -> SinkCapabilities {
+        self.0.sink_capabilities()
+    }
+
+    async fn send_batch(
+        &self,
+        messages: Vec<Message>,
+    ) -> Vec<Result<Accepted<usize>, TransportError>> {
+        (self.1)();
+        self.0.send_batch(messages).await
+    }
+}
+
+/// Somebody restores the database, or makes the table anew.
+#[tokio::test]
+async fn a_row_that_has_the_number_of_an_accepted_one_is_sent() {
+    let database = Sqlite::new();
+    database.enqueue(&[Message::new("old")], true).await;
+    let (sink, others) = (TestSink::new(), database.connection());
+    let (others, once) = (Mutex::new(others), AtomicBool::new(true));
+    let anew = "DELETE FROM lockgate_outbox; DELETE FROM sqlite_sequence; \
+                INSERT INTO lockgate_outbox (outbox, unique_id, body) VALUES ('mails', 'new', x'6e6577')";
+    let doing = Doing(sink.clone(), move || {
+        if once.swap(false, Relaxed) {
+            others.lock().unwrap().execute_batch(anew).unwrap();
+        }
+    });
+    let options = ForwarderOptions::default();
+    let forwarder = database
+        .outbox
+        .forward(database.connection(), doing, options);
+    let forwarder = forwarder.await.unwrap();
+    forwarder
+        .wait_for(|state| state.forwarded > 0 && state.idle)
+        .await;
+    assert_eq!(sink.bodies(), ["old", "new"]);
+}
+
+#[tokio::test]
+async fn a_forwarder_whose_sink_panics_says_so() {
+    let database = Sqlite::new();
+    database.enqueue(&[Message::new("1")], true).await;
+    let doing = Doing(TestSink::new(), || panic!("on purpose"));
+    let options = ForwarderOptions::default();
+    let forwarder = database
+        .outbox
+        .forward(database.connection(), doing, options);
+    let state = forwarder.await.unwrap().wait_for(|_| false).await;
+    let trouble = state.trouble.unwrap_or_default();
+    assert!(trouble.contains("panicked"), "{trouble}");
+    assert!(!state.leading && !state.idle);
+}
+
+#[tokio::test]
+async fn a_forwarder_starts_where_one_was_dropped() {
+    let database = Sqlite::new();
+    for _ in 0..2 {
+        let options = ForwarderOptions::default();
+        let forwarder = database.forward(TestSink::new(), options).await.unwrap();
+        forwarder.wait_for(|state| state.idle).await;
+        drop(forwarder);
+    }
 }

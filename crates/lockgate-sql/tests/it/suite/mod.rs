@@ -51,6 +51,9 @@ pub(crate) trait Database {
     /// Makes the claims of the outbox older.
     async fn age_claims(&self, by: Duration);
 
+    /// As an operator may who knows nothing of `discard`.
+    async fn delete_parked_by_hand(&self);
+
     /// Writes something into a column of all rows of the outbox.
     async fn spoil(&self, column: &str, value: &str);
 }
@@ -74,9 +77,11 @@ pub(crate) async fn run<D: Database>(mut new: impl AsyncFnMut() -> D) {
         outbox::a_lost_answer_makes_no_second_message
         outbox::a_refused_row_waits_for_an_operator_with_its_key_behind_it
         outbox::a_discarded_row_lets_its_key_go_on
+        outbox::rows_behind_one_that_was_deleted_by_hand_go_on_with_the_next_of_their_key
         outbox::a_row_in_doubt_is_not_sent_blindly
         outbox::a_row_that_is_no_message_is_parked
         outbox::a_large_backlog_behind_a_parked_row_stops_no_other_key
+        outbox::a_large_backlog_of_one_key_holds_up_no_other_key
         outbox::a_drained_forwarder_leaves_no_claim
         outbox::a_sink_without_unique_ids_is_refused
     }

@@ -280,3 +280,41 @@ pub(super) async fn a_sink_without_unique_ids_is_refused(database: &impl Databas
     let error = database.forward(sink, long).await.unwrap_err();
     assert!(error.to_string().contains("send_time_max"), "{error}");
 }
+
+pub(super) async fn rows_behind_one_that_was_deleted_by_hand_go_on_with_the_next_of_their_key(
+    database: &impl Database,
+) {
+    let sink = TestSink::new();
+    sink.state().refused.insert("1".to_owned());
+    let forwarder = forward(database, &sink).await;
+    database.enqueue(&[of("a", "1"), of("a", "2")], true).await;
+    sent(&forwarder, 1).await;
+    while database.counts().await.behind == 0 {}
+    database.delete_parked_by_hand().await;
+    // More than one look has, so that those behind them show that the forwarder gets on.
+    let mut more = vec![of("a", "3"); 1_000];
+    more.push(of("b", "other"));
+    database.enqueue(&more, true).await;
+    let done = forwarder.wait_for(|state| state.forwarded == 1_002);
+    let done = tokio::time::timeout(LONG, done).await;
+    assert!(
+        done.is_ok(),
+        "{:?} {:?}",
+        forwarder.state(),
+        database.counts().await
+    );
+    assert_eq!(sink.bodies().iter().position(|body| body == "2"), Some(0));
+}
+
+/// A batch has one row of a key, so a long backlog takes many.
+pub(super) async fn a_large_backlog_of_one_key_holds_up_no_other_key(database: &impl Database) {
+    let sink = TestSink::new();
+    let mut messages = vec![of("a", "backlog"); 2_500];
+    messages.push(of("b", "other"));
+    database.enqueue(&messages, true).await;
+    let forwarder = forward(database, &sink).await;
+    let place = || sink.bodies().iter().position(|body| body == "other");
+    forwarder.wait_for(|_| place().is_some()).await;
+    drop(forwarder);
+    assert_eq!(place(), Some(1), "it is in the first batch");
+}
