@@ -11,6 +11,7 @@
 //! | [`settled`](Dispatcher::settled) | an [`Action::Settle`] has its answer |
 //! | [`extended`](Dispatcher::extended) | an [`Action::Extend`] has its answer |
 //! | [`claiming`](Dispatcher::claiming), [`claimed`](Dispatcher::claimed) | the messages of a run are, and were, acknowledged before it begins |
+//! | [`closed`](Dispatcher::closed) | a source gives no more messages |
 //! | [`pause`](Dispatcher::pause), [`resume`](Dispatcher::resume), [`drain`](Dispatcher::drain) | an operator wants so |
 //!
 //! ```
@@ -154,15 +155,17 @@ struct SourceState {
     expected: usize,
     /// The last receive brought all that it might.
     is_deep: bool,
+    /// It gives no more messages.
+    is_closed: bool,
     receive_at: Millis,
-    /// Receives in a row that brought nothing or failed.
+    /// Receives since the last message that brought nothing before their time or failed.
     vain: u32,
     /// Lanes with something to settle, and no call for it.
     calls: VecDeque<u32>,
-    /// Lanes of which the last call settled not all: they wait until `settle_at`.
-    resting: Vec<u32>,
+    /// Lanes of which the last call settled not all, by the time at which they are tried again.
+    resting: Timers<u32>,
     settle_calls: usize,
-    settle_at: Millis,
+    /// Calls in a row that settled not all.
     settle_failures: u32,
     /// Leases to extend.
     extends: VecDeque<ItemId>,
@@ -298,7 +301,9 @@ pub enum Rest {
         /// Why.
         reason: Arc<str>,
     },
-    /// It was not tried, or not to its end: it comes again, and the attempt does not count.
+    /// It was not tried, or not to its end: it comes again, and the attempt does not count. If nobody has
+    /// cancelled the run, it comes again after a [`Backoff`], or goes back at once if its source is
+    /// [closed](Dispatcher::closed).
     Cancelled,
 }
 
@@ -441,9 +446,8 @@ impl<M: Clone> Dispatcher<M> {
             _ => None,
         };
         let of_sources = self.sources.iter().flat_map(|source| {
-            let settle = (!source.resting.is_empty()).then_some(source.settle_at);
             let receive = (self.mode == Mode::Working).then_some(source.receive_at);
-            [settle, receive]
+            [source.resting.next(), receive]
         });
         // What is not in the future waits for an input, not for time.
         let deadlines = of_maps.into_iter().chain([drain]).chain(of_sources);

@@ -36,8 +36,8 @@ impl<M: Clone> Dispatcher<M> {
     /// settlements stay in order.
     pub(super) fn settlement(&mut self, number: usize, now: Millis) -> Option<Action<M>> {
         let source = &mut self.sources[number];
-        if now >= source.settle_at && !source.resting.is_empty() {
-            source.calls.extend(source.resting.drain(..));
+        while let Some((_, lanes)) = source.resting.take_first(now) {
+            source.calls.extend(lanes);
         }
         if source.calls.is_empty() || source.settle_calls >= CALLS_MAX {
             return None;
@@ -132,17 +132,18 @@ impl<M: Clone> Dispatcher<M> {
         state.settle_calls = state.settle_calls.saturating_sub(1);
         if failed {
             state.settle_failures = state.settle_failures.saturating_add(1);
-            state.settle_at = now + AGAIN.after(state.settle_failures, random);
         } else {
             state.settle_failures = 0;
         }
+        // Only those of this call: what rests already has its own time.
+        let until = now + AGAIN.after(state.settle_failures, random);
         for (at, rests) in lanes {
-            self.after_call(at, rests);
+            self.after_call(at, rests.then_some(until));
         }
     }
 
     /// Forgets what a call has settled of a lane, and lets the rest wait for the next one.
-    fn after_call(&mut self, at: u32, rests: bool) {
+    fn after_call(&mut self, at: u32, rests_until: Option<Millis>) {
         let Some(lane) = self.lanes.get_mut(at as usize) else {
             return;
         };
@@ -158,9 +159,11 @@ impl<M: Clone> Dispatcher<M> {
         }
         let lane = &mut self.lanes[at as usize];
         lane.settling = left;
-        if rests && lane.settling.len() > 0 {
+        if let Some(until) = rests_until
+            && lane.settling.len() > 0
+        {
             lane.calls = true;
-            self.sources[lane.source as usize].resting.push(at);
+            self.sources[lane.source as usize].resting.add(until, at);
         }
         self.call_later(at);
         self.drop_lane(at);

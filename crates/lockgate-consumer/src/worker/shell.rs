@@ -36,6 +36,10 @@ const SETTLE_GRACE: Duration = Duration::from_secs(5);
 /// The longest wait of one receive.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
+/// A receive that brings nothing sooner than this, and in less than half of its wait, is not asked again at
+/// once: a source that does not wait would be asked as fast as it answers.
+const WAIT_LEAST: Duration = Duration::from_secs(1);
+
 pub(super) struct Shell<H> {
     dispatcher: Dispatcher<HeldMessage>,
     sources: Vec<SourceState>,
@@ -81,9 +85,19 @@ enum Output {
 }
 
 enum Purpose {
-    Receive { source: usize, max: usize },
-    Settle { source: usize, items: Vec<ItemId> },
-    Extend { items: Vec<(ItemId, HeldMessage)> },
+    Receive {
+        source: usize,
+        max: usize,
+        /// When it began.
+        asked: Millis,
+    },
+    Settle {
+        source: usize,
+        items: Vec<ItemId>,
+    },
+    Extend {
+        items: Vec<(ItemId, HeldMessage)>,
+    },
     Claim(Started<HeldMessage>),
     Run(RunId),
     Grace(RunId),
@@ -223,19 +237,15 @@ impl<H: Handler> Shell<H> {
                     lease: lease.map(Duration::from_millis),
                     holder: self.holder.clone(),
                 };
-                let ended = state.ended;
                 let source = state.source.clone();
-                let clock = self.clock;
+                let (clock, asked) = (self.clock, self.now());
                 let receive = async move {
-                    if ended {
-                        // It said that it gives nothing any more.
-                        return pending().await;
-                    }
                     let received = source.receive(number, request).await;
                     Output::Received(received, clock.now())
                 };
                 let source = number;
-                let handle = self.spawn(Purpose::Receive { source, max }, receive);
+                let purpose = Purpose::Receive { source, max, asked };
+                let handle = self.spawn(purpose, receive);
                 self.sources[number].receives.push(handle);
             }
             Action::Start(started) => self.begin(started),
@@ -391,19 +401,24 @@ impl<H: Handler> Shell<H> {
         };
         let now = self.now();
         match purpose {
-            Purpose::Receive { source, max } => {
+            Purpose::Receive { source, max, asked } => {
                 self.sources[source]
                     .receives
                     .retain(|receive| receive.id() != id);
                 match output {
                     Ok(Output::Received(Ok(messages), came)) => {
-                        self.arrive(source, max, messages, came);
+                        let wait = self.sources[source].wait;
+                        let waited = Duration::from_millis(came.saturating_sub(asked));
+                        let is_early = messages.is_empty() && waited < (wait / 2).min(WAIT_LEAST);
+                        self.arrive(source, max, messages, came, is_early);
                     }
                     Ok(Output::Received(Err(error), _)) => {
                         self.receive_failed(source, max, error, now);
                     }
                     // It was dropped.
-                    Err(error) if error.is_cancelled() => self.arrive(source, max, vec![], now),
+                    Err(error) if error.is_cancelled() => {
+                        self.arrive(source, max, vec![], now, false);
+                    }
                     other => self.receive_failed(source, max, broken(other), now),
                 }
             }
@@ -496,11 +511,22 @@ impl<H: Handler> Shell<H> {
         self.dispatcher.finished(run, end, now, random);
     }
 
-    /// Takes messages that came a moment ago.
-    fn arrive(&mut self, source: usize, max: usize, messages: Vec<HeldMessage>, came: Millis) {
+    /// Takes messages that came a moment ago, or nothing; `is_early`: though the wait was not over.
+    fn arrive(
+        &mut self,
+        source: usize,
+        max: usize,
+        messages: Vec<HeldMessage>,
+        came: Millis,
+        is_early: bool,
+    ) {
         let now = self.now();
         if !self.sources[source].ended {
             self.sources[source].error = None;
+        }
+        if is_early {
+            let random = self.random();
+            return self.dispatcher.receive_failed(source, max, now, random);
         }
         let (tenant, priority) = (self.tenant.clone(), self.priority.clone());
         let arrivals = messages.into_iter().map(|held| {
@@ -526,7 +552,10 @@ impl<H: Handler> Shell<H> {
     fn receive_failed(&mut self, number: usize, max: usize, error: TransportError, now: Millis) {
         let state = &mut self.sources[number];
         // The others may pass.
-        state.ended |= matches!(error.fate, Fate::Closed | Fate::Refused | Fate::Unsupported);
+        if matches!(error.fate, Fate::Closed | Fate::Refused | Fate::Unsupported) {
+            state.ended = true;
+            self.dispatcher.closed(number);
+        }
         if state.error.is_none() {
             let why = lockgate_core::with_sources(&error);
             if state.ended {

@@ -1,6 +1,6 @@
 //! One rule a test.
 
-use super::*;
+use super::{super::receives::RECEIVES_MAX, *};
 
 /// Arrivals a a b: the second of a waits for the first, b does not.
 #[test]
@@ -771,4 +771,117 @@ fn what_a_claim_did_not_get_to_goes_back() {
     assert_eq!(how, [(3, Settlement::GiveBack)]);
     let counts = dispatcher.counts();
     assert_eq!((counts.acknowledged, counts.lost), (1, 1));
+}
+
+/// The settlement of one key fails again and again, that of the other once.
+#[test]
+fn a_settlement_that_keeps_failing_does_not_move_the_time_of_another() {
+    let mut dispatcher = dispatcher(DispatchOptions::default(), locked());
+    for (number, key) in (1..).zip(["a", "b"]) {
+        dispatcher.received(0, 10, [arrival(Some(key), number)], 0);
+    }
+    let runs = runs(&drain_actions(&mut dispatcher, 0));
+    let fails = |dispatcher: &mut Dispatcher<Text>, call: &[(ItemId, u64, Settlement)], now| {
+        let results = call.iter().map(|(id, ..)| (*id, Err(Fate::Retry)));
+        dispatcher.settled(0, results, now, u64::MAX - 1);
+    };
+    let numbers = |call: &[(ItemId, u64, Settlement)]| {
+        let numbers = call.iter().map(|(_, number, _)| *number);
+        numbers.collect::<Vec<_>>()
+    };
+    dispatcher.finished(runs[0], succeeded(), 0, 0);
+    let first = settles(&drain_actions(&mut dispatcher, 0));
+    dispatcher.finished(runs[1], succeeded(), 0, 0);
+    let second = settles(&drain_actions(&mut dispatcher, 0));
+    assert_eq!((numbers(&first), numbers(&second)), (vec![1], vec![2]));
+    fails(&mut dispatcher, &first, 0);
+    let due = dispatcher.next_deadline().unwrap();
+    // The call of the other key ends a moment before the first one's time.
+    fails(&mut dispatcher, &second, due - 1);
+    assert_eq!(dispatcher.next_deadline(), Some(due));
+    let again = settles(&drain_actions(&mut dispatcher, due));
+    assert_eq!(numbers(&again), [1]);
+}
+
+/// Of two receives under way at the same time, the answer to the later one may come first.
+#[test]
+fn a_source_that_keeps_no_order_is_asked_once_at_a_time() {
+    let receives = |order, source| {
+        let options = DispatchOptions {
+            order,
+            ..DispatchOptions::default()
+        };
+        let mut dispatcher = dispatcher(options, source);
+        drain_actions(&mut dispatcher, 0);
+        dispatcher.received(0, 10, (1..=10).map(|number| arrival(Some("a"), number)), 0);
+        let actions = drain_actions(&mut dispatcher, 0).into_iter();
+        actions
+            .filter(|action| matches!(action, Action::Receive { .. }))
+            .count()
+    };
+    assert_eq!(receives(Order::Key, plain()), 1);
+    let two = Order::Partition(2.try_into().unwrap());
+    assert_eq!(receives(two, plain()), 1);
+    // Nothing waits for anything, or the source gives a key to one holder at a time.
+    assert_eq!(receives(Order::Unordered, plain()), RECEIVES_MAX);
+    assert_eq!(receives(Order::Key, locked()), RECEIVES_MAX);
+}
+
+/// Nobody has cancelled the run: at once it would be the same again, as fast as it goes.
+#[test]
+fn a_message_that_its_handler_did_not_try_waits_a_while() {
+    for source in [locked(), plain()] {
+        let waits_here = source.capabilities.key_order == KeyOrder::None;
+        let mut dispatcher = dispatcher(DispatchOptions::default(), source);
+        dispatcher.received(0, 10, [arrival(Some("a"), 1)], 0);
+        let run = runs(&drain_actions(&mut dispatcher, 0))[0];
+        let rest = Rest::Cancelled;
+        dispatcher.finished(run, RunEnd { done: 0, rest }, 0, 0);
+        let actions = drain_actions(&mut dispatcher, 0);
+        assert_eq!(started(&actions), Vec::<Vec<u64>>::new());
+        let wait = Duration::from_millis(500);
+        if !waits_here {
+            assert_eq!(outcomes(&actions), [(1, Settlement::Defer { delay: wait })]);
+            continue;
+        }
+        let actions = drain_actions(&mut dispatcher, 500);
+        let Some(Action::Start(again)) = actions.first() else {
+            panic!("{actions:?}");
+        };
+        assert_eq!(again.messages[0].1, 1, "the attempt does not count");
+    }
+}
+
+/// The call may take long: only its own messages wait for it, and their leases may end.
+#[test]
+fn a_settle_call_without_an_answer_holds_up_only_what_it_settles() {
+    let mut dispatcher = dispatcher(DispatchOptions::default(), locked());
+    let arrivals = [(Some("a"), 1), (Some("a"), 2), (Some("b"), 3)];
+    dispatcher.received(0, 10, arrivals.map(|(key, number)| arrival(key, number)), 0);
+    let first = runs(&drain_actions(&mut dispatcher, 0));
+    dispatcher.finished(first[0], succeeded(), 0, 0);
+    let actions = drain_actions(&mut dispatcher, 0);
+    let hangs = settles(&actions);
+    assert_eq!((hangs.len(), hangs[0].1), (1, 1));
+    assert_eq!(started(&actions), [[2]], "its key goes on");
+    dispatcher.finished(first[1], succeeded(), 0, 0);
+    let other = settles(&drain_actions(&mut dispatcher, 0));
+    assert_eq!((other.len(), other[0].1), (1, 3), "other keys are settled");
+    dispatcher.settled(0, [(other[0].0, Ok(()))], 0, 0);
+    // Its lease is not extended, that of the next one of its key is.
+    let mut now = 0;
+    while now <= 30_000 {
+        now = dispatcher.next_deadline().unwrap();
+        for action in drain_actions(&mut dispatcher, now) {
+            let Action::Extend { items, .. } = action else {
+                continue;
+            };
+            assert_eq!(items.len(), 1);
+            assert_eq!(items[0].1.number, 2);
+            dispatcher.extended([(items[0].0, Ok(30_000))], now);
+        }
+    }
+    // The answer comes when the lease has ended.
+    dispatcher.settled(0, [(hangs[0].0, Err(Fate::Retry))], now, 0);
+    assert_eq!((dispatcher.counts().lost, dispatcher.held()), (1, 1));
 }
