@@ -52,6 +52,7 @@ impl<M: Clone> Dispatcher<M> {
             ends: now.saturating_add(arrival.lease),
             look_at: 0,
             stage: Stage::Queued,
+            may_be_settled: false,
             next: None,
         }));
         self.counts.arrived += 1;
@@ -237,8 +238,7 @@ impl<M: Clone> Dispatcher<M> {
             };
             if self.items[item as usize].stage == Stage::Lost {
                 lost = true;
-                self.counts.lost += 1;
-                self.retire(item);
+                self.retire_lost(item);
             } else if ended.claimed {
                 self.counts.acknowledged += 1;
                 self.retire(item);
@@ -467,8 +467,7 @@ impl<M: Clone> Dispatcher<M> {
             if kept.len() < keep {
                 kept.push_back(&mut self.items, item);
             } else if self.items[item as usize].stage == Stage::Lost {
-                self.counts.lost += 1;
-                self.retire(item);
+                self.retire_lost(item);
             } else {
                 self.settle(item, settlement.clone());
             }
@@ -490,10 +489,18 @@ impl<M: Clone> Dispatcher<M> {
                 return;
             }
             if let Some(item) = queue.pop_front(&mut self.items) {
-                self.counts.lost += 1;
-                self.retire(item);
+                self.retire_lost(item);
             }
         }
+    }
+
+    /// Forgets an item that somebody else may have.
+    fn retire_lost(&mut self, item: u32) {
+        match self.items[item as usize].may_be_settled {
+            true => self.counts.unconfirmed += 1,
+            false => self.counts.lost += 1,
+        }
+        self.retire(item);
     }
 
     /// Forgets an item.

@@ -68,7 +68,7 @@
 //! - A message whose lease is lost is not started, and its run is cancelled.
 //! - A message is settled at most once at a time, and those of a lane are settled in order.
 //! - Every message that arrives leaves by exactly one of [`DispatchCounts`]' ways: arrived =
-//!   acknowledged + failed + deferred + rejected + given back + lost + held.
+//!   acknowledged + failed + deferred + rejected + given back + lost + unconfirmed + held.
 //! - An idle lane takes no memory.
 
 mod lane;
@@ -268,6 +268,8 @@ pub enum Cancelled {
     TooLong,
     /// The dispatcher is being drained, and the deadline has come.
     Draining,
+    /// The worker was dropped. A dispatcher does not say so.
+    Dropped,
 }
 
 /// How a run ended: the first `done` of its messages succeeded, and `rest` says what became of the one
@@ -328,6 +330,9 @@ pub struct DispatchCounts {
     /// Messages whose lease was lost before they were settled, or of which the source refused the
     /// settlement: they come again when their lease ends, if it has not.
     pub lost: u64,
+    /// Messages whose settlement was asked for, and may have been done: an answer did not come, and later the
+    /// source knew the lease no more or the lease was over. Mostly it was done; if not, they come again.
+    pub unconfirmed: u64,
     /// Failed attempts of which the message was tried again without being returned.
     pub retried: u64,
     /// Ends of runs that were not current any more: they changed nothing.

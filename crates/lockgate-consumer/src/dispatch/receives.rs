@@ -4,8 +4,7 @@ use lockgate_core::{KeyOrder, Millis};
 
 use super::{
     Action, Arrival, Dispatcher, Mode, OptionsError, Order, PRIORITY_MAX, SourceOptions,
-    SourceState,
-    retry::Backoff,
+    SourceState, retry::Backoff,
 };
 
 /// Receives of one source at the same time, if it has more than one of them brings and two answers cannot
@@ -130,12 +129,17 @@ impl<M: Clone> Dispatcher<M> {
         source.receives += 1;
         source.expected += max;
         // Of a deep key so few that the share has room for as many keys as can run, twice.
-        let key_max = share.div_ceil(2 * self.options.concurrency);
+        let mut key_max = share.div_ceil(2 * self.options.concurrency);
+        key_max = key_max.max(self.options.run_max).min(max);
+        if can.key_order == KeyOrder::Locked && self.options.order == Order::Unordered {
+            // Those of a key would be settled in any order, and the source may want its own.
+            key_max = 1;
+        }
         Some(Action::Receive {
             source: number,
             max,
             lease: source.options.lease,
-            key_max: key_max.max(self.options.run_max).min(max),
+            key_max,
         })
     }
 

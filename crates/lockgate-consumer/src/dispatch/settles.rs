@@ -74,8 +74,8 @@ impl<M: Clone> Dispatcher<M> {
     /// wait; other lanes do not wait for that. Settling twice does no harm, because a receipt settles its
     /// own lease only. There is one exception: where keys are not locked, an old receipt may still hide a
     /// message that somebody else has by then, so a failure is not told twice. Everything else that failed
-    /// leaves the message to the source, and counts as lost; but what was to be given back and is not held
-    /// any more has been given back.
+    /// leaves the message to the source, and counts as lost, or as unconfirmed if an earlier answer was
+    /// unknown; but what was to be given back and is not held any more has been given back.
     ///
     /// # Panics
     /// If there is no such source.
@@ -104,6 +104,7 @@ impl<M: Clone> Dispatcher<M> {
             let Stage::Settling(settlement) = &item.stage else {
                 continue;
             };
+            item.may_be_settled |= result == Err(Fate::Unknown);
             let is_harmless = locked || !matches!(settlement, Settlement::Nack { .. });
             let again = match result {
                 Err(Fate::Retry) => now < item.ends,
@@ -118,6 +119,7 @@ impl<M: Clone> Dispatcher<M> {
             let count = match (result, settlement) {
                 (Err(Fate::Stale), Settlement::GiveBack) => &mut self.counts.given_back,
                 (Err(Fate::Unknown), Settlement::Nack { .. }) => &mut self.counts.failed,
+                (Err(_), _) if item.may_be_settled => &mut self.counts.unconfirmed,
                 (Err(_), _) => &mut self.counts.lost,
                 (Ok(()), Settlement::Ack) => &mut self.counts.acknowledged,
                 (Ok(()), Settlement::Nack { .. }) => &mut self.counts.failed,

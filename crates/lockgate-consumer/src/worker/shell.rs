@@ -63,6 +63,16 @@ pub(super) struct Shell<H> {
     stall_told: bool,
 }
 
+/// A blocking handler, or a task that a handler has started, goes on when the worker is dropped: it can learn
+/// that its run does not count.
+impl<H> Drop for Shell<H> {
+    fn drop(&mut self) {
+        for running in self.runs.values() {
+            running.context.cancel(Cancelled::Dropped);
+        }
+    }
+}
+
 struct SourceState {
     source: Arc<dyn AnySource>,
     wait: Duration,
@@ -156,7 +166,8 @@ impl<H: Handler> Shell<H> {
             let is_late = self.drained_by.is_some_and(|by| by <= Instant::now());
             let left = self.dispatcher.held();
             if self.dispatcher.is_drained() || is_late || (has_ended && left == 0) {
-                let error = self.sources.into_iter().find_map(|source| source.error);
+                let mut sources = self.sources.iter_mut();
+                let error = sources.find_map(|source| source.error.take());
                 return Ended {
                     counts: self.dispatcher.counts(),
                     panics: self.panics,
@@ -427,10 +438,8 @@ impl<H: Handler> Shell<H> {
                     Ok(Output::Settled(results)) => results,
                     other => vec![Err(broken(other)); items.len()],
                 };
-                let results = results
-                    .into_iter()
-                    .map(|result| self.fate_of(source, result));
-                let results: Vec<_> = items.into_iter().zip(results.collect::<Vec<_>>()).collect();
+                let results = results.into_iter().map(|result| fate_of(source, result));
+                let results: Vec<_> = items.into_iter().zip(results).collect();
                 let random = self.random();
                 self.dispatcher.settled(source, results, now, random);
             }
@@ -457,8 +466,8 @@ impl<H: Handler> Shell<H> {
                 let source = started.source;
                 let results = results
                     .into_iter()
-                    .map(|result| self.fate_of(source, result));
-                let results = results.collect::<Vec<_>>();
+                    .map(|result| fate_of_claim(source, result));
+                let results: Vec<_> = results.collect();
                 let may_run = self.dispatcher.claimed(started.run, results, now);
                 let mut may_run = may_run.into_iter();
                 started.messages.retain(|(held, _)| {
@@ -569,19 +578,6 @@ impl<H: Handler> Shell<H> {
         self.dispatcher.receive_failed(number, max, now, random);
     }
 
-    fn fate_of(&mut self, source: usize, result: Result<(), TransportError>) -> Result<(), Fate> {
-        result.map_err(|error| {
-            let why = lockgate_core::with_sources(&error);
-            match error.fate {
-                Fate::Retry | Fate::Unknown => {
-                    tracing::debug!(source, %why, "a settlement is tried again");
-                }
-                _ => tracing::warn!(source, %why, "a message is not settled, and comes again"),
-            }
-            error.fate
-        })
-    }
-
     /// Says so once when nothing moves.
     fn watch(&mut self) {
         let stall = self.dispatcher.stall(self.now());
@@ -597,6 +593,45 @@ impl<H: Handler> Shell<H> {
         }
         self.stall_told = stall.is_some();
     }
+}
+
+/// What became of a settlement, told to the log.
+fn fate_of(source: usize, result: Result<(), TransportError>) -> Result<(), Fate> {
+    result.map_err(|error| {
+        let why = lockgate_core::with_sources(&error);
+        match error.fate {
+            Fate::Retry | Fate::Unknown => {
+                tracing::debug!(source, %why, "a settlement is tried again while its lease lasts");
+            }
+            Fate::Stale => tracing::warn!(
+                source,
+                %why,
+                "a settlement has no lease any more: unless it was done before, the message comes again"
+            ),
+            _ => tracing::warn!(source, %why, "a message is not settled, and comes again"),
+        }
+        error.fate
+    })
+}
+
+/// The same of an acknowledgement before the handler, which is asked for once.
+fn fate_of_claim(source: usize, result: Result<(), TransportError>) -> Result<(), Fate> {
+    result.map_err(|error| {
+        let why = lockgate_core::with_sources(&error);
+        match error.fate {
+            Fate::Unknown => tracing::warn!(
+                source,
+                %why,
+                "nobody knows if a message is acknowledged: it is not handled, and comes again unless it is"
+            ),
+            _ => tracing::warn!(
+                source,
+                %why,
+                "a message cannot be acknowledged: it is not handled, and comes again"
+            ),
+        }
+        error.fate
+    })
 }
 
 /// What the user's function says of a message; if it panics, what it would say of any.

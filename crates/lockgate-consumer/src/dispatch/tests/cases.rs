@@ -439,7 +439,7 @@ fn a_claimed_run_settles_nothing() {
     assert_eq!(settles(&drain_actions(&mut dispatcher, 100_000)), []);
     let counts = dispatcher.counts();
     assert_eq!(
-        (counts.acknowledged, counts.lost, dispatcher.held()),
+        (counts.acknowledged, counts.unconfirmed, dispatcher.held()),
         (2, 1, 0)
     );
 }
@@ -688,6 +688,11 @@ fn receives_that_fail_wait_longer_each_time() {
         now = next;
     }
     assert_eq!(waits, [50, 100, 200, 400, 800, 1_600, 2_500, 2_500]);
+    drain_actions(&mut dispatcher, now);
+    dispatcher.received(0, 10, [arrival(None, 1)], now);
+    drain_actions(&mut dispatcher, now);
+    dispatcher.receive_failed(0, 10, now, 0);
+    assert_eq!(dispatcher.next_deadline(), Some(now + 50), "a message came");
 }
 
 #[test]
@@ -884,4 +889,82 @@ fn a_settle_call_without_an_answer_holds_up_only_what_it_settles() {
     // The answer comes when the lease has ended.
     dispatcher.settled(0, [(hangs[0].0, Err(Fate::Retry))], now, 0);
     assert_eq!((dispatcher.counts().lost, dispatcher.held()), (1, 1));
+}
+
+/// The first answer did not come, so the acknowledgement was most probably done.
+#[test]
+fn what_is_stale_after_an_answer_that_did_not_come_is_not_lost() {
+    for (first, count) in [(Fate::Unknown, (1, 0)), (Fate::Retry, (0, 1))] {
+        let mut dispatcher = dispatcher(DispatchOptions::default(), locked());
+        dispatcher.received(0, 10, [arrival(Some("a"), 1)], 0);
+        let run = runs(&drain_actions(&mut dispatcher, 0))[0];
+        dispatcher.finished(run, succeeded(), 0, 0);
+        let call = settles(&drain_actions(&mut dispatcher, 0));
+        dispatcher.settled(0, [(call[0].0, Err(first))], 0, 0);
+        let now = dispatcher.next_deadline().unwrap();
+        let again = settles(&drain_actions(&mut dispatcher, now));
+        dispatcher.settled(0, [(again[0].0, Err(Fate::Stale))], now, 0);
+        let counts = dispatcher.counts();
+        assert_eq!((counts.unconfirmed, counts.lost), count, "{first:?}");
+    }
+}
+
+#[test]
+fn what_a_handler_did_not_try_of_a_closed_source_goes_back() {
+    let mut dispatcher = dispatcher(DispatchOptions::default(), locked());
+    dispatcher.received(0, 10, (1..=2).map(|number| arrival(Some("a"), number)), 0);
+    let run = runs(&drain_actions(&mut dispatcher, 0))[0];
+    dispatcher.closed(0);
+    let rest = Rest::Cancelled;
+    dispatcher.finished(run, RunEnd { done: 0, rest }, 0, 0);
+    let actions = drain_actions(&mut dispatcher, 0);
+    let back = Settlement::GiveBack;
+    assert_eq!(outcomes(&actions), [(1, back.clone()), (2, back)]);
+    assert_eq!(actions.len(), 1, "nothing is started or received");
+}
+
+#[test]
+fn without_aging_a_lower_priority_waits_for_ever() {
+    let options = DispatchOptions {
+        concurrency: 1,
+        aging: Millis::MAX,
+        ..DispatchOptions::default()
+    };
+    let mut dispatcher = dispatcher(options, locked());
+    dispatcher.received(0, 10, [arrival(None, 0)], 0);
+    let mut run = runs(&drain_actions(&mut dispatcher, 0))[0];
+    dispatcher.received(0, 10, [arrival(None, 1)], 0);
+    // Nobody extends leases in this test.
+    for now in 1..=100 {
+        let now = now * 200;
+        let urgent = Arrival {
+            priority: 1,
+            ..arrival(None, 1_000 + now)
+        };
+        dispatcher.received(0, 10, [urgent], now);
+        dispatcher.finished(run, succeeded(), now, 0);
+        let actions = drain_actions(&mut dispatcher, now);
+        assert_eq!(started(&actions), [[1_000 + now]]);
+        run = runs(&actions)[0];
+    }
+    dispatcher.finished(run, succeeded(), 20_001, 0);
+    assert_eq!(started(&drain_actions(&mut dispatcher, 20_001)), [[1]]);
+}
+
+/// Such a source may want those of a key to be settled in their order.
+#[test]
+fn without_order_a_source_that_locks_keys_gives_one_of_each() {
+    let key_max = |order| {
+        let options = DispatchOptions {
+            order,
+            ..DispatchOptions::default()
+        };
+        let mut dispatcher = dispatcher(options, locked());
+        let actions = drain_actions(&mut dispatcher, 0);
+        let [Action::Receive { key_max, .. }] = actions[..] else {
+            panic!("{actions:?}");
+        };
+        key_max
+    };
+    assert_eq!((key_max(Order::Unordered), key_max(Order::Key)), (1, 8));
 }
