@@ -322,7 +322,7 @@ fn serves_as_a_worker_for_another_test() {
     println!("\nbegins {number} {attempt}");
     until("a handler has ended", || {
         let counts = runtime.block_on(worker.state()).unwrap().counts;
-        counts.acknowledged + counts.lost > 0
+        counts.acknowledged + counts.lost + counts.unconfirmed > 0
     });
     let counts = runtime.block_on(worker.drain(Duration::ZERO)).counts;
     println!("\nended {} {}", counts.acknowledged, counts.lost);
