@@ -27,6 +27,7 @@ use tokio::{sync::mpsc, task::JoinSet};
 
 use crate::{
     Course, Courses, Setup,
+    dispatch::all_handled,
     load::keys,
     queue::params,
     report::{Params, Report, Round, histogram},
@@ -226,7 +227,7 @@ async fn run(
                 queue.push(message).await?;
             }
             queue.close();
-            worker.ended().await;
+            all_handled(tasks.len() as u64, &worker.ended().await)?;
         }
     }
     Ok(began.elapsed())

@@ -16,7 +16,7 @@ use std::{
 
 use anyhow::Context as _;
 use lockgate_consumer::{
-    Job, MemoryOptions, MemoryQueue, Worker,
+    Ended, Job, MemoryOptions, MemoryQueue, Worker,
     dispatch::{Action, Arrival, DispatchOptions, Dispatcher, Rest, RunEnd, SourceOptions},
 };
 use lockgate_core::{Key, Message, SourceCapabilities};
@@ -150,6 +150,12 @@ fn through_dispatcher(keys: &[Key], time: Duration) -> anyhow::Result<f64> {
     loop {
         let elapsed = began.elapsed();
         if elapsed > time {
+            let counts = dispatcher.counts();
+            let left = counts.acknowledged + dispatcher.held() as u64;
+            anyhow::ensure!(
+                counts.acknowledged == messages && counts.arrived == left,
+                "messages were not acknowledged: {counts:?}"
+            );
             return Ok(rate(messages, began));
         }
         let now = u64::try_from(elapsed.as_millis())?;
@@ -212,6 +218,17 @@ impl Course for Pure {
     fn close(self: Box<Self>, _: &Setup) {}
 }
 
+/// A rate means nothing if messages failed, or came twice.
+pub(crate) fn all_handled(sent: u64, ended: &Ended) -> anyhow::Result<()> {
+    let counts = &ended.counts;
+    let each_once = [counts.arrived, counts.started, counts.acknowledged] == [sent; 3];
+    anyhow::ensure!(
+        each_once && ended.left == 0,
+        "{sent} messages were sent, and not each was handled once: {ended:?}"
+    );
+    Ok(())
+}
+
 fn queue() -> anyhow::Result<MemoryQueue> {
     let options = MemoryOptions::default();
     MemoryQueue::new(options).context("making a queue in memory")
@@ -227,15 +244,17 @@ impl Course for Shell {
             let builder = Worker::over(queue.clone()).concurrency(BATCH);
             let worker = builder.start(|_: Job| async { Ok(()) })?;
             let began = Instant::now();
+            let mut sent = 0;
             for key in keys.iter().cycle() {
                 if began.elapsed() > half {
                     break;
                 }
                 queue.push(Message::new("x").with_key(key.clone())).await?;
+                sent += 1;
             }
             queue.close();
-            let ended = worker.ended().await;
-            anyhow::Ok(rate(ended.counts.acknowledged, began))
+            all_handled(sent, &worker.ended().await)?;
+            anyhow::Ok(rate(sent, began))
         })?;
         let round = Round {
             rate: Some(rate),
@@ -290,8 +309,10 @@ impl Course for Shape {
                 }
             })?;
             queue.close();
-            worker.ended().await;
-            anyhow::Ok(began.elapsed())
+            let ended = worker.ended().await;
+            let elapsed = began.elapsed();
+            all_handled(self.messages.into(), &ended)?;
+            anyhow::Ok(elapsed)
         })?;
         let times = per_key.iter().map(|time| time.load(Ordering::Relaxed));
         let longest = times.clone().max().unwrap_or_default();

@@ -63,7 +63,9 @@ impl Job {
         &self.message().body
     }
 
-    /// The ordering key: no other message of it runs meanwhile.
+    /// The ordering key: with [`Order::Key`](crate::Order::Key), no other message of it from the same
+    /// [source](Self::source) runs in this worker meanwhile. Two sources may have the same key: their
+    /// messages do not wait for each other.
     #[must_use]
     pub fn key(&self) -> Option<&Key> {
         self.message().key.as_ref()

@@ -25,6 +25,8 @@ pub(super) struct Item<M> {
     /// When the lease is looked at next.
     pub(super) look_at: Millis,
     pub(super) stage: Stage,
+    /// A call may have settled it: its answer did not come.
+    pub(super) may_be_settled: bool,
     pub(super) next: Link,
 }
 

@@ -52,6 +52,7 @@ impl<M: Clone> Dispatcher<M> {
             ends: now.saturating_add(arrival.lease),
             look_at: 0,
             stage: Stage::Queued,
+            may_be_settled: false,
             next: None,
         }));
         self.counts.arrived += 1;
@@ -237,8 +238,7 @@ impl<M: Clone> Dispatcher<M> {
             };
             if self.items[item as usize].stage == Stage::Lost {
                 lost = true;
-                self.counts.lost += 1;
-                self.retire(item);
+                self.retire_lost(item);
             } else if ended.claimed {
                 self.counts.acknowledged += 1;
                 self.retire(item);
@@ -255,7 +255,11 @@ impl<M: Clone> Dispatcher<M> {
             queue.push_front(&mut self.items, item);
         }
         if let Some(item) = failed {
-            self.not_done(at, item, rest, now, random);
+            let is_told = ended.cancelled.is_some() || self.mode != Mode::Working;
+            match rest {
+                Rest::Cancelled if !is_told => self.not_tried(at, item, now, random),
+                rest => self.not_done(at, item, rest, now, random),
+            }
         }
         // Behind a lost message nothing runs before it has come again.
         if self.mode != Mode::Working || lost {
@@ -264,6 +268,20 @@ impl<M: Clone> Dispatcher<M> {
         self.make_ready(at, now);
         self.drop_lane(at);
         true
+    }
+
+    /// What becomes of a message that a handler gave up though nobody told it to. At once it would be the
+    /// same again, as fast as it goes; and where the source is closed, nobody may want to handle it here.
+    fn not_tried(&mut self, at: u32, item: u32, now: Millis, random: u64) {
+        let source = self.lanes[at as usize].source as usize;
+        if self.sources[source].is_closed {
+            let queue = &mut self.lanes[at as usize].queue;
+            queue.push_front(&mut self.items, item);
+            return self.give_back_lane(at);
+        }
+        let attempt = self.items[item as usize].attempt;
+        let delay = self.options.backoff.after(attempt, random);
+        self.not_done(at, item, Rest::Deferred { delay }, now, random);
     }
 
     fn too_long(&self) -> Arc<str> {
@@ -449,8 +467,7 @@ impl<M: Clone> Dispatcher<M> {
             if kept.len() < keep {
                 kept.push_back(&mut self.items, item);
             } else if self.items[item as usize].stage == Stage::Lost {
-                self.counts.lost += 1;
-                self.retire(item);
+                self.retire_lost(item);
             } else {
                 self.settle(item, settlement.clone());
             }
@@ -472,10 +489,18 @@ impl<M: Clone> Dispatcher<M> {
                 return;
             }
             if let Some(item) = queue.pop_front(&mut self.items) {
-                self.counts.lost += 1;
-                self.retire(item);
+                self.retire_lost(item);
             }
         }
+    }
+
+    /// Forgets an item that somebody else may have.
+    fn retire_lost(&mut self, item: u32) {
+        match self.items[item as usize].may_be_settled {
+            true => self.counts.unconfirmed += 1,
+            false => self.counts.lost += 1,
+        }
+        self.retire(item);
     }
 
     /// Forgets an item.

@@ -218,7 +218,10 @@ impl<M: Clone> Dispatcher<M> {
             // If it is unknown, it is perhaps gone, and must not run twice.
             match result {
                 Ok(()) => (item.stage, item.ends) = (Stage::Queued, Millis::MAX),
-                Err(_) => item.stage = Stage::Lost,
+                Err(fate) => {
+                    item.stage = Stage::Lost;
+                    item.may_be_settled = fate == Fate::Unknown;
+                }
             }
             result.is_ok()
         });

@@ -11,6 +11,7 @@
 //! | [`settled`](Dispatcher::settled) | an [`Action::Settle`] has its answer |
 //! | [`extended`](Dispatcher::extended) | an [`Action::Extend`] has its answer |
 //! | [`claiming`](Dispatcher::claiming), [`claimed`](Dispatcher::claimed) | the messages of a run are, and were, acknowledged before it begins |
+//! | [`closed`](Dispatcher::closed) | a source gives no more messages |
 //! | [`pause`](Dispatcher::pause), [`resume`](Dispatcher::resume), [`drain`](Dispatcher::drain) | an operator wants so |
 //!
 //! ```
@@ -67,7 +68,7 @@
 //! - A message whose lease is lost is not started, and its run is cancelled.
 //! - A message is settled at most once at a time, and those of a lane are settled in order.
 //! - Every message that arrives leaves by exactly one of [`DispatchCounts`]' ways: arrived =
-//!   acknowledged + failed + deferred + rejected + given back + lost + held.
+//!   acknowledged + failed + deferred + rejected + given back + lost + unconfirmed + held.
 //! - An idle lane takes no memory.
 
 mod lane;
@@ -154,15 +155,17 @@ struct SourceState {
     expected: usize,
     /// The last receive brought all that it might.
     is_deep: bool,
+    /// It gives no more messages.
+    is_closed: bool,
     receive_at: Millis,
-    /// Receives in a row that brought nothing or failed.
+    /// Receives since the last message that brought nothing before their time or failed.
     vain: u32,
     /// Lanes with something to settle, and no call for it.
     calls: VecDeque<u32>,
-    /// Lanes of which the last call settled not all: they wait until `settle_at`.
-    resting: Vec<u32>,
+    /// Lanes of which the last call settled not all, by the time at which they are tried again.
+    resting: Timers<u32>,
     settle_calls: usize,
-    settle_at: Millis,
+    /// Calls in a row that settled not all.
     settle_failures: u32,
     /// Leases to extend.
     extends: VecDeque<ItemId>,
@@ -265,6 +268,8 @@ pub enum Cancelled {
     TooLong,
     /// The dispatcher is being drained, and the deadline has come.
     Draining,
+    /// The worker was dropped. A dispatcher does not say so.
+    Dropped,
 }
 
 /// How a run ended: the first `done` of its messages succeeded, and `rest` says what became of the one
@@ -298,7 +303,9 @@ pub enum Rest {
         /// Why.
         reason: Arc<str>,
     },
-    /// It was not tried, or not to its end: it comes again, and the attempt does not count.
+    /// It was not tried, or not to its end: it comes again, and the attempt does not count. If nobody has
+    /// cancelled the run, it comes again after a [`Backoff`], or goes back at once if its source is
+    /// [closed](Dispatcher::closed).
     Cancelled,
 }
 
@@ -323,6 +330,9 @@ pub struct DispatchCounts {
     /// Messages whose lease was lost before they were settled, or of which the source refused the
     /// settlement: they come again when their lease ends, if it has not.
     pub lost: u64,
+    /// Messages whose settlement was asked for, and may have been done: an answer did not come, and later the
+    /// source knew the lease no more or the lease was over. Mostly it was done; if not, they come again.
+    pub unconfirmed: u64,
     /// Failed attempts of which the message was tried again without being returned.
     pub retried: u64,
     /// Ends of runs that were not current any more: they changed nothing.
@@ -441,9 +451,8 @@ impl<M: Clone> Dispatcher<M> {
             _ => None,
         };
         let of_sources = self.sources.iter().flat_map(|source| {
-            let settle = (!source.resting.is_empty()).then_some(source.settle_at);
             let receive = (self.mode == Mode::Working).then_some(source.receive_at);
-            [settle, receive]
+            [source.resting.next(), receive]
         });
         // What is not in the future waits for an input, not for time.
         let deadlines = of_maps.into_iter().chain([drain]).chain(of_sources);

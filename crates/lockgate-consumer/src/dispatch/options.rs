@@ -10,6 +10,11 @@ use super::retry::Backoff;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
     /// None: all messages run as soon as there is room.
+    ///
+    /// A source that locks keys is asked for one message of a key at a time. It may take an acknowledgement
+    /// out of order for stale, or take back all of a key with one that fails: those messages would run
+    /// twice. A source that locks keys and does not heed
+    /// [`key_max`](lockgate_core::ReceiveRequest::key_max) may still do so.
     Unordered,
     /// Those whose keys fall into the same of so many partitions, by hash. Messages without a key
     /// wait for none. This is what a topic with partitions or a static assignment to workers does; a
@@ -58,7 +63,8 @@ pub struct DispatchOptions {
     pub attempts_max: Option<u32>,
     /// How long a failed message waits. Default: see [`Backoff`].
     pub backoff: Backoff,
-    /// In how many milliseconds a waiting message rises by one priority; 1 or more. Default: 1,000.
+    /// In how many milliseconds a waiting message rises by one priority; 1 or more. [`Millis::MAX`]: never.
+    /// Default: 1,000.
     pub aging: Millis,
     /// How long work may wait while nothing moves, in milliseconds, before
     /// [`stall`](super::Dispatcher::stall) tells. Default: 60,000.

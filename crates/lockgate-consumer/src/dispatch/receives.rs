@@ -1,14 +1,15 @@
 //! When to receive, and how much.
 
-use lockgate_core::Millis;
+use lockgate_core::{KeyOrder, Millis};
 
 use super::{
-    Action, Arrival, Dispatcher, Mode, OptionsError, PRIORITY_MAX, SourceOptions, SourceState,
-    retry::Backoff,
+    Action, Arrival, Dispatcher, Mode, OptionsError, Order, PRIORITY_MAX, SourceOptions,
+    SourceState, retry::Backoff,
 };
 
-/// Receives of one source at the same time, if it has more than one of them brings.
-const RECEIVES_MAX: usize = 4;
+/// Receives of one source at the same time, if it has more than one of them brings and two answers cannot
+/// swap messages of a key.
+pub(super) const RECEIVES_MAX: usize = 4;
 
 /// The waits of receives that bring nothing, where the source does not wait itself, and of those that
 /// fail.
@@ -82,12 +83,12 @@ impl SourceState {
             receives: 0,
             expected: 0,
             is_deep: false,
+            is_closed: false,
             receive_at: 0,
             vain: 0,
             calls: Default::default(),
-            resting: Vec::new(),
+            resting: Default::default(),
             settle_calls: 0,
-            settle_at: 0,
             settle_failures: 0,
             extends: Default::default(),
         }
@@ -112,8 +113,15 @@ impl<M: Clone> Dispatcher<M> {
         } else {
             can.receive_max.min(share.div_ceil(4))
         };
-        let others = if source.is_deep { RECEIVES_MAX } else { 1 };
-        let is_time = now >= source.receive_at && source.receives < others;
+        // A source that keeps no order may give two receives messages of one key, and either may be answered
+        // first.
+        let may_swap = can.key_order == KeyOrder::None && self.options.order != Order::Unordered;
+        let others = if source.is_deep && !may_swap {
+            RECEIVES_MAX
+        } else {
+            1
+        };
+        let is_time = now >= source.receive_at && source.receives < others && !source.is_closed;
         if !is_time || room < worthwhile || self.held_bytes >= self.options.held_bytes_max {
             return None;
         }
@@ -121,12 +129,17 @@ impl<M: Clone> Dispatcher<M> {
         source.receives += 1;
         source.expected += max;
         // Of a deep key so few that the share has room for as many keys as can run, twice.
-        let key_max = share.div_ceil(2 * self.options.concurrency);
+        let mut key_max = share.div_ceil(2 * self.options.concurrency);
+        key_max = key_max.max(self.options.run_max).min(max);
+        if can.key_order == KeyOrder::Locked && self.options.order == Order::Unordered {
+            // Those of a key would be settled in any order, and the source may want its own.
+            key_max = 1;
+        }
         Some(Action::Receive {
             source: number,
             max,
             lease: source.options.lease,
-            key_max: key_max.max(self.options.run_max).min(max),
+            key_max,
         })
     }
 
@@ -167,8 +180,9 @@ impl<M: Clone> Dispatcher<M> {
         }
     }
 
-    /// A receive of `max` messages failed. The next one waits a while, longer each time; `random` is any
-    /// number, each equally likely.
+    /// A receive of `max` messages failed, or brought nothing well before its wait was over. The next one
+    /// waits a while, longer each time until one brings a message; `random` is any number, each equally
+    /// likely.
     ///
     /// # Panics
     /// If there is no such source.
@@ -179,6 +193,15 @@ impl<M: Clone> Dispatcher<M> {
         state.is_deep = false;
         state.vain = state.vain.saturating_add(1);
         state.receive_at = now + VAIN.after(state.vain, random);
+    }
+
+    /// The source gives no more messages: nothing is received of it any more. What is here runs, and what a
+    /// handler did not try goes back.
+    ///
+    /// # Panics
+    /// If there is no such source.
+    pub fn closed(&mut self, source: usize) {
+        self.sources[source].is_closed = true;
     }
 }
 

@@ -36,8 +36,8 @@ impl<M: Clone> Dispatcher<M> {
     /// settlements stay in order.
     pub(super) fn settlement(&mut self, number: usize, now: Millis) -> Option<Action<M>> {
         let source = &mut self.sources[number];
-        if now >= source.settle_at && !source.resting.is_empty() {
-            source.calls.extend(source.resting.drain(..));
+        while let Some((_, lanes)) = source.resting.take_first(now) {
+            source.calls.extend(lanes);
         }
         if source.calls.is_empty() || source.settle_calls >= CALLS_MAX {
             return None;
@@ -74,8 +74,8 @@ impl<M: Clone> Dispatcher<M> {
     /// wait; other lanes do not wait for that. Settling twice does no harm, because a receipt settles its
     /// own lease only. There is one exception: where keys are not locked, an old receipt may still hide a
     /// message that somebody else has by then, so a failure is not told twice. Everything else that failed
-    /// leaves the message to the source, and counts as lost; but what was to be given back and is not held
-    /// any more has been given back.
+    /// leaves the message to the source, and counts as lost, or as unconfirmed if an earlier answer was
+    /// unknown; but what was to be given back and is not held any more has been given back.
     ///
     /// # Panics
     /// If there is no such source.
@@ -104,6 +104,7 @@ impl<M: Clone> Dispatcher<M> {
             let Stage::Settling(settlement) = &item.stage else {
                 continue;
             };
+            item.may_be_settled |= result == Err(Fate::Unknown);
             let is_harmless = locked || !matches!(settlement, Settlement::Nack { .. });
             let again = match result {
                 Err(Fate::Retry) => now < item.ends,
@@ -118,6 +119,7 @@ impl<M: Clone> Dispatcher<M> {
             let count = match (result, settlement) {
                 (Err(Fate::Stale), Settlement::GiveBack) => &mut self.counts.given_back,
                 (Err(Fate::Unknown), Settlement::Nack { .. }) => &mut self.counts.failed,
+                (Err(_), _) if item.may_be_settled => &mut self.counts.unconfirmed,
                 (Err(_), _) => &mut self.counts.lost,
                 (Ok(()), Settlement::Ack) => &mut self.counts.acknowledged,
                 (Ok(()), Settlement::Nack { .. }) => &mut self.counts.failed,
@@ -132,17 +134,18 @@ impl<M: Clone> Dispatcher<M> {
         state.settle_calls = state.settle_calls.saturating_sub(1);
         if failed {
             state.settle_failures = state.settle_failures.saturating_add(1);
-            state.settle_at = now + AGAIN.after(state.settle_failures, random);
         } else {
             state.settle_failures = 0;
         }
+        // Only those of this call: what rests already has its own time.
+        let until = now + AGAIN.after(state.settle_failures, random);
         for (at, rests) in lanes {
-            self.after_call(at, rests);
+            self.after_call(at, rests.then_some(until));
         }
     }
 
     /// Forgets what a call has settled of a lane, and lets the rest wait for the next one.
-    fn after_call(&mut self, at: u32, rests: bool) {
+    fn after_call(&mut self, at: u32, rests_until: Option<Millis>) {
         let Some(lane) = self.lanes.get_mut(at as usize) else {
             return;
         };
@@ -158,9 +161,11 @@ impl<M: Clone> Dispatcher<M> {
         }
         let lane = &mut self.lanes[at as usize];
         lane.settling = left;
-        if rests && lane.settling.len() > 0 {
+        if let Some(until) = rests_until
+            && lane.settling.len() > 0
+        {
             lane.calls = true;
-            self.sources[lane.source as usize].resting.push(at);
+            self.sources[lane.source as usize].resting.add(until, at);
         }
         self.call_later(at);
         self.drop_lane(at);

@@ -51,8 +51,9 @@ impl Failure {
         })
     }
 
-    /// The message was not tried, mostly because the run was cancelled: it comes again at once, and the
-    /// attempt does not count.
+    /// The message was not tried because the run was cancelled: it comes again at once, and the attempt does
+    /// not count. If nobody has cancelled the run, it is [deferred](Self::defer) by the worker's
+    /// [`Backoff`](crate::Backoff), or goes back at once if its source is closed.
     #[must_use]
     pub fn cancelled() -> Self {
         Self(Rest::Cancelled)

@@ -284,6 +284,17 @@ impl State {
         self.closed && self.counts.leased == 0 && self.counts.waiting == self.parked_messages
     }
 
+    /// The same, by a walk over all lanes.
+    #[cfg(test)]
+    pub(super) fn is_over_by_lanes(&self) -> bool {
+        let mut lanes = self.lanes.iter().map(|(_, lane)| lane);
+        let is_out = |lane: &Lane| {
+            let gives = lane.turn != Turn::Parked && !lane.waiting.is_empty();
+            gives || !lane.leased.is_empty()
+        };
+        self.closed && !lanes.any(is_out)
+    }
+
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
         self.lanes.is_empty() && self.by_key.is_empty() && self.ready.is_empty()

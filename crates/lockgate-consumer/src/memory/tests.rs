@@ -276,3 +276,41 @@ async fn who_waits_hears_of_a_failure_that_comes_again_sooner() {
         .unwrap();
     assert_eq!(again.unwrap()[0].attempt, 2);
 }
+
+/// Whether a closed queue has come to its end is asked with every receive and settlement, so it is counted: the
+/// lanes are not walked, and the counts agree with them in every state.
+#[tokio::test]
+async fn the_end_of_a_closed_queue_is_counted() {
+    let queue = queue(|options| options.attempts = Some((1, KeyPolicy::Park)));
+    let check = |over: bool| {
+        let state = queue.0.state();
+        assert_eq!(state.is_over(), over);
+        assert_eq!(state.is_over(), state.is_over_by_lanes());
+    };
+    for key in ["a", "a", "b", "b", "c"] {
+        queue.push(of(key, key)).await.unwrap();
+    }
+    check(false);
+    let received = take(&queue, 3).await;
+    assert_eq!(bodies(&received), [b"a", b"b", b"c"]);
+    settle(&queue, &received[0], FAILED).await;
+    // One more of a parked key.
+    queue.push(of("a", "a")).await.unwrap();
+    check(false);
+    queue.close();
+    check(false);
+    settle(&queue, &received[1], FAILED).await;
+    check(false);
+    settle(&queue, &received[2], Settlement::Ack).await;
+    // Five wait, and nobody gets them.
+    assert_eq!(queue.counts().waiting, 5);
+    check(true);
+    assert!(queue.resume(&Key::new("b").unwrap()));
+    check(false);
+    for _ in 0..2 {
+        let received = take(&queue, 1).await;
+        check(false);
+        settle(&queue, &received[0], Settlement::Ack).await;
+    }
+    check(true);
+}

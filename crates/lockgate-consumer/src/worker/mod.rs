@@ -54,8 +54,9 @@ pub struct WorkerBuilder {
 /// Handles messages until it is [drained](Self::drain). Messages of one key run one after the other, in
 /// their order; those of different keys side by side.
 ///
-/// A worker that is dropped ends at once: its handlers are dropped where they stand, and their messages
-/// come again when their leases end.
+/// A worker that is dropped ends at once: its async handlers are dropped where they stand, and their messages
+/// come again when their leases end. A blocking handler goes on until it returns, and its outcome counts
+/// nothing; its [`Context`](crate::Context) says that the run is cancelled.
 #[derive(Debug)]
 pub struct Worker {
     asks: mpsc::UnboundedSender<Ask>,
@@ -273,8 +274,9 @@ impl WorkerBuilder {
         self
     }
 
-    /// Sets how long a run may take before it is cancelled and counts as failed; 1 ms or more. Default:
-    /// no limit.
+    /// Sets how long a run may take before it is cancelled; 1 ms or more. An async handler is dropped (after
+    /// the [`cancel_grace`](Self::cancel_grace)), and counts as failed. A blocking one cannot be stopped: it
+    /// holds its place and its key until it returns, and what it returns counts. Default: no limit.
     pub fn run_time_max(mut self, time: Duration) -> Self {
         self.options.run_time_max = Some(millis(time));
         self
@@ -344,7 +346,8 @@ impl WorkerBuilder {
         self
     }
 
-    /// Sets in what time a waiting message rises by one priority; 1 ms or more. Default: 1 s.
+    /// Sets in what time a waiting message rises by one priority; 1 ms or more. [`Duration::MAX`]: never.
+    /// Default: 1 s.
     pub fn aging(mut self, time: Duration) -> Self {
         self.options.aging = millis(time);
         self

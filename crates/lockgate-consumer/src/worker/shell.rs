@@ -36,6 +36,10 @@ const SETTLE_GRACE: Duration = Duration::from_secs(5);
 /// The longest wait of one receive.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
+/// A receive that brings nothing sooner than this, and in less than half of its wait, is not asked again at
+/// once: a source that does not wait would be asked as fast as it answers.
+const WAIT_LEAST: Duration = Duration::from_secs(1);
+
 pub(super) struct Shell<H> {
     dispatcher: Dispatcher<HeldMessage>,
     sources: Vec<SourceState>,
@@ -57,6 +61,16 @@ pub(super) struct Shell<H> {
     /// When it ends, whatever is left.
     drained_by: Option<Instant>,
     stall_told: bool,
+}
+
+/// A blocking handler, or a task that a handler has started, goes on when the worker is dropped: it can learn
+/// that its run does not count.
+impl<H> Drop for Shell<H> {
+    fn drop(&mut self) {
+        for running in self.runs.values() {
+            running.context.cancel(Cancelled::Dropped);
+        }
+    }
 }
 
 struct SourceState {
@@ -81,9 +95,19 @@ enum Output {
 }
 
 enum Purpose {
-    Receive { source: usize, max: usize },
-    Settle { source: usize, items: Vec<ItemId> },
-    Extend { items: Vec<(ItemId, HeldMessage)> },
+    Receive {
+        source: usize,
+        max: usize,
+        /// When it began.
+        asked: Millis,
+    },
+    Settle {
+        source: usize,
+        items: Vec<ItemId>,
+    },
+    Extend {
+        items: Vec<(ItemId, HeldMessage)>,
+    },
     Claim(Started<HeldMessage>),
     Run(RunId),
     Grace(RunId),
@@ -142,7 +166,8 @@ impl<H: Handler> Shell<H> {
             let is_late = self.drained_by.is_some_and(|by| by <= Instant::now());
             let left = self.dispatcher.held();
             if self.dispatcher.is_drained() || is_late || (has_ended && left == 0) {
-                let error = self.sources.into_iter().find_map(|source| source.error);
+                let mut sources = self.sources.iter_mut();
+                let error = sources.find_map(|source| source.error.take());
                 return Ended {
                     counts: self.dispatcher.counts(),
                     panics: self.panics,
@@ -223,19 +248,15 @@ impl<H: Handler> Shell<H> {
                     lease: lease.map(Duration::from_millis),
                     holder: self.holder.clone(),
                 };
-                let ended = state.ended;
                 let source = state.source.clone();
-                let clock = self.clock;
+                let (clock, asked) = (self.clock, self.now());
                 let receive = async move {
-                    if ended {
-                        // It said that it gives nothing any more.
-                        return pending().await;
-                    }
                     let received = source.receive(number, request).await;
                     Output::Received(received, clock.now())
                 };
                 let source = number;
-                let handle = self.spawn(Purpose::Receive { source, max }, receive);
+                let purpose = Purpose::Receive { source, max, asked };
+                let handle = self.spawn(purpose, receive);
                 self.sources[number].receives.push(handle);
             }
             Action::Start(started) => self.begin(started),
@@ -391,19 +412,24 @@ impl<H: Handler> Shell<H> {
         };
         let now = self.now();
         match purpose {
-            Purpose::Receive { source, max } => {
+            Purpose::Receive { source, max, asked } => {
                 self.sources[source]
                     .receives
                     .retain(|receive| receive.id() != id);
                 match output {
                     Ok(Output::Received(Ok(messages), came)) => {
-                        self.arrive(source, max, messages, came);
+                        let wait = self.sources[source].wait;
+                        let waited = Duration::from_millis(came.saturating_sub(asked));
+                        let is_early = messages.is_empty() && waited < (wait / 2).min(WAIT_LEAST);
+                        self.arrive(source, max, messages, came, is_early);
                     }
                     Ok(Output::Received(Err(error), _)) => {
                         self.receive_failed(source, max, error, now);
                     }
                     // It was dropped.
-                    Err(error) if error.is_cancelled() => self.arrive(source, max, vec![], now),
+                    Err(error) if error.is_cancelled() => {
+                        self.arrive(source, max, vec![], now, false);
+                    }
                     other => self.receive_failed(source, max, broken(other), now),
                 }
             }
@@ -412,10 +438,8 @@ impl<H: Handler> Shell<H> {
                     Ok(Output::Settled(results)) => results,
                     other => vec![Err(broken(other)); items.len()],
                 };
-                let results = results
-                    .into_iter()
-                    .map(|result| self.fate_of(source, result));
-                let results: Vec<_> = items.into_iter().zip(results.collect::<Vec<_>>()).collect();
+                let results = results.into_iter().map(|result| fate_of(source, result));
+                let results: Vec<_> = items.into_iter().zip(results).collect();
                 let random = self.random();
                 self.dispatcher.settled(source, results, now, random);
             }
@@ -442,8 +466,8 @@ impl<H: Handler> Shell<H> {
                 let source = started.source;
                 let results = results
                     .into_iter()
-                    .map(|result| self.fate_of(source, result));
-                let results = results.collect::<Vec<_>>();
+                    .map(|result| fate_of_claim(source, result));
+                let results: Vec<_> = results.collect();
                 let may_run = self.dispatcher.claimed(started.run, results, now);
                 let mut may_run = may_run.into_iter();
                 started.messages.retain(|(held, _)| {
@@ -496,11 +520,22 @@ impl<H: Handler> Shell<H> {
         self.dispatcher.finished(run, end, now, random);
     }
 
-    /// Takes messages that came a moment ago.
-    fn arrive(&mut self, source: usize, max: usize, messages: Vec<HeldMessage>, came: Millis) {
+    /// Takes messages that came a moment ago, or nothing; `is_early`: though the wait was not over.
+    fn arrive(
+        &mut self,
+        source: usize,
+        max: usize,
+        messages: Vec<HeldMessage>,
+        came: Millis,
+        is_early: bool,
+    ) {
         let now = self.now();
         if !self.sources[source].ended {
             self.sources[source].error = None;
+        }
+        if is_early {
+            let random = self.random();
+            return self.dispatcher.receive_failed(source, max, now, random);
         }
         let (tenant, priority) = (self.tenant.clone(), self.priority.clone());
         let arrivals = messages.into_iter().map(|held| {
@@ -526,7 +561,10 @@ impl<H: Handler> Shell<H> {
     fn receive_failed(&mut self, number: usize, max: usize, error: TransportError, now: Millis) {
         let state = &mut self.sources[number];
         // The others may pass.
-        state.ended |= matches!(error.fate, Fate::Closed | Fate::Refused | Fate::Unsupported);
+        if matches!(error.fate, Fate::Closed | Fate::Refused | Fate::Unsupported) {
+            state.ended = true;
+            self.dispatcher.closed(number);
+        }
         if state.error.is_none() {
             let why = lockgate_core::with_sources(&error);
             if state.ended {
@@ -538,19 +576,6 @@ impl<H: Handler> Shell<H> {
         state.error = Some(error);
         let random = self.random();
         self.dispatcher.receive_failed(number, max, now, random);
-    }
-
-    fn fate_of(&mut self, source: usize, result: Result<(), TransportError>) -> Result<(), Fate> {
-        result.map_err(|error| {
-            let why = lockgate_core::with_sources(&error);
-            match error.fate {
-                Fate::Retry | Fate::Unknown => {
-                    tracing::debug!(source, %why, "a settlement is tried again");
-                }
-                _ => tracing::warn!(source, %why, "a message is not settled, and comes again"),
-            }
-            error.fate
-        })
     }
 
     /// Says so once when nothing moves.
@@ -568,6 +593,45 @@ impl<H: Handler> Shell<H> {
         }
         self.stall_told = stall.is_some();
     }
+}
+
+/// What became of a settlement, told to the log.
+fn fate_of(source: usize, result: Result<(), TransportError>) -> Result<(), Fate> {
+    result.map_err(|error| {
+        let why = lockgate_core::with_sources(&error);
+        match error.fate {
+            Fate::Retry | Fate::Unknown => {
+                tracing::debug!(source, %why, "a settlement is tried again while its lease lasts");
+            }
+            Fate::Stale => tracing::warn!(
+                source,
+                %why,
+                "a settlement has no lease any more: unless it was done before, the message comes again"
+            ),
+            _ => tracing::warn!(source, %why, "a message is not settled, and comes again"),
+        }
+        error.fate
+    })
+}
+
+/// The same of an acknowledgement before the handler, which is asked for once.
+fn fate_of_claim(source: usize, result: Result<(), TransportError>) -> Result<(), Fate> {
+    result.map_err(|error| {
+        let why = lockgate_core::with_sources(&error);
+        match error.fate {
+            Fate::Unknown => tracing::warn!(
+                source,
+                %why,
+                "nobody knows if a message is acknowledged: it is not handled, and comes again unless it is"
+            ),
+            _ => tracing::warn!(
+                source,
+                %why,
+                "a message cannot be acknowledged: it is not handled, and comes again"
+            ),
+        }
+        error.fate
+    })
 }
 
 /// What the user's function says of a message; if it panics, what it would say of any.

@@ -474,7 +474,11 @@ async fn at_most_once_acknowledges_before_the_handler_begins() {
     assert_eq!(told.recv().await.unwrap(), ("2".to_owned(), 2));
     assert_eq!(told.recv().await.unwrap(), ("3".to_owned(), 3));
     assert!(told.recv().await.is_none());
-    assert_eq!((ended.counts.acknowledged, ended.counts.lost), (2, 1));
+    let counts = ended.counts;
+    assert_eq!(
+        (counts.acknowledged, counts.unconfirmed, counts.lost),
+        (2, 1, 0)
+    );
 }
 
 #[tokio::test]
@@ -649,4 +653,139 @@ async fn a_function_that_panics_stops_no_worker() {
     let worker = builder.start(|_: Job| async { Ok(()) });
     let ended = to_the_end(&queue, worker.unwrap()).await;
     assert_eq!(ended.counts.acknowledged, 2);
+}
+
+/// Tells when it is asked, and for how many messages, and answers at once, with nothing, so many times.
+struct Hasty {
+    queue: MemoryQueue,
+    answers: AtomicUsize,
+    asked: mpsc::UnboundedSender<(usize, tokio::time::Instant)>,
+}
+
+impl Source for Hasty {
+    type Receipt = Receipt;
+
+    fn source_capabilities(&self) -> SourceCapabilities {
+        self.queue.source_capabilities()
+    }
+
+    async fn receive_batch(
+        &self,
+        request: ReceiveRequest,
+    ) -> Result<Vec<Leased<Receipt>>, TransportError> {
+        let _ = self.asked.send((request.max, tokio::time::Instant::now()));
+        let left = (self.answers).try_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
+            left.checked_sub(1)
+        });
+        if left.is_err() {
+            std::future::pending::<()>().await;
+        }
+        Ok(Vec::new())
+    }
+
+    async fn settle_batch(
+        &self,
+        settles: Vec<(Receipt, Settlement)>,
+    ) -> Vec<Result<(), TransportError>> {
+        self.queue.settle_batch(settles).await
+    }
+
+    async fn extend_batch(
+        &self,
+        receipts: Vec<Receipt>,
+        lease: Duration,
+    ) -> Vec<Result<Duration, TransportError>> {
+        self.queue.extend_batch(receipts, lease).await
+    }
+}
+
+/// A server that is drained may answer so. The waits are at least so long, and may be longer.
+#[tokio::test]
+async fn a_source_that_does_not_wait_is_asked_less_and_less_often() {
+    let (asked, mut times) = mpsc::unbounded_channel();
+    let source = Hasty {
+        queue: queue(|_| {}),
+        answers: AtomicUsize::new(3),
+        asked,
+    };
+    let worker = Worker::over(source).start(|_: Job| async { Ok(()) });
+    let (_, mut before) = times.recv().await.unwrap();
+    for least in [50, 100, 200] {
+        let (_, at) = times.recv().await.unwrap();
+        assert!(at - before >= Duration::from_millis(least), "{least}");
+        before = at;
+    }
+    drop(worker);
+}
+
+/// It is a default that depends on what runs, and what is asked for is not.
+#[tokio::test]
+async fn as_many_are_held_as_the_user_says() {
+    for (held_max, wanted) in [(Some(256), 256), (None, 400)] {
+        let (asked, mut times) = mpsc::unbounded_channel();
+        let source = Hasty {
+            queue: queue(|_| {}),
+            answers: AtomicUsize::new(0),
+            asked,
+        };
+        assert!(source.source_capabilities().receive_max >= 400);
+        let mut builder = Worker::over(source).concurrency(100);
+        if let Some(messages) = held_max {
+            builder = builder.held_max(messages);
+        }
+        let worker = builder.start(|_: Job| async { Ok(()) });
+        assert_eq!(times.recv().await.unwrap().0, wanted);
+        drop(worker);
+    }
+}
+
+/// Nobody can stop it, but it can find out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocking_handler_learns_that_its_worker_was_dropped() {
+    let queue = queue(|_| {});
+    push(&queue, "k", "1").await;
+    let gives_up = Arc::new(AtomicBool::new(false));
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let over = gives_up.clone();
+    let handler = handler::blocking(move |job: Job| {
+        tell.send(None).unwrap();
+        let context = job.context();
+        while context.why_cancelled().is_none() && !over.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        tell.send(context.why_cancelled()).unwrap();
+        Ok(())
+    });
+    let worker = Worker::over(queue).start(handler).unwrap();
+    assert_eq!(told.recv().await, Some(None));
+    drop(worker);
+    let why = tokio::time::timeout(SOON, told.recv()).await;
+    gives_up.store(true, Ordering::SeqCst);
+    assert_eq!(why, Ok(Some(Some(Cancelled::Dropped))));
+}
+
+/// The queue takes acknowledgements of a key in their order only.
+#[tokio::test]
+async fn without_order_no_message_of_a_key_runs_twice() {
+    let queue = queue(|_| {});
+    for number in 0..20 {
+        push(&queue, "k", &number.to_string()).await;
+    }
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = runs.clone();
+    let builder = Worker::over(queue.clone()).order(Order::Unordered);
+    let worker = builder.start(move |job: Job| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async move {
+            // Later ones end first.
+            let number: usize = text(&job).parse()?;
+            for _ in 0..100 * (20 - number) {
+                tokio::task::yield_now().await;
+            }
+            Ok(())
+        }
+    });
+    let ended = to_the_end(&queue, worker.unwrap()).await;
+    let counts = (ended.counts.acknowledged, ended.counts.lost);
+    assert_eq!((runs.load(Ordering::SeqCst), counts), (20, (20, 0)));
 }

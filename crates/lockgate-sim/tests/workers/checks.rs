@@ -27,6 +27,7 @@ impl World {
                 + counts.rejected
                 + counts.given_back
                 + counts.lost
+                + counts.unconfirmed
                 + hands.dispatcher.held() as u64;
             if counts.arrived != left {
                 return Err(format!("worker {worker} does not count right: {counts:?}"));

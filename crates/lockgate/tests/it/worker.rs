@@ -10,7 +10,7 @@ use std::{
 
 use lockgate::{
     DeadLetterReason, KeyPolicy, KeyProfile,
-    consumer::{Backoff, Failure, Job, Worker},
+    consumer::{Backoff, Failure, Job, Order, Worker},
 };
 use tokio::sync::mpsc;
 
@@ -226,5 +226,40 @@ async fn the_error_of_every_attempt_is_in_the_dead_letter() {
     let page = dead.peek().await.unwrap();
     let failures = page.messages[0].status.failures.as_deref().unwrap();
     assert_eq!(failures.kept().len(), 3);
+    lockgate.shutdown().await;
+}
+
+/// Such a queue takes acknowledgements of a key in their order only.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_order_no_message_of_a_strict_queue_runs_twice() {
+    const COUNT: u32 = 20;
+    let (_folder, lockgate) = open().await;
+    let jobs = lockgate.queue("jobs").keyed();
+    let jobs = jobs.key_profile(KeyProfile::Strict).create().await.unwrap();
+    for number in 0..COUNT {
+        jobs.send(keyed(&number.to_string(), "k")).await.unwrap();
+    }
+    let seen = Seen::default();
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let noted = seen.clone();
+    let builder = Worker::over(jobs.clone()).order(Order::Unordered);
+    let worker = builder.start(move |job: Job| {
+        let (number, tell) = (note(&noted, &job), tell.clone());
+        async move {
+            // Later ones end first.
+            for _ in 0..100 * (COUNT - number) {
+                tokio::task::yield_now().await;
+            }
+            let _ = tell.send(());
+            Ok(())
+        }
+    });
+    for _ in 0..COUNT {
+        told.recv().await.unwrap();
+    }
+    let ended = worker.unwrap().drain(LONG).await;
+    let counts = (ended.counts.acknowledged, ended.counts.lost);
+    assert_eq!((counts, ended.left), ((COUNT.into(), 0), 0), "{ended:?}");
+    assert_eq!(seen.lock().unwrap()["k"].len(), COUNT as usize);
     lockgate.shutdown().await;
 }

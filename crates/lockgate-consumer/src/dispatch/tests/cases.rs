@@ -1,6 +1,6 @@
 //! One rule a test.
 
-use super::*;
+use super::{super::receives::RECEIVES_MAX, *};
 
 /// Arrivals a a b: the second of a waits for the first, b does not.
 #[test]
@@ -439,7 +439,7 @@ fn a_claimed_run_settles_nothing() {
     assert_eq!(settles(&drain_actions(&mut dispatcher, 100_000)), []);
     let counts = dispatcher.counts();
     assert_eq!(
-        (counts.acknowledged, counts.lost, dispatcher.held()),
+        (counts.acknowledged, counts.unconfirmed, dispatcher.held()),
         (2, 1, 0)
     );
 }
@@ -688,6 +688,11 @@ fn receives_that_fail_wait_longer_each_time() {
         now = next;
     }
     assert_eq!(waits, [50, 100, 200, 400, 800, 1_600, 2_500, 2_500]);
+    drain_actions(&mut dispatcher, now);
+    dispatcher.received(0, 10, [arrival(None, 1)], now);
+    drain_actions(&mut dispatcher, now);
+    dispatcher.receive_failed(0, 10, now, 0);
+    assert_eq!(dispatcher.next_deadline(), Some(now + 50), "a message came");
 }
 
 #[test]
@@ -771,4 +776,195 @@ fn what_a_claim_did_not_get_to_goes_back() {
     assert_eq!(how, [(3, Settlement::GiveBack)]);
     let counts = dispatcher.counts();
     assert_eq!((counts.acknowledged, counts.lost), (1, 1));
+}
+
+/// The settlement of one key fails again and again, that of the other once.
+#[test]
+fn a_settlement_that_keeps_failing_does_not_move_the_time_of_another() {
+    let mut dispatcher = dispatcher(DispatchOptions::default(), locked());
+    for (number, key) in (1..).zip(["a", "b"]) {
+        dispatcher.received(0, 10, [arrival(Some(key), number)], 0);
+    }
+    let runs = runs(&drain_actions(&mut dispatcher, 0));
+    let fails = |dispatcher: &mut Dispatcher<Text>, call: &[(ItemId, u64, Settlement)], now| {
+        let results = call.iter().map(|(id, ..)| (*id, Err(Fate::Retry)));
+        dispatcher.settled(0, results, now, u64::MAX - 1);
+    };
+    let numbers = |call: &[(ItemId, u64, Settlement)]| {
+        let numbers = call.iter().map(|(_, number, _)| *number);
+        numbers.collect::<Vec<_>>()
+    };
+    dispatcher.finished(runs[0], succeeded(), 0, 0);
+    let first = settles(&drain_actions(&mut dispatcher, 0));
+    dispatcher.finished(runs[1], succeeded(), 0, 0);
+    let second = settles(&drain_actions(&mut dispatcher, 0));
+    assert_eq!((numbers(&first), numbers(&second)), (vec![1], vec![2]));
+    fails(&mut dispatcher, &first, 0);
+    let due = dispatcher.next_deadline().unwrap();
+    // The call of the other key ends a moment before the first one's time.
+    fails(&mut dispatcher, &second, due - 1);
+    assert_eq!(dispatcher.next_deadline(), Some(due));
+    let again = settles(&drain_actions(&mut dispatcher, due));
+    assert_eq!(numbers(&again), [1]);
+}
+
+/// Of two receives under way at the same time, the answer to the later one may come first.
+#[test]
+fn a_source_that_keeps_no_order_is_asked_once_at_a_time() {
+    let receives = |order, source| {
+        let options = DispatchOptions {
+            order,
+            ..DispatchOptions::default()
+        };
+        let mut dispatcher = dispatcher(options, source);
+        drain_actions(&mut dispatcher, 0);
+        dispatcher.received(0, 10, (1..=10).map(|number| arrival(Some("a"), number)), 0);
+        let actions = drain_actions(&mut dispatcher, 0).into_iter();
+        actions
+            .filter(|action| matches!(action, Action::Receive { .. }))
+            .count()
+    };
+    assert_eq!(receives(Order::Key, plain()), 1);
+    let two = Order::Partition(2.try_into().unwrap());
+    assert_eq!(receives(two, plain()), 1);
+    // Nothing waits for anything, or the source gives a key to one holder at a time.
+    assert_eq!(receives(Order::Unordered, plain()), RECEIVES_MAX);
+    assert_eq!(receives(Order::Key, locked()), RECEIVES_MAX);
+}
+
+/// Nobody has cancelled the run: at once it would be the same again, as fast as it goes.
+#[test]
+fn a_message_that_its_handler_did_not_try_waits_a_while() {
+    for source in [locked(), plain()] {
+        let waits_here = source.capabilities.key_order == KeyOrder::None;
+        let mut dispatcher = dispatcher(DispatchOptions::default(), source);
+        dispatcher.received(0, 10, [arrival(Some("a"), 1)], 0);
+        let run = runs(&drain_actions(&mut dispatcher, 0))[0];
+        let rest = Rest::Cancelled;
+        dispatcher.finished(run, RunEnd { done: 0, rest }, 0, 0);
+        let actions = drain_actions(&mut dispatcher, 0);
+        assert_eq!(started(&actions), Vec::<Vec<u64>>::new());
+        let wait = Duration::from_millis(500);
+        if !waits_here {
+            assert_eq!(outcomes(&actions), [(1, Settlement::Defer { delay: wait })]);
+            continue;
+        }
+        let actions = drain_actions(&mut dispatcher, 500);
+        let Some(Action::Start(again)) = actions.first() else {
+            panic!("{actions:?}");
+        };
+        assert_eq!(again.messages[0].1, 1, "the attempt does not count");
+    }
+}
+
+/// The call may take long: only its own messages wait for it, and their leases may end.
+#[test]
+fn a_settle_call_without_an_answer_holds_up_only_what_it_settles() {
+    let mut dispatcher = dispatcher(DispatchOptions::default(), locked());
+    let arrivals = [(Some("a"), 1), (Some("a"), 2), (Some("b"), 3)];
+    dispatcher.received(0, 10, arrivals.map(|(key, number)| arrival(key, number)), 0);
+    let first = runs(&drain_actions(&mut dispatcher, 0));
+    dispatcher.finished(first[0], succeeded(), 0, 0);
+    let actions = drain_actions(&mut dispatcher, 0);
+    let hangs = settles(&actions);
+    assert_eq!((hangs.len(), hangs[0].1), (1, 1));
+    assert_eq!(started(&actions), [[2]], "its key goes on");
+    dispatcher.finished(first[1], succeeded(), 0, 0);
+    let other = settles(&drain_actions(&mut dispatcher, 0));
+    assert_eq!((other.len(), other[0].1), (1, 3), "other keys are settled");
+    dispatcher.settled(0, [(other[0].0, Ok(()))], 0, 0);
+    // Its lease is not extended, that of the next one of its key is.
+    let mut now = 0;
+    while now <= 30_000 {
+        now = dispatcher.next_deadline().unwrap();
+        for action in drain_actions(&mut dispatcher, now) {
+            let Action::Extend { items, .. } = action else {
+                continue;
+            };
+            assert_eq!(items.len(), 1);
+            assert_eq!(items[0].1.number, 2);
+            dispatcher.extended([(items[0].0, Ok(30_000))], now);
+        }
+    }
+    // The answer comes when the lease has ended.
+    dispatcher.settled(0, [(hangs[0].0, Err(Fate::Retry))], now, 0);
+    assert_eq!((dispatcher.counts().lost, dispatcher.held()), (1, 1));
+}
+
+/// The first answer did not come, so the acknowledgement was most probably done.
+#[test]
+fn what_is_stale_after_an_answer_that_did_not_come_is_not_lost() {
+    for (first, count) in [(Fate::Unknown, (1, 0)), (Fate::Retry, (0, 1))] {
+        let mut dispatcher = dispatcher(DispatchOptions::default(), locked());
+        dispatcher.received(0, 10, [arrival(Some("a"), 1)], 0);
+        let run = runs(&drain_actions(&mut dispatcher, 0))[0];
+        dispatcher.finished(run, succeeded(), 0, 0);
+        let call = settles(&drain_actions(&mut dispatcher, 0));
+        dispatcher.settled(0, [(call[0].0, Err(first))], 0, 0);
+        let now = dispatcher.next_deadline().unwrap();
+        let again = settles(&drain_actions(&mut dispatcher, now));
+        dispatcher.settled(0, [(again[0].0, Err(Fate::Stale))], now, 0);
+        let counts = dispatcher.counts();
+        assert_eq!((counts.unconfirmed, counts.lost), count, "{first:?}");
+    }
+}
+
+#[test]
+fn what_a_handler_did_not_try_of_a_closed_source_goes_back() {
+    let mut dispatcher = dispatcher(DispatchOptions::default(), locked());
+    dispatcher.received(0, 10, (1..=2).map(|number| arrival(Some("a"), number)), 0);
+    let run = runs(&drain_actions(&mut dispatcher, 0))[0];
+    dispatcher.closed(0);
+    let rest = Rest::Cancelled;
+    dispatcher.finished(run, RunEnd { done: 0, rest }, 0, 0);
+    let actions = drain_actions(&mut dispatcher, 0);
+    let back = Settlement::GiveBack;
+    assert_eq!(outcomes(&actions), [(1, back.clone()), (2, back)]);
+    assert_eq!(actions.len(), 1, "nothing is started or received");
+}
+
+#[test]
+fn without_aging_a_lower_priority_waits_for_ever() {
+    let options = DispatchOptions {
+        concurrency: 1,
+        aging: Millis::MAX,
+        ..DispatchOptions::default()
+    };
+    let mut dispatcher = dispatcher(options, locked());
+    dispatcher.received(0, 10, [arrival(None, 0)], 0);
+    let mut run = runs(&drain_actions(&mut dispatcher, 0))[0];
+    dispatcher.received(0, 10, [arrival(None, 1)], 0);
+    // Nobody extends leases in this test.
+    for now in 1..=100 {
+        let now = now * 200;
+        let urgent = Arrival {
+            priority: 1,
+            ..arrival(None, 1_000 + now)
+        };
+        dispatcher.received(0, 10, [urgent], now);
+        dispatcher.finished(run, succeeded(), now, 0);
+        let actions = drain_actions(&mut dispatcher, now);
+        assert_eq!(started(&actions), [[1_000 + now]]);
+        run = runs(&actions)[0];
+    }
+    dispatcher.finished(run, succeeded(), 20_001, 0);
+    assert_eq!(started(&drain_actions(&mut dispatcher, 20_001)), [[1]]);
+}
+
+/// Such a source may want those of a key to be settled in their order.
+#[test]
+fn without_order_a_source_that_locks_keys_gives_one_of_each() {
+    let key_max = |order| {
+        let options = DispatchOptions {
+            order,
+            ..DispatchOptions::default()
+        };
+        let mut dispatcher = dispatcher(options, locked());
+        let actions = drain_actions(&mut dispatcher, 0);
+        let [Action::Receive { key_max, .. }] = actions[..] else {
+            panic!("{actions:?}");
+        };
+        key_max
+    };
+    assert_eq!((key_max(Order::Unordered), key_max(Order::Key)), (1, 8));
 }

@@ -228,6 +228,7 @@ impl World {
             + counts.rejected
             + counts.given_back
             + counts.lost
+            + counts.unconfirmed
             + self.dispatcher.held() as u64;
         assert_eq!(counts.arrived, left, "{counts:?}");
         assert_eq!(self.dispatcher.running(), self.runs.len());
