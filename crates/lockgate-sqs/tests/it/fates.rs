@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use lockgate_core::{Fate, Key, Message, Settlement, Sink as _, Source as _};
+use lockgate_core::{Fate, Key, Message, ReceiveRequest, Settlement, Sink as _, Source as _};
 use lockgate_sqs::SqsQueue;
 
 use crate::{
@@ -108,6 +108,28 @@ async fn a_lost_answer_of_a_receive_is_asked_for_again() {
     let [first, second] = <[String; 2]>::try_from(attempts).unwrap();
     assert_eq!(first, second, "it is the same receive");
     assert_eq!(first.len(), 32);
+}
+
+#[tokio::test]
+async fn a_call_waits_for_half_of_the_lease_at_most() {
+    let (queue, asked) = queue_where(|_| Then::Answer(200, "{}".to_owned())).await;
+    let mut waits = Vec::new();
+    for lease in [None, Some(1), Some(4), Some(3_600)] {
+        let received = queue.receive_batch(ReceiveRequest {
+            wait: Duration::from_secs(20),
+            lease: lease.map(Duration::from_secs),
+            ..request(1)
+        });
+        assert!(received.await.unwrap().is_empty());
+        let body = asked.lock().unwrap().pop().unwrap();
+        assert!(
+            asked.lock().unwrap().is_empty(),
+            "one that is early is not asked on and on"
+        );
+        let rest = body.split_once("WaitTimeSeconds\":").unwrap().1;
+        waits.push(rest[..rest.find([',', '}']).unwrap()].to_owned());
+    }
+    assert_eq!(waits, ["15", "1", "2", "20"]);
 }
 
 #[tokio::test]
