@@ -297,6 +297,7 @@ impl Client {
         sink.unique_ids = queue.settings.dedup_window_ms > 0;
         let window = Duration::from_millis(queue.settings.dedup_window_ms);
         sink.unique_id_window = Some(window);
+        sink.tells_duplicates = true;
         sink.due = true;
         sink.time_to_live = true;
         sink.headers = true;

@@ -93,8 +93,13 @@ pub struct SinkCapabilities {
     pub unique_ids: bool,
     /// How long it remembers a unique id, where it knows: as of when this instance asked.
     pub unique_id_window: Option<Duration>,
+    /// It says of a message [whether](Accepted::duplicate) its unique id was known. Elsewhere it says false of
+    /// every message.
+    pub tells_duplicates: bool,
     /// It takes messages that are due later.
     pub due: bool,
+    /// How far ahead a due time may be; `None`: as far as there is time.
+    pub due_max: Option<Duration>,
     /// It drops messages that have waited for their time to live.
     pub time_to_live: bool,
     /// It carries headers, content type and trace context.
@@ -148,7 +153,8 @@ pub struct Accepted<Id> {
     pub id: Id,
     /// Its number in the queue, where it has one.
     pub sequence: Option<Sequence>,
-    /// Whether its unique id was known, so that nothing was added.
+    /// Whether its unique id was known, so that nothing was added, where the sink
+    /// [can](SinkCapabilities::tells_duplicates) tell.
     pub duplicate: bool,
 }
 
@@ -197,7 +203,7 @@ pub struct Leased<Receipt> {
     pub receipt: Receipt,
     /// What the source calls the message, where it has a name that lasts.
     pub name: Option<MessageName>,
-    /// The message as it was sent.
+    /// The message as it was sent. A source may not know the due time and the level that it asked for.
     pub message: Message,
     /// Its number in the queue, where it has one.
     pub sequence: Option<Sequence>,
@@ -316,7 +322,9 @@ impl SinkCapabilities {
             groups: false,
             unique_ids: false,
             unique_id_window: None,
+            tells_duplicates: false,
             due: false,
+            due_max: None,
             time_to_live: false,
             headers: false,
             level_max,

@@ -88,7 +88,8 @@
 //! in your database though it may come twice, and an outbox, so that a message is sent if your transaction commits.
 //!
 //! With the feature `client`, `lockgate::client` has the queues of a server. They are a [`Sink`] and a
-//! [`Source`], as a [`Queue`] is: what is written over these traits takes both.
+//! [`Source`], as a [`Queue`] is: what is written over these traits takes both. With the feature `sqs`, `lockgate::sqs`
+//! has those of Amazon SQS.
 
 // Users read these docs.
 #![warn(missing_docs)]
@@ -153,6 +154,12 @@ pub mod consumer {
 #[cfg(feature = "client")]
 pub mod client {
     pub use lockgate_client::*;
+}
+
+/// Queues of Amazon SQS, and of what speaks its API: the crate `lockgate-sqs`.
+#[cfg(feature = "sqs")]
+pub mod sqs {
+    pub use lockgate_sqs::*;
 }
 
 /// One effect for each message, in the transaction of the effect: the crate `lockgate-sql`.

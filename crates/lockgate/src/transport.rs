@@ -43,6 +43,7 @@ impl Sink for Queue {
         can.groups = !settings.keyed;
         can.unique_ids = settings.dedup_window > 0;
         can.unique_id_window = Some(Duration::from_millis(settings.dedup_window));
+        can.tells_duplicates = true;
         can.due = true;
         can.time_to_live = true;
         can.headers = true;

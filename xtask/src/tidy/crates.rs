@@ -17,7 +17,7 @@ const WITHOUT_RUNTIME: [&str; 5] = [
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
 
 /// The crates each crate may name, tests aside. ARCHITECTURE.md draws the same picture.
-const LAYERS: [(&str, &[&str]); 19] = [
+const LAYERS: [(&str, &[&str]); 20] = [
     ("lockgate-core", &[]),
     ("lockgate-machine", &["lockgate-core"]),
     ("lockgate-log", &["lockgate-core"]),
@@ -26,6 +26,7 @@ const LAYERS: [(&str, &[&str]); 19] = [
     ("lockgate-client", &["lockgate-core", "lockgate-sigv4"]),
     ("lockgate-consumer", &["lockgate-core"]),
     ("lockgate-sql", &["lockgate-core", "lockgate-consumer"]),
+    ("lockgate-sqs", &["lockgate-core"]),
     (
         "lockgate-conformance",
         &[
@@ -51,6 +52,7 @@ const LAYERS: [(&str, &[&str]); 19] = [
             "lockgate-client",
             "lockgate-consumer",
             "lockgate-sql",
+            "lockgate-sqs",
         ],
     ),
     (

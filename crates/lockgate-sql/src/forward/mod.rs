@@ -100,7 +100,8 @@ pub enum StartError {
 pub struct ForwarderState {
     /// Rows whose message was accepted.
     pub forwarded: u64,
-    /// Of these: rows whose unique id the sink knew already.
+    /// Of these: rows whose unique id the sink knew already, where it [can](lockgate_core::SinkCapabilities::tells_duplicates)
+    /// tell.
     pub duplicates: u64,
     /// Rows that it has parked.
     pub parked: u64,

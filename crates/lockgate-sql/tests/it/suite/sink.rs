@@ -44,6 +44,7 @@ impl TestSink {
         can.batch_max = 10;
         (can.keys, can.groups, can.unique_ids) = (true, true, true);
         (can.due, can.time_to_live, can.headers) = (true, true, true);
+        can.tells_duplicates = true;
         can.unique_id_window = Some(Duration::from_secs(600));
         Self {
             can,

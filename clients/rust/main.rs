@@ -1,6 +1,8 @@
-//! The AWS SDK for Rust against a running server: `cargo run -- http://127.0.0.1:9324`.
+//! The AWS SDK for Rust against a running server: `cargo run --package lockgate-sqs --example rust-sdk -- http://127.0.0.1:9324`.
 //!
 //! Ends with 0, or with a panic that names what was not as it should be.
+
+#![allow(clippy::unwrap_used, reason = "a panic is the report")]
 
 use std::{
     error::Error,
