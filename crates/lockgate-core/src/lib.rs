@@ -27,6 +27,7 @@ mod error_text;
 mod failures;
 mod ids;
 mod level;
+pub mod limits;
 mod log;
 mod manual_clock;
 mod message;

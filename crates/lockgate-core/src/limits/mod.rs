@@ -1,0 +1,425 @@
+//! Limits on how often work starts, how much of it goes on at the same time, and how far apart starts are.
+//!
+//! A limit postpones and never drops: it says until when a start has to wait. Machine and worker share this
+//! module; it reads no clock and knows no queue. A [`Limiter`] has the limits of a scope, such as those of
+//! each key of a queue; a [`LimitState`] has what one member of the scope, such as one key, has used.
+//!
+//! ```
+//! use lockgate_core::limits::{Limiter, Limits, LimitState, Rate, Wait, start};
+//!
+//! let each_key = Limits { rate: Some(Rate::new(10, 1_000)?), ..Limits::default() };
+//! let limiter = Limiter::new(each_key, 0)?;
+//! let mut key = LimitState::default();
+//! // A burst is one second's worth, and each later start waits for its part of a second.
+//! for _ in 0..10 {
+//!     start([(&limiter, &mut key)], 1, 0).unwrap();
+//! }
+//! let held = start([(&limiter, &mut key)], 1, 0).unwrap_err();
+//! assert_eq!(held.wait, Wait::Until(100));
+//! # Ok::<(), lockgate_core::limits::LimitsError>(())
+//! ```
+
+mod supply;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use thiserror::Error;
+
+use self::{supply::Supply, window::Starts};
+use crate::Millis;
+
+/// The longest period of a rate or a window, and the longest gap: 366 days, in milliseconds.
+pub const PERIOD_MAX: Millis = 366 * 86_400_000;
+
+/// The most units of a period, of a burst, and of a cost.
+pub const UNITS_MAX: u64 = 1_000_000_000;
+
+/// The limits of one scope. All of them apply; without any, nothing waits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// How many starts may go on at the same time, whatever each costs; 1 or more. A start counts until it is
+    /// [finished](LimitState::finish). If it is lowered, what goes on ends in its own time, and nothing
+    /// starts before there is room.
+    pub concurrency: Option<u32>,
+    /// The least time from one start to the next, in milliseconds; 1 to [`PERIOD_MAX`].
+    pub gap: Option<Millis>,
+    /// The units of starts over time.
+    pub rate: Option<Rate>,
+    /// The units of starts in any period.
+    pub window: Option<Window>,
+}
+
+/// So many units in a period on average, and a burst at once when they were not used before: the generic cell
+/// rate algorithm (GCRA; ITU-T I.371, 1993). In any time `t`, at most `burst + units * t / period` units
+/// start, for costs up to the burst.
+///
+/// A start that costs more than the burst waits until nothing is owed, and what follows waits for all of
+/// it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    units: u64,
+    period: Millis,
+    burst: u64,
+}
+
+/// At most so many units in any period, however it is placed.
+///
+/// Up to 64 units it is exact. Above, starts are remembered in 64 parts of a period, so a unit may wait up to
+/// a 64th of the period longer than it must, and a member needs no more memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    units: u64,
+    period: Millis,
+}
+
+/// Limits of a scope, with what time has supplied since they began. A change keeps what members owe: it is kept
+/// in units, and the new rate pays it off.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limiter {
+    limits: Limits,
+    supply: Supply,
+}
+
+/// What a member of a scope has used. The default is a member that was never seen, and one whose state
+/// [is idle](Self::is_idle) may be forgotten: it would be held by nothing that a new one is not held by.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LimitState {
+    /// What the scope's supply must have come to before nothing is owed.
+    owed: u128,
+    /// What was refunded of it, ever.
+    refunded: u128,
+    /// Before that nothing starts, because somebody said so.
+    held_until: Millis,
+    last_start: Option<Millis>,
+    running: u32,
+    starts: Starts,
+}
+
+/// What a start was charged in one scope, for a [refund](LimitState::refund).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charge {
+    cost: u64,
+    /// What was owed with it, and what had been refunded.
+    owed: u128,
+    refunded: u128,
+    /// Where a window remembers it.
+    remembered: Option<Millis>,
+}
+
+/// Which limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Limit {
+    /// Somebody said [until when](LimitState::hold_until).
+    Held,
+    /// [`Limits::concurrency`].
+    Concurrency,
+    /// [`Limits::gap`].
+    Gap,
+    /// [`Limits::rate`].
+    Rate,
+    /// [`Limits::window`].
+    Window,
+}
+
+/// How long a start waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Wait {
+    /// Until this time, in milliseconds; nothing but another start can make it later.
+    Until(Millis),
+    /// Until something that goes on is finished.
+    Finish,
+    /// For ever: it costs more than a [window](Limits::window) ever admits.
+    Never,
+}
+
+/// Why nothing starts now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holds {
+    /// The number of the scope, in the order that was given, from 0.
+    pub scope: usize,
+    /// The limit that lets go last.
+    pub limit: Limit,
+    /// When that is.
+    pub wait: Wait,
+}
+
+/// A limit that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("the {what} is {given}, and may be {min} to {max}")]
+pub struct LimitsError {
+    what: &'static str,
+    given: u64,
+    min: u64,
+    max: u64,
+}
+
+impl LimitsError {
+    fn check(what: &'static str, given: u64, max: u64) -> Result<(), Self> {
+        let min = 1;
+        if (min..=max).contains(&given) {
+            return Ok(());
+        }
+        Err(Self {
+            what,
+            given,
+            min,
+            max,
+        })
+    }
+}
+
+impl Rate {
+    /// So many units each `period` milliseconds, with a burst of what one second brings, or of one unit if
+    /// that is more.
+    ///
+    /// # Errors
+    /// If there are none, or more than [`UNITS_MAX`], or the period is 0 or longer than [`PERIOD_MAX`].
+    pub fn new(units: u64, period: Millis) -> Result<Self, LimitsError> {
+        LimitsError::check("number of units of a rate", units, UNITS_MAX)?;
+        LimitsError::check("period of a rate in ms", period, PERIOD_MAX)?;
+        let burst = (units * 1_000 / period).clamp(1, UNITS_MAX);
+        Ok(Self {
+            units,
+            period,
+            burst,
+        })
+    }
+
+    /// With another burst.
+    ///
+    /// # Errors
+    /// If it is 0 or more than [`UNITS_MAX`].
+    pub fn with_burst(self, burst: u64) -> Result<Self, LimitsError> {
+        LimitsError::check("burst of a rate", burst, UNITS_MAX)?;
+        Ok(Self { burst, ..self })
+    }
+
+    /// The units of a period.
+    #[must_use]
+    pub fn units(&self) -> u64 {
+        self.units
+    }
+
+    /// The period, in milliseconds.
+    #[must_use]
+    pub fn period(&self) -> Millis {
+        self.period
+    }
+
+    /// The units that may start at once.
+    #[must_use]
+    pub fn burst(&self) -> u64 {
+        self.burst
+    }
+}
+
+impl Window {
+    /// At most so many units in any `period` milliseconds.
+    ///
+    /// # Errors
+    /// If there are none, or more than [`UNITS_MAX`], or the period is 0 or longer than [`PERIOD_MAX`].
+    pub fn new(units: u64, period: Millis) -> Result<Self, LimitsError> {
+        LimitsError::check("number of units of a window", units, UNITS_MAX)?;
+        LimitsError::check("period of a window in ms", period, PERIOD_MAX)?;
+        Ok(Self { units, period })
+    }
+
+    /// The units of a period.
+    #[must_use]
+    pub fn units(&self) -> u64 {
+        self.units
+    }
+
+    /// The period, in milliseconds.
+    #[must_use]
+    pub fn period(&self) -> Millis {
+        self.period
+    }
+}
+
+impl Limiter {
+    /// Limits that begin now.
+    ///
+    /// # Errors
+    /// If one of them is out of range.
+    pub fn new(limits: Limits, now: Millis) -> Result<Self, LimitsError> {
+        check(&limits)?;
+        let supply = Supply::new(limits.rate, now);
+        Ok(Self { limits, supply })
+    }
+
+    /// The limits.
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Other limits from now on. What members owe, what goes on and when something started stays; of a window,
+    /// what the shorter one of both periods knows.
+    ///
+    /// # Errors
+    /// If one of them is out of range: then nothing has changed.
+    pub fn change(&mut self, limits: Limits, now: Millis) -> Result<(), LimitsError> {
+        check(&limits)?;
+        self.supply.change(limits.rate, now);
+        self.limits = limits;
+        Ok(())
+    }
+
+    /// The limit of a member that lets go last, if one holds a start of that cost.
+    fn holds(&self, state: &LimitState, cost: u64, now: Millis) -> Option<(Wait, Limit)> {
+        let Limits {
+            concurrency,
+            gap,
+            rate,
+            window,
+        } = self.limits;
+        let gap = gap.zip(state.last_start);
+        let gap = gap.map(|(gap, last)| last.saturating_add(gap));
+        let waits = [
+            (Limit::Held, Some(Wait::Until(state.held_until))),
+            (
+                Limit::Concurrency,
+                concurrency
+                    .filter(|most| state.running >= *most)
+                    .map(|_| Wait::Finish),
+            ),
+            (Limit::Gap, gap.map(Wait::Until)),
+            (
+                Limit::Rate,
+                rate.map(|rate| {
+                    let owed = state.owed;
+                    Wait::Until(self.supply.admits(owed, cost, rate.burst))
+                }),
+            ),
+            (
+                Limit::Window,
+                window.map(|window| state.starts.admits(window, cost, now)),
+            ),
+        ];
+        let waits = waits
+            .into_iter()
+            .filter_map(|(limit, wait)| Some((wait?, limit)));
+        // Of two that let go together, the first in the order of their names is told.
+        waits
+            .filter(|(wait, _)| *wait > Wait::Until(now))
+            .max_by_key(|(wait, limit)| (*wait, std::cmp::Reverse(*limit)))
+    }
+
+    fn charge(&self, state: &mut LimitState, cost: u64, now: Millis) -> Charge {
+        state.running = state.running.saturating_add(1);
+        state.last_start = Some(now);
+        if self.limits.rate.is_some() {
+            state.owed = self.supply.charge(state.owed, cost, now);
+        }
+        let window = self.limits.window;
+        Charge {
+            cost,
+            owed: state.owed,
+            refunded: state.refunded,
+            remembered: window.map(|window| state.starts.charge(window, cost, now)),
+        }
+    }
+}
+
+impl LimitState {
+    /// Something that started is over.
+    pub fn finish(&mut self) {
+        self.running = self.running.saturating_sub(1);
+    }
+
+    /// How many starts go on.
+    #[must_use]
+    pub fn running(&self) -> u32 {
+        self.running
+    }
+
+    /// Lets nothing start before this time, such as that which the answer of an overloaded callee names. An
+    /// earlier time than before changes nothing.
+    pub fn hold_until(&mut self, at: Millis) {
+        self.held_until = self.held_until.max(at);
+    }
+
+    /// What was started has not happened: its place and its units are there again, as far as they were not paid
+    /// off and forgotten meanwhile. The gap stays, because nobody knows what was the last start before it.
+    pub fn refund(&mut self, limiter: &Limiter, charge: Charge, now: Millis) {
+        self.finish();
+        // What was owed first is paid first, and earlier by what was refunded since.
+        let refunded = self.refunded.saturating_sub(charge.refunded);
+        let unpaid = charge
+            .owed
+            .saturating_sub(refunded + limiter.supply.at(now));
+        let cost = unpaid.min(supply::parts(charge.cost));
+        self.owed = self.owed.saturating_sub(cost);
+        self.refunded += cost;
+        if let Some(at) = charge.remembered {
+            self.starts.refund(at, charge.cost);
+        }
+    }
+
+    /// Whether it may be forgotten. What a [`Window`] remembers may go when its period is over, what a rate is owed
+    /// when that is paid.
+    #[must_use]
+    pub fn is_idle(&self, limiter: &Limiter, now: Millis) -> bool {
+        self.idle_at(limiter).is_some_and(|at| at <= now)
+    }
+
+    /// When it may be forgotten, if nothing starts until then; `None` while something goes on.
+    #[must_use]
+    pub fn idle_at(&self, limiter: &Limiter) -> Option<Millis> {
+        if self.running > 0 {
+            return None;
+        }
+        let Limits {
+            gap, rate, window, ..
+        } = limiter.limits;
+        let gap = gap.zip(self.last_start);
+        let times = [
+            Some(self.held_until),
+            gap.map(|(gap, last)| last.saturating_add(gap)),
+            rate.map(|_| limiter.supply.reaches(self.owed)),
+            window.and_then(|window| self.starts.over_at(window)),
+        ];
+        times.into_iter().flatten().max()
+    }
+}
+
+fn check(limits: &Limits) -> Result<(), LimitsError> {
+    if let Some(most) = limits.concurrency {
+        LimitsError::check("concurrency", most.into(), u32::MAX.into())?;
+    }
+    match limits.gap {
+        Some(gap) => LimitsError::check("gap in ms", gap, PERIOD_MAX),
+        None => Ok(()),
+    }
+}
+
+/// Starts something that costs `cost` units, 1 to [`UNITS_MAX`], in all these scopes or in none of them. Times
+/// must not go back.
+///
+/// All limits of all scopes are looked at before any is charged; which one is looked at first does not matter.
+///
+/// # Errors
+/// The limit that lets go last. Nothing was charged then.
+///
+/// # Panics
+/// If the cost is out of range.
+pub fn start<const SCOPES: usize>(
+    mut scopes: [(&Limiter, &mut LimitState); SCOPES],
+    cost: u64,
+    now: Millis,
+) -> Result<[Charge; SCOPES], Holds> {
+    assert!((1..=UNITS_MAX).contains(&cost), "a cost of {cost} units");
+    let holds = scopes.iter().enumerate();
+    let holds = holds.filter_map(|(scope, (limiter, state))| {
+        let (wait, limit) = limiter.holds(state, cost, now)?;
+        Some(Holds { scope, limit, wait })
+    });
+    match holds.max_by_key(|holds| (holds.wait, std::cmp::Reverse(holds.scope))) {
+        Some(last) => Err(last),
+        None => Ok(scopes
+            .each_mut()
+            .map(|(limiter, state)| limiter.charge(state, cost, now))),
+    }
+}

@@ -1,0 +1,76 @@
+//! What time supplies to each member of a scope, as a number that only grows.
+//!
+//! The usual bucket keeps a time for each member: when it is full again. A change of the rate would have to
+//! change all of them. Here a member keeps a number of units, and one supply for all members says to how many
+//! units time has come: a change of the rate changes how fast the supply grows, and nothing else.
+
+use super::Rate;
+use crate::Millis;
+
+/// Parts of a unit: a wait is exact to so small a part of the time that a unit takes.
+const PARTS: u128 = 1 << 20;
+
+pub(super) fn parts(units: u64) -> u128 {
+    u128::from(units) * PARTS
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Supply {
+    rate: Option<Rate>,
+    /// Parts supplied until then.
+    since: Millis,
+    supplied: u128,
+}
+
+impl Supply {
+    pub(super) fn new(rate: Option<Rate>, now: Millis) -> Self {
+        Self {
+            rate,
+            since: now,
+            supplied: 0,
+        }
+    }
+
+    pub(super) fn change(&mut self, rate: Option<Rate>, now: Millis) {
+        self.supplied = self.at(now);
+        self.since = now;
+        self.rate = rate;
+    }
+
+    /// What has been supplied by now.
+    pub(super) fn at(&self, now: Millis) -> u128 {
+        let Some(rate) = self.rate else {
+            return self.supplied;
+        };
+        let passed = now.saturating_sub(self.since);
+        self.supplied + u128::from(passed) * parts(rate.units) / u128::from(rate.period)
+    }
+
+    /// When that will have been supplied; never without a rate.
+    pub(super) fn reaches(&self, target: u128) -> Millis {
+        let missing = target.saturating_sub(self.supplied);
+        if missing == 0 {
+            return 0;
+        }
+        let Some(rate) = self.rate else {
+            return Millis::MAX;
+        };
+        // More than any time is what a change of the rate made of a great debt.
+        let takes = missing
+            .saturating_mul(rate.period.into())
+            .div_ceil(parts(rate.units));
+        let takes = Millis::try_from(takes).unwrap_or(Millis::MAX);
+        self.since.saturating_add(takes)
+    }
+
+    /// When a start of that cost may be, for a member that owes nothing once `owed` is supplied.
+    pub(super) fn admits(&self, owed: u128, cost: u64, burst: u64) -> Millis {
+        let credit = parts(burst.saturating_sub(cost));
+        self.reaches(owed.saturating_sub(credit))
+    }
+
+    /// What a member owes after a start.
+    pub(super) fn charge(&self, owed: u128, cost: u64, now: Millis) -> u128 {
+        owed.max(self.at(now)) + parts(cost)
+    }
+}
