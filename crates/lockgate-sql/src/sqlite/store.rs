@@ -36,7 +36,8 @@ UPDATE lockgate_outbox AS o SET state = 2 WHERE o.outbox = ?1 AND o.id = ?2 AND 
 
 const CLAIM: &str = "\
 UPDATE lockgate_outbox SET first_sent = coalesce(first_sent, ?3) WHERE outbox = ?1 AND id = ?2 AND state = 0
-RETURNING key, unique_id, body, headers, message_group, due, time_to_live, content_type, trace_context, level";
+RETURNING key, unique_id, body, headers, message_group, due, time_to_live, content_type, trace_context, level,
+    priority";
 
 pub(super) struct SqliteStore {
     outbox: SqliteOutbox,
@@ -204,6 +205,7 @@ fn claim(transaction: &Transaction<'_>, outbox: &str, ids: &[i64]) -> Result<Vec
                 content_type: row.get(7)?,
                 trace_context: row.get(8)?,
                 level: row.get(9)?,
+                priority: row.get(10)?,
             };
             loaded.push((id, row.into_message()));
         }
