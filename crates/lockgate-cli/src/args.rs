@@ -7,7 +7,7 @@ mod setting_flags;
 use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand};
-use lockgate_core::ShardId;
+use lockgate_core::{PRIORITY_MAX, ShardId};
 
 pub(crate) use admin::*;
 pub(crate) use queue::*;
@@ -110,7 +110,7 @@ pub(crate) struct Serve {
 /// is keyed. A body may be any JSON value: the command sends a string as its text, anything else as compact JSON.
 /// For bytes that are not text, write them in base64 and add "body_encoding": "base64". A header is a string, a
 /// number, or {"type": ..., "value": ...} (for bytes {"type": "Binary", "value": ..., "encoding": "base64"}). A
-/// line also takes "due_at", "time_to_live_ms", "content_type", "trace_context" and "level".
+/// line also takes "priority", "due_at", "time_to_live_ms", "content_type", "trace_context" and "level".
 ///
 /// The command sends lines in order, up to 100 in a call, and the server takes all lines of a call or none. At the
 /// first line that is wrong or refused it sends the lines before it and nothing after it, names file and line, says
@@ -170,6 +170,10 @@ pub(crate) struct Send {
     #[arg(long, value_name = "TIME", value_parser = delay)]
     pub(crate) delay: Option<Duration>,
 
+    /// How urgent it is to a worker, 0 to 9, the highest first; a line of JSON may have its own [default: 0]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=i64::from(PRIORITY_MAX)))]
+    pub(crate) priority: Option<u8>,
+
     /// Header of the message, NAME=VALUE or NAME:TYPE=VALUE; repeatable
     #[arg(long, short = 'H', value_name = "NAME=VALUE", value_parser = typed_pair)]
     pub(crate) header: Vec<(String, String, String)>,
@@ -218,7 +222,7 @@ impl Send {
 /// run ends, it goes back for another 1s, which counts no attempt.
 ///
 /// COMMAND finds in its environment: LOCKGATE_QUEUE, LOCKGATE_MESSAGE_ID, LOCKGATE_KEY or LOCKGATE_GROUP,
-/// LOCKGATE_UNIQUE_ID, LOCKGATE_SEQUENCE, LOCKGATE_ATTEMPT, LOCKGATE_SENT_AT, LOCKGATE_RECEIPT,
+/// LOCKGATE_UNIQUE_ID, LOCKGATE_SEQUENCE, LOCKGATE_ATTEMPT, LOCKGATE_PRIORITY, LOCKGATE_SENT_AT, LOCKGATE_RECEIPT,
 /// LOCKGATE_CONTENT_TYPE, LOCKGATE_TRACE_CONTEXT, LOCKGATE_ENDPOINT, and the value of each header as
 /// LOCKGATE_MESSAGE_HEADER_NAME, where every character of the name but ASCII letters and digits is `_`. A variable
 /// is not set if the message does not have the value. A header has no variable if its value has a NUL byte or more

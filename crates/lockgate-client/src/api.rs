@@ -41,6 +41,9 @@ pub struct Message {
     /// A level above the queue's own, in lower case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub level: Option<String>,
+    /// How urgent it is, 0 to 9.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub priority: u8,
 }
 
 /// A payload.
@@ -81,6 +84,11 @@ pub enum Encoding {
 
 fn string() -> String {
     "String".to_owned()
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(number: &u8) -> bool {
+    *number == 0
 }
 
 impl Body {

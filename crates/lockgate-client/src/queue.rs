@@ -259,6 +259,8 @@ struct ReceivedMessage {
     trace_context: Option<String>,
     level: Option<String>,
     #[serde(default)]
+    priority: u8,
+    #[serde(default)]
     failures: Vec<FailedAttempt>,
     #[serde(default)]
     failures_left_out: u64,
@@ -301,6 +303,7 @@ impl Client {
         sink.due = true;
         sink.time_to_live = true;
         sink.headers = true;
+        sink.priority = true;
         let mut source = SourceCapabilities::plain();
         source.receive_max = limits.receive_max;
         source.settle_max = limits.entries_max;
@@ -638,6 +641,7 @@ fn in_words(message: Message) -> Result<api::Message, Unfit> {
         content_type: message.content_type.map(|text| text.to_string()),
         trace_context: message.trace_context.map(|text| text.to_string()),
         level: message.level.map(|level| level.to_string()),
+        priority: message.priority,
     })
 }
 
@@ -673,6 +677,7 @@ fn leased(received: ReceivedMessage) -> Option<Leased<Receipt>> {
         content_type: received.content_type.map(Into::into),
         trace_context: received.trace_context.map(Into::into),
         level: read(received.level, |text| text.parse().ok())?,
+        priority: received.priority,
     };
     let kept = received.failures.into_iter().map(|failure| {
         Some(lockgate_core::FailedAttempt {

@@ -55,7 +55,7 @@ pub use log::{
     SnapshotWriter, SpaceState, StepOutcome, Storage, Unsynced, Watcher,
 };
 pub use manual_clock::ManualClock;
-pub use message::{Header, Message, SizeError};
+pub use message::{Header, Message, PRIORITY_MAX, SizeError};
 pub use names::{HolderName, Key, NameError, QueueName, UniqueId};
 pub use time::{MachineTime, Millis, Now, WallTime};
 pub use transport::{

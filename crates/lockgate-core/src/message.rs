@@ -38,7 +38,13 @@ pub struct Message {
     pub trace_context: Option<Arc<str>>,
     /// A level above the queue's own. A lower one is refused. `None`: the queue's level.
     pub level: Option<Level>,
+    /// How urgent it is, 0 (as most are) to [`PRIORITY_MAX`]. It does not change the order in which a queue gives
+    /// messages; a worker runs the highest first of the messages without a key that it holds.
+    pub priority: u8,
 }
+
+/// The highest priority: of a message, and of a worker's source.
+pub const PRIORITY_MAX: u8 = 9;
 
 /// A named, typed value that travels with a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,6 +104,13 @@ impl Message {
     #[must_use]
     pub fn with_due(mut self, due: WallTime) -> Self {
         self.due = Some(due);
+        self
+    }
+
+    /// The same message with a priority, 0 to [`PRIORITY_MAX`].
+    #[must_use]
+    pub fn with_priority(mut self, priority: u8) -> Self {
+        self.priority = priority;
         self
     }
 

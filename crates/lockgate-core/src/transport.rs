@@ -7,7 +7,7 @@
 
 use std::{error::Error, fmt, future::Future, sync::Arc, time::Duration};
 
-use crate::{Failures, HolderName, Level, Message, MessageId, Sequence, WallTime};
+use crate::{Failures, HolderName, Level, Message, MessageId, PRIORITY_MAX, Sequence, WallTime};
 
 /// Where messages go.
 ///
@@ -104,6 +104,8 @@ pub struct SinkCapabilities {
     pub time_to_live: bool,
     /// It carries headers, content type and trace context.
     pub headers: bool,
+    /// It carries priorities.
+    pub priority: bool,
     /// The highest level that a message may ask for.
     pub level_max: Level,
 }
@@ -299,6 +301,15 @@ pub enum Unsupported {
     /// It has headers, a content type or a trace context.
     #[error("this sink carries bodies only, and the message has more")]
     Headers,
+    /// It has a priority.
+    #[error("this sink carries no priorities, and the message has one")]
+    Priority,
+    /// Its priority is above [`PRIORITY_MAX`], which no sink takes.
+    #[error("a priority is 0 to {PRIORITY_MAX}, and the message has {given}")]
+    PriorityTooHigh {
+        /// What it has.
+        given: u8,
+    },
     /// It asks for a higher level.
     #[error("this sink reaches level {max}, and the message asks for {asked}")]
     Level {
@@ -327,6 +338,7 @@ impl SinkCapabilities {
             due_max: None,
             time_to_live: false,
             headers: false,
+            priority: false,
             level_max,
         }
     }
@@ -353,6 +365,16 @@ impl SinkCapabilities {
                 Unsupported::TimeToLive,
             ),
             (has_more && !self.headers, Unsupported::Headers),
+            (
+                message.priority != 0 && !self.priority,
+                Unsupported::Priority,
+            ),
+            (
+                message.priority > PRIORITY_MAX,
+                Unsupported::PriorityTooHigh {
+                    given: message.priority,
+                },
+            ),
         ];
         if let Some((_, part)) = parts.into_iter().find(|(lacks, _)| *lacks) {
             return Err(part);
@@ -415,5 +437,25 @@ impl TransportError {
 impl From<Unsupported> for TransportError {
     fn from(part: Unsupported) -> Self {
         Self::new(Fate::Unsupported, part)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_priority_is_refused_where_none_is_carried_and_above_the_highest() {
+        let mut can = SinkCapabilities::bodies_only(Level::Memory);
+        let check = |can: &SinkCapabilities, priority| {
+            can.check(&Message::new("a").with_priority(priority))
+        };
+        assert_eq!(check(&can, 0), Ok(()));
+        assert_eq!(check(&can, 1), Err(Unsupported::Priority));
+        can.priority = true;
+        assert_eq!(check(&can, PRIORITY_MAX), Ok(()));
+        let given = PRIORITY_MAX + 1;
+        let too_high = Unsupported::PriorityTooHigh { given };
+        assert_eq!(check(&can, given), Err(too_high));
     }
 }

@@ -228,6 +228,7 @@ pub(crate) const API: &[&str] = &[
     "time_to_live_ms",
     "content_type",
     "trace_context",
+    "priority",
     "2026-11-21T08:00:00.000Z",
     "max",
     "wait_ms",

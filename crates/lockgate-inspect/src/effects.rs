@@ -224,6 +224,10 @@ fn message_json(stored: &StoredMessage, bodies: Bodies) -> Value {
     put("content_type", json!(message.content_type.as_deref()));
     put("trace_context", json!(message.trace_context.as_deref()));
     put("level", json!(message.level.map(|level| level.to_string())));
+    put(
+        "priority",
+        json!(Some(message.priority).filter(|&priority| priority != 0)),
+    );
     let headers: Vec<Value> = message
         .headers
         .iter()

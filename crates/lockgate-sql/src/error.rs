@@ -49,12 +49,14 @@ pub enum Error {
         table: &'static str,
     },
     /// A part of a message that no row can hold.
-    #[error("{what} of {given} does not fit into a row: the limit is {}", i64::MAX)]
+    #[error("{what} of {given} does not fit into a row: the limit is {max}")]
     Range {
         /// The part.
         what: &'static str,
         /// Its value.
         given: u64,
+        /// The highest value.
+        max: u64,
     },
     /// The system has no random numbers for a unique id.
     #[error("no random numbers for a unique id")]
@@ -114,7 +116,8 @@ pub(crate) fn check_columns(
 
 /// A number as a column holds it.
 pub(crate) fn column(what: &'static str, given: u64) -> Result<i64, Error> {
-    i64::try_from(given).map_err(|_| Error::Range { what, given })
+    let max = i64::MAX.unsigned_abs();
+    i64::try_from(given).map_err(|_| Error::Range { what, given, max })
 }
 
 #[cfg(test)]

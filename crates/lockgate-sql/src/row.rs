@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use lockgate_core::{Header, Key, Level, Message, UniqueId, WallTime};
+use lockgate_core::{Header, Key, Level, Message, PRIORITY_MAX, UniqueId, WallTime};
 
 use crate::{Error, error::column};
 
@@ -20,6 +20,7 @@ pub(crate) struct Row {
     pub(crate) content_type: Option<String>,
     pub(crate) trace_context: Option<String>,
     pub(crate) level: Option<String>,
+    pub(crate) priority: i16,
 }
 
 impl Row {
@@ -29,6 +30,13 @@ impl Row {
             Some(id) => id.to_string(),
             None => new_unique_id()?,
         };
+        if message.priority > PRIORITY_MAX {
+            return Err(Error::Range {
+                what: "the priority",
+                given: message.priority.into(),
+                max: PRIORITY_MAX.into(),
+            });
+        }
         let due = message.due.map(|due| column("the due time", due.0));
         let time_to_live = message.time_to_live;
         let time_to_live = time_to_live.map(|span| column("the time to live", span));
@@ -43,6 +51,7 @@ impl Row {
             content_type: message.content_type.as_deref().map(str::to_owned),
             trace_context: message.trace_context.as_deref().map(str::to_owned),
             level: message.level.map(|level| level.to_string()),
+            priority: message.priority.into(),
         })
     }
 
@@ -72,8 +81,15 @@ impl Row {
             content_type: self.content_type.map(Into::into),
             trace_context: self.trace_context.map(Into::into),
             level: part("level", self.level.as_deref(), str::parse::<Level>)?,
+            priority: priority(self.priority)?,
         })
     }
+}
+
+fn priority(column: i16) -> Result<u8, String> {
+    let priority = u8::try_from(column).ok();
+    let priority = priority.filter(|&priority| priority <= PRIORITY_MAX);
+    priority.ok_or_else(|| format!("the column priority is {column}, not 0 to {PRIORITY_MAX}"))
 }
 
 /// 128 random bits.
@@ -150,6 +166,7 @@ mod tests {
             content_type: Some("text/plain".into()),
             trace_context: Some("00-1".into()),
             level: Some(Level::Process),
+            priority: 9,
         };
         let row = Row::of(&message).unwrap();
         assert_eq!(row.into_message().unwrap(), message);
@@ -175,7 +192,13 @@ mod tests {
         const ODD: &str = r#"[["a","String","abc"]]"#;
         assert!(wrong(|row| row.headers = Some(ODD.into())).contains("hexadecimal"));
         assert!(wrong(|row| row.due = Some(-1)).contains("column due"));
+        assert!(wrong(|row| row.priority = 10).contains("column priority"));
         let never = Message::new("a").with_due(WallTime::MAX);
         assert!(matches!(Row::of(&never), Err(Error::Range { .. })));
+        let error = Row::of(&Message::new("a").with_priority(10)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the priority of 10 does not fit into a row: the limit is 9"
+        );
     }
 }

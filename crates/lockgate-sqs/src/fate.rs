@@ -77,9 +77,39 @@ fn of_code(code: &str, message: &str, is_senders: bool) -> Fate {
         | "SlowDown"
         | "ServiceUnavailable"
         | "ServiceUnavailableException" => Fate::Retry,
-        _ if is_senders => Fate::Refused,
+        _ if is_senders && is_of_content(code) => Fate::Refused,
+        // Who asks may be allowed to later, with other credentials, at another time, or more slowly.
+        _ if is_senders => Fate::Retry,
         _ => Fate::Unknown,
     }
+}
+
+/// Whether a refusal is of what was asked, so that it can never be done.
+fn is_of_content(code: &str) -> bool {
+    let code = code.strip_suffix("Exception").unwrap_or(code);
+    let beginnings = [
+        "Invalid",
+        "Missing",
+        "Malformed",
+        "Serialization",
+        "Validation",
+        "Unsupported",
+    ];
+    let of_batches = [
+        "BatchEntryIdsNotDistinct",
+        "BatchRequestTooLong",
+        "EmptyBatchRequest",
+        "TooManyEntriesInBatchRequest",
+    ];
+    // Keys of KMS and credentials may be mended.
+    let of_senders = [
+        "InvalidClientTokenId",
+        "InvalidSecurity",
+        "InvalidSignature",
+        "MissingAuthenticationToken",
+    ];
+    !of_senders.contains(&code)
+        && (beginnings.iter().any(|start| code.starts_with(start)) || of_batches.contains(&code))
 }
 
 /// Whether there was no connection, so that nothing was sent.
@@ -121,13 +151,22 @@ mod tests {
                 Fate::Stale,
             ),
             ("InvalidParameterValue", too_long, true, Fate::Refused),
-            ("AccessDenied", "", true, Fate::Refused),
+            ("AccessDenied", "", true, Fate::Retry),
+            ("ExpiredTokenException", "", true, Fate::Retry),
+            ("InvalidClientTokenId", "", true, Fate::Retry),
+            ("InvalidMessageContents", "", true, Fate::Refused),
+            (
+                "AWS.SimpleQueueService.BatchRequestTooLong",
+                "",
+                true,
+                Fate::Refused,
+            ),
             ("KMS.ThrottlingException", "", true, Fate::Retry),
             ("RequestThrottled", "", true, Fate::Retry),
             ("ServiceUnavailable", "", false, Fate::Retry),
             ("InternalFailure", "", false, Fate::Unknown),
             ("", "", false, Fate::Unknown),
-            ("", "", true, Fate::Refused),
+            ("", "", true, Fate::Retry),
         ] {
             assert_eq!(
                 of_code(code, message, is_senders),

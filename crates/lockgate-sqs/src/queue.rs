@@ -381,8 +381,9 @@ impl SqsQueue {
         let asked = Instant::now();
         let said = call.send().await.map_err(fate::of_call)?;
         let remaining = seconds(lease).saturating_sub(asked.elapsed());
-        let messages = said.messages.unwrap_or_default().into_iter();
-        let leased = messages.map(|message| {
+        let messages = said.messages.unwrap_or_default();
+        let count = messages.len();
+        let leased = messages.into_iter().filter_map(|message| {
             let Received {
                 message,
                 id,
@@ -405,8 +406,17 @@ impl SqsQueue {
                 remaining,
             })
         });
-        let leased = leased.collect::<Option<_>>();
-        leased.ok_or_else(|| fate::unanswered("a message lacks what SQS says of every message"))
+        let leased: Vec<_> = leased.collect();
+        // They come again, and become dead letters in the end; the others must not.
+        let unreadable = count - leased.len();
+        if unreadable > 0 {
+            tracing::warn!(
+                queue = self.url(),
+                unreadable,
+                "messages lack what SQS says of every message"
+            );
+        }
+        Ok(leased)
     }
 
     /// The visibility timeout that a settlement asks for; `None`: none, as the message is deleted.

@@ -116,9 +116,9 @@ pub use lockgate_core::{
     Accepted, AppendError, BootId, Clock, DamagedRange, DiskError, DiskOperation, Epoch,
     FailedAttempt, Failures, Fate, Header, HolderName, Incarnation, Key, KeyOrder, LeaseToken,
     Leased, Level, LogError, LogSpace, ManualClock, Message, MessageId, MessageName, Millis,
-    NameError, Position, QueueId, QueueName, REASON_BYTES_MAX, ReadError, ReceiveRequest, Sequence,
-    Settlement, ShardId, ShardIdError, Sink, SinkCapabilities, Source, SourceCapabilities,
-    SpaceState, Storage, Term, TransportError, UniqueId, Unsupported, WallTime,
+    NameError, PRIORITY_MAX, Position, QueueId, QueueName, REASON_BYTES_MAX, ReadError,
+    ReceiveRequest, Sequence, Settlement, ShardId, ShardIdError, Sink, SinkCapabilities, Source,
+    SourceCapabilities, SpaceState, Storage, Term, TransportError, UniqueId, Unsupported, WallTime,
 };
 pub use lockgate_engine::{
     AnsweredCounts, BackupError, BackupReport, Engine, EngineError, EngineMetrics, EngineOptions,

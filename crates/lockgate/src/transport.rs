@@ -47,6 +47,7 @@ impl Sink for Queue {
         can.due = true;
         can.time_to_live = true;
         can.headers = true;
+        can.priority = true;
         can
     }
 

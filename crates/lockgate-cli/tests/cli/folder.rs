@@ -43,7 +43,7 @@ pub(crate) fn filled() -> Sandbox {
     }
     run("receive orders.fifo --max 2 --ack");
     run("receive orders.fifo --max 1 --lease 10m");
-    run("send mail --create --delay 10m later");
+    run("send mail --create --delay 10m --priority 7 later");
     server.signal(Signal::TERM);
     server.wait();
     sandbox
@@ -621,6 +621,7 @@ fn a_dump_shows_what_happened_and_hides_what_users_wrote() {
 
     let mail = sandbox.run("dump data --queue mail").json();
     assert_eq!(effects(&mail), ["queue created", "accepted"]);
+    assert_eq!(mail[1]["effects"][0]["priority"], 7);
     let by_number = mail[0]["effects"][0]["queue"].to_string();
     let same = sandbox
         .run(&format!("dump data --queue {by_number}"))

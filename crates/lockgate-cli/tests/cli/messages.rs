@@ -109,6 +109,43 @@ fn a_message_goes_there_and_comes_back_whole() {
 }
 
 #[test]
+fn a_priority_is_sent_and_shown_and_has_a_range() {
+    let town = Town::new();
+    town.run("queue create q").ok();
+    town.run("send q --priority 9 urgent").ok();
+    let lines = "{\"body\":\"as the flag says\"}\n{\"body\":\"its own\",\"priority\":0}\n";
+    town.send_lines("q --priority 4", lines).ok();
+    let priorities = |messages: &[Value]| {
+        let priority = |message: &Value| message.get("priority").cloned();
+        messages.iter().map(priority).collect::<Vec<_>>()
+    };
+    let expected = [Some(json!(9)), Some(json!(4)), None];
+    assert_eq!(priorities(&town.run("peek q --json").json()), expected);
+    let table = town.run("peek q").ok();
+    assert!(table.contains("PRIORITY"), "{table}");
+    let received = town.run("receive q --nack").json();
+    assert_eq!(priorities(&received), expected);
+    let mut text = town.sandbox.command("receive q --nack");
+    let text = run_on_terminal(&mut text).ok();
+    assert!(text.contains("priority      9\r\n"), "{text}");
+    // A nack returns messages in an order of its own.
+    let mut command = town.sandbox.command("receive q --exec");
+    let run = command.arg("echo $LOCKGATE_PRIORITY").output().unwrap();
+    let told = String::from_utf8(run.stdout).unwrap();
+    let mut told: Vec<_> = told.lines().collect();
+    told.sort_unstable();
+    assert_eq!(told, ["0", "4", "9"]);
+
+    let error = town.run("send q --priority 10 x").fails_with(2);
+    assert!(error.contains("10 is not in 0..=9"), "{error}");
+    let wrong = "{\"body\":1}\n{\"body\":2,\"priority\":10}\n";
+    let error = town.send_lines("q", wrong).fails_with(1);
+    let said = "standard input:2: priority must be 0 to 9, not 10";
+    assert!(error.contains(said), "{error}");
+    assert_eq!(town.counts("q")["ready"], 1);
+}
+
+#[test]
 fn any_json_is_a_body_and_order_is_kept_over_many_calls() {
     let town = Town::new();
     let mut lines = String::from("{\"body\": {\"z\": 1.50, \"a\": [1, 2]}}\n\n");

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use lockgate_core::{
-    Accepted, Fate, HolderName, Key, KeyOrder, Leased, Message, REASON_BYTES_MAX, ReceiveRequest,
-    Settlement, Sink, Source, TransportError, UniqueId, WallTime,
+    Accepted, Fate, HolderName, Key, KeyOrder, Leased, Message, PRIORITY_MAX, REASON_BYTES_MAX,
+    ReceiveRequest, Settlement, Sink, Source, TransportError, UniqueId, WallTime,
 };
 
 use super::{Fixture, Shown};
@@ -182,6 +182,9 @@ async fn what_is_sent_is_received_whole<F: Fixture>(fixture: &mut F) -> Shown {
         if can.time_to_live {
             sent.time_to_live = Some(86_400_000);
         }
+        if can.priority {
+            sent.priority = PRIORITY_MAX;
+        }
         sent.level = Some(can.level_max);
         let accepted = send(&queue, [sent.clone()]).await.remove(0);
         let accepted = accepted.expect("the message is accepted");
@@ -292,6 +295,8 @@ async fn what_a_sink_cannot_carry_it_refuses<F: Fixture>(fixture: &mut F) -> Sho
             plain.clone().with_group(key("g")),
             plain.clone().with_unique_id(unique),
             due,
+            plain.clone().with_priority(1),
+            plain.clone().with_priority(PRIORITY_MAX + 1),
         ];
         for variant in variants {
             let checked = can.check(&variant);

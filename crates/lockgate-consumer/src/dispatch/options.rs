@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU16;
 
+pub use lockgate_core::PRIORITY_MAX;
 use lockgate_core::{Millis, SourceCapabilities};
 
 use super::retry::Backoff;
@@ -83,9 +84,6 @@ pub struct SourceOptions {
     /// Default: 0.
     pub priority: u8,
 }
-
-/// The highest priority of sources and of messages.
-pub const PRIORITY_MAX: u8 = 9;
 
 /// An option that cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

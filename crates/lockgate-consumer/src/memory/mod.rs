@@ -512,6 +512,7 @@ impl Sink for MemoryQueue {
         can.message_bytes_max = self.0.options.bytes_max as u64;
         can.keys = true;
         can.headers = true;
+        can.priority = true;
         can
     }
 

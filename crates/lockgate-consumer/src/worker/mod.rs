@@ -336,8 +336,8 @@ impl WorkerBuilder {
         self
     }
 
-    /// Says which messages without a key run before others: 0, the default, to 9; a higher number counts
-    /// as 9. Within a key the order counts.
+    /// Says which messages without a key run before others: 0 to 9; a higher number counts as 9. Within a key
+    /// the order counts. Default: the message's own [`priority`](Message::priority).
     pub fn priority_by(
         mut self,
         priority: impl Fn(&Message) -> u8 + Send + Sync + 'static,

@@ -548,7 +548,7 @@ impl<H: Handler> Shell<H> {
                 tenant: tenant.as_ref().and_then(|tenant| ask(tenant, message)),
                 priority: priority
                     .as_ref()
-                    .map_or(0, |priority| ask(priority, message)),
+                    .map_or(message.priority, |priority| ask(priority, message)),
                 bytes: message.size() as u64,
                 attempt: lease.attempt,
                 lease: ends.saturating_sub(now),

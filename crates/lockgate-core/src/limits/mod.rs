@@ -256,7 +256,8 @@ impl Limiter {
     }
 
     /// Other limits from now on. What members owe, what goes on and when something started stays; of a window,
-    /// what the shorter one of both periods knows.
+    /// what the shorter one of both periods knows. Without a rate nothing is paid off, and a member that is forgotten
+    /// meanwhile owes nothing when there is one again.
     ///
     /// # Errors
     /// If one of them is out of range: then nothing has changed.

@@ -32,6 +32,10 @@ impl Supply {
     }
 
     pub(super) fn change(&mut self, rate: Option<Rate>, now: Millis) {
+        // The same rate again loses no part of a unit.
+        if self.rate == rate {
+            return;
+        }
         self.supplied = self.at(now);
         self.since = now;
         self.rate = rate;

@@ -5,8 +5,8 @@
 use std::num::NonZeroU64;
 
 use lockgate_core::{
-    Header, Key, Level, MachineTime, Message, MessageId, Millis, QueueId, Sequence, UniqueId,
-    WallTime,
+    Header, Key, Level, MachineTime, Message, MessageId, Millis, PRIORITY_MAX, QueueId, Sequence,
+    UniqueId, WallTime,
 };
 
 use super::{
@@ -27,6 +27,8 @@ const UNIQUE_ID: u8 = 4;
 const UNIQUE_UNTIL: u8 = 5;
 const DUE: u8 = 7;
 const TIME_TO_LIVE: u8 = 8;
+/// One byte, up to 9. Absent: 0.
+const PRIORITY: u8 = 9;
 const CONTENT_TYPE: u8 = 10;
 const TRACE_CONTEXT: u8 = 11;
 /// One byte: the number of the level. Absent: the queue's level.
@@ -35,7 +37,6 @@ const LEVEL: u8 = 12;
 const KEY_SEQUENCE: u8 = 16;
 // Reserved for fields that no version writes yet, see docs/internals/format.md:
 //  6  producer mark (lane, number, producer)
-//  9  priority
 // 13  group (beside a key)
 // 14  origin queue
 // 15  dead-letter reason
@@ -62,6 +63,7 @@ pub(super) fn write(stored: &StoredMessage, writer: &mut Writer<'_>) {
         content_type,
         trace_context,
         level,
+        priority,
     } = message;
     writer.queue(*queue);
     writer.number(sequence.0);
@@ -94,6 +96,9 @@ pub(super) fn write(stored: &StoredMessage, writer: &mut Writer<'_>) {
     }
     if let Some(span) = time_to_live {
         writer.tagged_number(TIME_TO_LIVE, *span);
+    }
+    if *priority != 0 {
+        writer.tagged_bytes(PRIORITY, &[*priority]);
     }
     if let Some(text) = content_type {
         writer.tagged_bytes(CONTENT_TYPE, text.as_bytes());
@@ -132,6 +137,7 @@ pub(super) fn read(reader: Reader<'_>) -> Result<StoredMessage, DecodeError> {
             Field::UniqueUntil(until) => unique_until = Some(until),
             Field::Due(due) => message.due = Some(due),
             Field::TimeToLive(span) => message.time_to_live = Some(span),
+            Field::Priority(priority) => message.priority = priority,
             Field::ContentType(text) => message.content_type = Some(text.into()),
             Field::TraceContext(text) => message.trace_context = Some(text.into()),
             Field::Level(level) => message.level = Some(level),
@@ -176,7 +182,7 @@ pub(super) fn read_arrival(reader: Reader<'_>) -> Result<Arrival<'_>, DecodeErro
             Field::TimeToLive(span) => time_to_live = Some(span),
             Field::Level(of) => level = Some(of),
             Field::KeySequence(number) => key_sequence = Some(number),
-            Field::ContentType(_) | Field::TraceContext(_) => {}
+            Field::ContentType(_) | Field::TraceContext(_) | Field::Priority(_) => {}
         }
         Ok(())
     })?;
@@ -218,6 +224,7 @@ enum Field<'a> {
     UniqueUntil(MachineTime),
     Due(WallTime),
     TimeToLive(Millis),
+    Priority(u8),
     ContentType(&'a str),
     TraceContext(&'a str),
     Level(Level),
@@ -256,6 +263,7 @@ fn read_fields<'a>(
             UNIQUE_UNTIL => Field::UniqueUntil(value.machine()?),
             DUE => Field::Due(value.wall()?),
             TIME_TO_LIVE => Field::TimeToLive(value.number()?),
+            PRIORITY => Field::Priority(priority(value)?),
             CONTENT_TYPE => Field::ContentType(value.rest_text()?),
             TRACE_CONTEXT => Field::TraceContext(value.rest_text()?),
             LEVEL => Field::Level(level(value)?),
@@ -283,6 +291,13 @@ fn no_key(reader: &Reader<'_>) -> DecodeError {
 
 fn no_unique_id(reader: &Reader<'_>) -> DecodeError {
     reader.malformed("no unique id")
+}
+
+fn priority(reader: &mut Reader<'_>) -> Result<u8, DecodeError> {
+    match reader.byte()? {
+        priority @ 0..=PRIORITY_MAX => Ok(priority),
+        _ => Err(reader.malformed("a priority is 0 to 9")),
+    }
 }
 
 /// A level's number.

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt::Write, fs, num::NonZeroU64, path::Path, sy
 
 use lockgate_core::{
     BootId, Epoch, Header, HolderName, Incarnation, Key, LeaseNumber, Level, MachineTime, Message,
-    MessageId, Now, QueueId, QueueName, Sequence, ShardId, Term, UniqueId, WallTime,
+    MessageId, Now, PRIORITY_MAX, QueueId, QueueName, Sequence, ShardId, Term, UniqueId, WallTime,
 };
 use proptest::prelude::*;
 
@@ -202,6 +202,7 @@ fn full_message() -> StoredMessage {
             content_type: Some("text/plain".into()),
             trace_context: Some("00-ab".into()),
             level: Some(Level::Process),
+            priority: 9,
         },
     }
 }
@@ -222,8 +223,8 @@ const GOLDEN: [&str; KINDS] = [
     "070107",
     "08020701",
     "092807ac028877660200b00480008000c00100408080d095ffbc310104706f73740307757365722d3432",
-    "0a6307ac028877660200b00480008000c00100408080d095ffbc310104706f7374020b016e06537472696e67\
-     01760307757365722d34320403752d310504a0bec3020706a0ef95ffbc310803e0d403\
+    "0a6607ac028877660200b00480008000c00100408080d095ffbc310104706f7374020b016e06537472696e67\
+     01760307757365722d34320403752d310504a0bec3020706a0ef95ffbc310803e0d403090109\
      0a0a746578742f706c61696e0b0530302d61620c0102",
     "0b0307e807",
     "0c1b07ac026380d095ffbc31c096b102f080b30208776f726b65722d31",
@@ -501,6 +502,9 @@ fn malformed_parts_are_named() {
     says(&[15, 5, 1, 1, 3, 1, b'a'], "a failure has no time");
     says(&[18, 6, 1, 1, 2, 1, 1, 1], "the attempts are missing");
     says(&[18, 6, 1, 1, 2, 1, 1, 9], "dead-letter reason 9");
+    // Queue, sequence, id and time of acceptance come before the priority.
+    const MESSAGE: [u8; 24] = *b"\x09\x16\x01\x010123456789abcdef\x01\x09\x01\x0a";
+    says(&MESSAGE, "a priority is 0 to 9");
 }
 
 proptest! {

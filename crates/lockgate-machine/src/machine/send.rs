@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use lockgate_core::{Key, Level, Location, MachineTime, Now, Sequence};
+use lockgate_core::{Key, Level, Location, MachineTime, Now, PRIORITY_MAX, Sequence};
 
 use super::{
     Machine,
@@ -68,6 +68,7 @@ impl Machine {
             1,
             U48::MAX,
         )?;
+        check_range("priority", message.priority.into(), 0, PRIORITY_MAX.into())?;
 
         let unique = self.unique_digest(settings, send, key, now.machine)?;
         if let Some(digest) = unique {

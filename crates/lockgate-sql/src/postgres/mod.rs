@@ -55,6 +55,10 @@ fn int8(value: &(dyn ToSql + Sync)) -> Parameter<'_> {
     (value, Type::INT8)
 }
 
+fn int2(value: &(dyn ToSql + Sync)) -> Parameter<'_> {
+    (value, Type::INT2)
+}
+
 fn bytea(value: &(dyn ToSql + Sync)) -> Parameter<'_> {
     (value, Type::BYTEA)
 }

@@ -9,7 +9,7 @@ use tokio_postgres::{
     tls::{MakeTlsConnect, TlsConnect},
 };
 
-use super::{begin, bytea, check_table, int8, store::PostgresStore, text};
+use super::{begin, bytea, check_table, int2, int8, store::PostgresStore, text};
 use crate::{
     Error, Forwarder, ForwarderOptions, OutboxCounts, ParkedRow, RowId, StartError,
     error::checked_name, forward::start, row::Row,
@@ -35,6 +35,8 @@ CREATE TABLE IF NOT EXISTS lockgate_outbox (
     trace_context text,
     -- memory, process, disk or replicated.
     level text,
+    -- 0 to 9.
+    priority smallint NOT NULL DEFAULT 0,
     -- When it was first sent without a clear no, in milliseconds since 1970.
     first_sent bigint,
     -- 0: to be sent; 1: parked, with a reason; 2: behind a parked one of its key.
@@ -54,11 +56,11 @@ WITH key_lock AS MATERIALIZED (
     SELECT CASE WHEN $2::text IS NOT NULL
         THEN pg_advisory_xact_lock(hashtextextended('lockgate_outbox key ' || $1 || ' ' || $2, 0)) END)
 INSERT INTO lockgate_outbox (outbox, key, unique_id, body, headers, message_group, due, time_to_live,
-    content_type, trace_context, level)
-SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11 FROM key_lock
+    content_type, trace_context, level, priority)
+SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12 FROM key_lock
 RETURNING id";
 
-const COLUMNS: [&str; 15] = [
+const COLUMNS: [&str; 16] = [
     "id bigint NOT NULL KEY 1",
     "outbox text NOT NULL",
     "key text",
@@ -71,6 +73,7 @@ const COLUMNS: [&str; 15] = [
     "content_type text",
     "trace_context text",
     "level text",
+    "priority smallint NOT NULL",
     "first_sent bigint",
     "state smallint NOT NULL",
     "reason text",
@@ -121,7 +124,7 @@ impl PostgresOutbox {
     /// id gets one. If another transaction has enqueued for the same key, this waits until that one has ended.
     ///
     /// # Errors
-    /// [`Error::Range`] for times that no row can hold, and what the database says.
+    /// [`Error::Range`] for times and priorities that no row can hold, and what the database says.
     pub async fn enqueue(
         &self,
         transaction: &Transaction<'_>,
@@ -140,6 +143,7 @@ impl PostgresOutbox {
             text(&row.content_type),
             text(&row.trace_context),
             text(&row.level),
+            int2(&row.priority),
         ];
         let added = transaction.query_typed_one(ENQUEUE, parameters).await?;
         Ok(RowId(added.get(0)))

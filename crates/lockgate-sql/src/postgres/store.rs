@@ -53,7 +53,8 @@ const CLAIM: &str = "\
 UPDATE lockgate_outbox
 SET first_sent = coalesce(first_sent, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
 WHERE outbox = $1 AND id = ANY ($2) AND state = 0
-RETURNING id, key, unique_id, body, headers, message_group, due, time_to_live, content_type, trace_context, level";
+RETURNING id, key, unique_id, body, headers, message_group, due, time_to_live, content_type, trace_context, level,
+    priority";
 
 const PARK: &str = "\
 UPDATE lockgate_outbox SET state = 1, reason = $3, first_sent = CASE WHEN $4 THEN first_sent END
@@ -238,6 +239,7 @@ where
                     content_type: row.get(8),
                     trace_context: row.get(9),
                     level: row.get(10),
+                    priority: row.get(11),
                 };
                 loaded.push((row.get(0), read.into_message()));
             }

@@ -32,6 +32,8 @@ CREATE TABLE IF NOT EXISTS lockgate_outbox (
     trace_context TEXT,
     -- memory, process, disk or replicated.
     level TEXT,
+    -- 0 to 9.
+    priority INTEGER NOT NULL DEFAULT 0,
     -- When it was first sent without a clear no, in milliseconds since 1970.
     first_sent INTEGER,
     -- 0: to be sent; 1: parked, with a reason; 2: behind a parked one of its key.
@@ -45,9 +47,9 @@ CREATE INDEX IF NOT EXISTS lockgate_outbox_held ON lockgate_outbox (outbox, key,
 /// Adds a message. Run it in your transaction.
 pub const ENQUEUE: &str = "\
 INSERT INTO lockgate_outbox (outbox, key, unique_id, body, headers, message_group, due, time_to_live,
-    content_type, trace_context, level) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
+    content_type, trace_context, level, priority) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
 
-const COLUMNS: [&str; 15] = [
+const COLUMNS: [&str; 16] = [
     "id INTEGER KEY 1",
     "outbox TEXT NOT NULL",
     "key TEXT",
@@ -60,6 +62,7 @@ const COLUMNS: [&str; 15] = [
     "content_type TEXT",
     "trace_context TEXT",
     "level TEXT",
+    "priority INTEGER NOT NULL",
     "first_sent INTEGER",
     "state INTEGER NOT NULL",
     "reason TEXT",
@@ -103,7 +106,7 @@ impl SqliteOutbox {
     /// id gets one.
     ///
     /// # Errors
-    /// [`Error::Range`] for times that no row can hold, and what the database says.
+    /// [`Error::Range`] for times and priorities that no row can hold, and what the database says.
     pub fn enqueue(
         &self,
         transaction: &Transaction<'_>,
@@ -123,6 +126,7 @@ impl SqliteOutbox {
             row.content_type,
             row.trace_context,
             row.level,
+            row.priority,
         ])?;
         Ok(RowId(transaction.last_insert_rowid()))
     }

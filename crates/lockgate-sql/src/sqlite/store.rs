@@ -43,7 +43,8 @@ UPDATE lockgate_outbox AS o SET state = 0 WHERE o.outbox = ?1 AND o.state = 2
 
 const CLAIM: &str = "\
 UPDATE lockgate_outbox SET first_sent = coalesce(first_sent, ?3) WHERE outbox = ?1 AND id = ?2 AND state = 0
-RETURNING key, unique_id, body, headers, message_group, due, time_to_live, content_type, trace_context, level";
+RETURNING key, unique_id, body, headers, message_group, due, time_to_live, content_type, trace_context, level,
+    priority";
 
 pub(super) struct SqliteStore {
     outbox: SqliteOutbox,
@@ -236,6 +237,12 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Result<Row, String>> {
             return Ok(Err(format!("the column {name} cannot be read: {error}")));
         }
     }
+    let priority: i64 = row.get(10)?;
+    let Ok(priority) = i16::try_from(priority) else {
+        return Ok(Err(format!(
+            "the column priority is {priority}, which no message has"
+        )));
+    };
     Ok(Ok(Row {
         key: row.get(0)?,
         unique_id: row.get(1)?,
@@ -247,6 +254,7 @@ fn read(row: &rusqlite::Row<'_>) -> rusqlite::Result<Result<Row, String>> {
         content_type: row.get(7)?,
         trace_context: row.get(8)?,
         level: row.get(9)?,
+        priority,
     }))
 }
 

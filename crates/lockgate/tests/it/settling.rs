@@ -7,8 +7,8 @@ use std::{
 };
 
 use lockgate::{
-    DeadLetterReason, Delivery, Error, ErrorKind, KeyProfile, Message, SettleError, Settlement,
-    StaleReason, StuckReason, TestDelivery,
+    DeadLetterReason, Delivery, EngineError, Error, ErrorKind, KeyProfile, Lockgate, Message,
+    Rejection, SettleError, Settlement, StaleReason, StuckReason, TestDelivery,
 };
 
 use crate::{LONG, bodies, keyed, open, take};
@@ -85,6 +85,44 @@ async fn a_rejected_message_is_a_dead_letter_at_once() {
         DeadLetterReason::Rejected { reason } => {
             assert_eq!(reason.as_deref(), Some("no such user"));
         }
+        other => panic!("{other:?}"),
+    }
+    lockgate.shutdown().await;
+}
+
+/// As the body and the headers: wherever the message goes, and after a restart.
+#[tokio::test]
+async fn a_message_keeps_its_priority_until_it_is_gone() {
+    let (folder, lockgate) = open().await;
+    let dead = lockgate.queue("dead").create().await.unwrap();
+    let queue = lockgate.queue("q").dead_letter("dead");
+    let queue = queue.create().await.unwrap();
+    queue
+        .send(Message::new("a").with_priority(9))
+        .await
+        .unwrap();
+    let delivery = take(&queue, 1).await.remove(0);
+    assert_eq!(delivery.message().priority, 9);
+    delivery.reject("no").await.unwrap();
+    let letter = take(&dead, 1).await.remove(0);
+    assert_eq!(letter.message().priority, 9);
+    letter.give_back().await.unwrap();
+    assert_eq!(dead.redrive().await.unwrap().moved, 1);
+    lockgate.shutdown().await;
+
+    let lockgate = Lockgate::open(folder.path()).await.unwrap();
+    let queue = lockgate.queue("q").dead_letter("dead");
+    let queue = queue.create().await.unwrap();
+    assert_eq!(take(&queue, 1).await[0].message().priority, 9);
+    let refused = queue.send(Message::new("b").with_priority(10)).await;
+    let expected = Rejection::OutOfRange {
+        what: "priority",
+        value: 10,
+        min: 0,
+        max: 9,
+    };
+    match refused.unwrap_err() {
+        Error::Engine(EngineError::Rejected(rejection)) => assert_eq!(rejection, expected),
         other => panic!("{other:?}"),
     }
     lockgate.shutdown().await;

@@ -10,7 +10,7 @@ use std::{
 
 use lockgate::{
     DeadLetterReason, KeyPolicy, KeyProfile,
-    consumer::{Backoff, Failure, Job, Order, Worker},
+    consumer::{Backoff, Failure, Job, Order, Worker, WorkerBuilder},
 };
 use tokio::sync::mpsc;
 
@@ -261,5 +261,88 @@ async fn without_order_no_message_of_a_strict_queue_runs_twice() {
     let counts = (ended.counts.acknowledged, ended.counts.lost);
     assert_eq!((counts, ended.left), ((COUNT.into(), 0), 0), "{ended:?}");
     assert_eq!(seen.lock().unwrap()["k"].len(), COUNT as usize);
+    lockgate.shutdown().await;
+}
+
+fn urgent(body: &'static str, priority: u8) -> Message {
+    Message::new(body).with_priority(priority)
+}
+
+/// Handles what the queue holds, one after the other, until `count` bodies are there.
+async fn order_of(builder: WorkerBuilder, count: usize) -> Vec<String> {
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let worker = builder.concurrency(1).start(move |job: Job| {
+        let body = String::from_utf8(job.body().to_vec()).unwrap();
+        let _ = tell.send(body);
+        async { Ok(()) }
+    });
+    let mut bodies = Vec::new();
+    while bodies.len() < count {
+        bodies.push(told.recv().await.unwrap());
+    }
+    worker.unwrap().drain(LONG).await;
+    bodies
+}
+
+#[tokio::test]
+async fn a_worker_runs_by_the_priorities_of_messages_or_of_its_own_function() {
+    let (_folder, lockgate) = open().await;
+    let jobs = lockgate.queue("jobs").create().await.unwrap();
+    let sent = [("a", 0), ("b", 4), ("c", 9), ("d", 4)];
+    let send = || jobs.send_all(sent.map(|(body, priority)| urgent(body, priority)));
+    send().await.unwrap();
+    // The queue itself keeps the order of acceptance.
+    let held = take(&jobs, 10).await;
+    assert_eq!(bodies(&held), ["a", "b", "c", "d"]);
+    for delivery in held {
+        delivery.give_back().await.unwrap();
+    }
+    // Hours: nothing rises while the test runs.
+    let builder = || Worker::over(jobs.clone()).aging(24 * LONG);
+    assert_eq!(order_of(builder(), 4).await, ["c", "b", "d", "a"]);
+    send().await.unwrap();
+    let opposite = builder().priority_by(|message| 9 - message.priority);
+    assert_eq!(order_of(opposite, 4).await, ["a", "b", "d", "c"]);
+
+    // Within a key the order counts.
+    let keys = lockgate.queue("keys").keyed().create().await.unwrap();
+    let of_key = |(body, priority)| keyed(body, "k").with_priority(priority);
+    keys.send_all(sent.map(of_key)).await.unwrap();
+    let builder = Worker::over(keys);
+    assert_eq!(order_of(builder, 4).await, ["a", "b", "c", "d"]);
+    lockgate.shutdown().await;
+}
+
+/// As long as it waits, each urgent message that is handled brings another one.
+#[tokio::test]
+async fn urgent_messages_come_first_and_starve_nobody() {
+    let (_folder, lockgate) = open().await;
+    let jobs = lockgate.queue("jobs").level(lockgate::Level::Memory);
+    let jobs = jobs.create().await.unwrap();
+    let mut messages = vec![urgent("low", 0)];
+    messages.extend((0..8).map(|_| urgent("high", 9)));
+    jobs.send_all(messages).await.unwrap();
+    let (tell, mut told) = mpsc::unbounded_channel();
+    let more = jobs.clone();
+    let builder = Worker::over(jobs).concurrency(1);
+    let builder = builder.aging(Duration::from_millis(1));
+    let worker = builder.start(move |job: Job| {
+        let (tell, more) = (tell.clone(), more.clone());
+        async move {
+            let low = job.body() == "low";
+            if !low {
+                more.send(urgent("high", 9)).await?;
+            }
+            let _ = tell.send(low);
+            Ok(())
+        }
+    });
+    let mut before = 0;
+    while !told.recv().await.unwrap() {
+        before += 1;
+        assert!(before < 100_000, "it starves");
+    }
+    assert!(before > 0, "the urgent ones come first");
+    worker.unwrap().drain(LONG).await;
     lockgate.shutdown().await;
 }

@@ -23,7 +23,7 @@ use tokio::{
 use crate::client::{Body, Header};
 
 /// Variables of a message, other than those of its headers.
-const VARIABLES: [&str; 12] = [
+const VARIABLES: [&str; 13] = [
     "LOCKGATE_QUEUE",
     "LOCKGATE_MESSAGE_ID",
     "LOCKGATE_KEY",
@@ -31,6 +31,7 @@ const VARIABLES: [&str; 12] = [
     "LOCKGATE_UNIQUE_ID",
     "LOCKGATE_SEQUENCE",
     "LOCKGATE_ATTEMPT",
+    "LOCKGATE_PRIORITY",
     "LOCKGATE_SENT_AT",
     "LOCKGATE_RECEIPT",
     "LOCKGATE_CONTENT_TYPE",
@@ -51,6 +52,8 @@ pub(super) struct Leased {
     pub(super) receipt: String,
     attempt: u64,
     sequence: u64,
+    #[serde(default)]
+    priority: u8,
     sent_at: String,
     #[serde(default)]
     pub(super) key: Option<String>,
@@ -145,6 +148,7 @@ fn environment(queue: &str, message: &Leased) -> Vec<(String, OsString)> {
     set("LOCKGATE_MESSAGE_ID", &message.id);
     set("LOCKGATE_SEQUENCE", &message.sequence.to_string());
     set("LOCKGATE_ATTEMPT", &message.attempt.to_string());
+    set("LOCKGATE_PRIORITY", &message.priority.to_string());
     set("LOCKGATE_SENT_AT", &message.sent_at);
     set("LOCKGATE_RECEIPT", &message.receipt);
     for (name, value) in [
@@ -247,6 +251,7 @@ mod tests {
         assert_eq!(text("LOCKGATE_GROUP"), Some(&b"g"[..]));
         assert_eq!(text("LOCKGATE_KEY"), None);
         assert_eq!(text("LOCKGATE_ATTEMPT"), Some(&b"2"[..]));
+        assert_eq!(text("LOCKGATE_PRIORITY"), Some(&b"0"[..]));
         assert_eq!(text("LOCKGATE_MESSAGE_HEADER_user_id"), Some(&b"a=b\n"[..]));
         assert_eq!(text("LOCKGATE_MESSAGE_HEADER_raw"), Some(&b"\xff"[..]));
         assert_eq!(text("LOCKGATE_OMITTED"), None);

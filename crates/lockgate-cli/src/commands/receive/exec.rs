@@ -106,6 +106,7 @@ pub(super) async fn run(
     let worker = Worker::over(Messages::new(run.clone()))
         .concurrency(concurrency)
         .held_max(concurrency)
+        .held_bytes_max(u64::MAX)
         .lease(lease)
         .cancel_grace(FOREVER)
         .start(handler)
@@ -115,7 +116,12 @@ pub(super) async fn run(
         tokio::select! {
             biased;
             exit = signals.next() => run.interrupt(exit),
-            _ = &mut ended => break,
+            ended = &mut ended => {
+                if ended.left > 0 {
+                    run.stop(Failure::failed("the run has ended before its commands"));
+                }
+                break;
+            }
         }
     }
     if !run.state().received && !run.is_stopped() {
@@ -161,6 +167,8 @@ pub(super) struct State {
     pub(super) passed_by: HashSet<String>,
     /// Only messages come that have failed: a run that has an end is at it.
     pub(super) only_failed: bool,
+    /// Keys whose lease was lost while a command of theirs runs.
+    pub(super) lost_keys: HashSet<String>,
     /// Messages that have left.
     pub(super) gone: u64,
     /// How many more may come.
@@ -204,9 +212,12 @@ impl Run {
     }
 
     /// Its worker has let go of a message.
-    pub(super) fn let_go(&self, id: &str, begun: bool) {
+    pub(super) fn let_go(&self, message: &Leased, begun: bool) {
         let mut state = self.state();
-        state.held.remove(id);
+        state.held.remove(&message.id);
+        if let Some(key) = message.key.as_ref().filter(|_| begun) {
+            state.lost_keys.remove(key);
+        }
         if !begun {
             state.waiting -= 1;
             state.left += 1;
@@ -296,6 +307,9 @@ impl Run {
         self.changed.notify_waiters();
         let end = self.execute(&held, &job).await;
         self.state().running -= 1;
+        if job.context().why_cancelled().is_some() {
+            held.lost();
+        }
         match end {
             End::Success => Ok(()),
             End::Failure(why) => Err(Unhandled::retry(why, Some(self.retry_delay))),

@@ -63,6 +63,7 @@ fn text(message: &Value, receipt: bool) -> String {
         "group",
         "unique_id",
         "attempt",
+        "priority",
         "sent_at",
         "content_type",
     ] {

@@ -2,6 +2,7 @@
 //! becomes of messages in words.
 
 use std::{
+    collections::HashMap,
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -85,6 +86,10 @@ struct HeldState {
     /// It is known what became of it.
     ended: bool,
     lost_told: bool,
+    /// It left while its command ran: settled by the command itself, purged, or deleted with its queue.
+    gone: bool,
+    /// An extension is under way.
+    extending: bool,
 }
 
 #[derive(Deserialize)]
@@ -196,8 +201,10 @@ impl Messages {
                     // a run of many failures would never end, as some are always due again.
                     state.only_failed = !state.passed_by.insert(message.id.clone());
                 }
-                // Its lease was lost while its command went on.
-                let is_here = state.held.contains_key(&message.id);
+                // Its lease, or that of another of its key, was lost while the command went on.
+                let key = message.key.as_ref();
+                let is_here = state.held.contains_key(&message.id)
+                    || key.is_some_and(|key| state.lost_keys.contains(key));
                 if is_here && !has_failed {
                     // With time for the server to notice that it is due.
                     asking.passed_by_until = Some(Instant::now() + 2 * PASS_BY);
@@ -352,8 +359,10 @@ impl Source for Messages {
         let mut asked = Vec::new();
         for held in &receipts {
             let lease = lease.min((held.received + HELD_MAX).saturating_duration_since(now));
+            let mut state = held.state();
             // Otherwise it has been held for as long as one can be, and lasts as long as it does.
-            if now + lease > held.state().until && millis(lease) > 0 {
+            let is_longer = now + lease > state.until && millis(lease) > 0;
+            if is_longer && !state.gone && !std::mem::replace(&mut state.extending, true) {
                 let extend = json!({"action": "extend", "lease_ms": millis(lease)});
                 asked.push((held, lease, extend));
             }
@@ -362,30 +371,27 @@ impl Source for Messages {
         let settles = settles.map(|(held, _, extend)| (&held.message, extend.clone()));
         // An answer that is waited for longer leaves no time for another attempt before the lease ends.
         let answers = timeout(lease / 3, self.run.settle(settles.collect())).await;
-        let mut failed = std::collections::HashMap::new();
-        match answers {
-            Ok(results) => {
-                for ((held, lease, _), result) in asked.into_iter().zip(results) {
-                    if let Err(error) = held.extended(now + lease, result) {
-                        failed.insert(held.message.id.clone(), error);
-                    }
-                }
-            }
-            Err(_) => {
-                for (held, ..) in asked {
+        let mut failed = HashMap::new();
+        let mut answers = answers.ok().map(Vec::into_iter);
+        for (held, lease, _) in asked {
+            held.state().extending = false;
+            let result = match answers.as_mut().and_then(Iterator::next) {
+                Some(answer) => held.extended(now + lease, answer),
+                None => {
                     let what = "an extension of the lease had no answer in time and is tried again";
                     complain("warning", &format!("{}: {what}", held.message.name()));
-                    let error = TransportError::new(Fate::Unknown, what);
-                    failed.insert(held.message.id.clone(), error);
+                    Err(TransportError::new(Fate::Unknown, what))
                 }
+            };
+            if let Err(error) = result {
+                failed.insert(held.message.id.clone(), error);
             }
         }
-        let results = receipts
-            .iter()
-            .map(|held| match failed.remove(&held.message.id) {
-                Some(error) => Err(error),
-                None => Ok(held.remaining()),
-            });
+        let results = receipts.iter();
+        let results = results.map(|held| match failed.remove(&held.message.id) {
+            Some(error) => Err(error),
+            None => Ok(held.remaining()),
+        });
         results.collect()
     }
 }
@@ -413,11 +419,9 @@ impl Drop for Held {
     fn drop(&mut self) {
         let HeldState { begun, ended, .. } = *self.state();
         if begun && !ended {
-            self.tell_lost(ENDED);
-            self.end(|tally| tally.lost += 1);
-            self.run.failed_once(&self.message.id);
+            self.lost();
         }
-        self.run.let_go(&self.message.id, begun);
+        self.run.let_go(&self.message, begun);
     }
 }
 
@@ -428,6 +432,8 @@ impl Held {
             begun: false,
             ended: false,
             lost_told: false,
+            gone: false,
+            extending: false,
         };
         Self {
             message,
@@ -441,9 +447,13 @@ impl Held {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What is gone is nobody else's.
     fn remaining(&self) -> Duration {
-        let until = self.state().until;
-        until.saturating_duration_since(Instant::now())
+        let state = self.state();
+        match state.gone {
+            true => HELD_MAX,
+            false => state.until.saturating_duration_since(Instant::now()),
+        }
     }
 
     pub(super) fn begin(&self) {
@@ -457,10 +467,20 @@ impl Held {
         }
     }
 
+    /// Its lease was lost, so nothing is settled.
+    pub(super) fn lost(&self) {
+        self.tell_lost(ENDED);
+        self.end(|tally| tally.lost += 1);
+        self.run.failed_once(&self.message.id);
+    }
+
     /// Says that the message may be somebody else's while its command runs.
     pub(super) fn tell_lost(&self, why: &str) {
         if std::mem::replace(&mut self.state().lost_told, true) {
             return;
+        }
+        if let Some(key) = &self.message.key {
+            self.run.state().lost_keys.insert(key.clone());
         }
         let why = match self.received.elapsed() >= HELD_MAX {
             true => "it was held for 12h, the longest there is",
@@ -485,7 +505,10 @@ impl Held {
                 Ok(())
             }
             // By the command itself, or by a purge. What it is worth is seen when the command ends.
-            Ok(Settled::Gone | Settled::NoQueue) => Ok(()),
+            Ok(Settled::Gone | Settled::NoQueue) => {
+                self.state().gone = true;
+                Ok(())
+            }
             Ok(Settled::Stale(why)) => {
                 self.tell_lost(&why);
                 Err(TransportError::new(Fate::Stale, why))
@@ -511,7 +534,7 @@ impl Held {
                 return false;
             }
             // The command settled it itself, or it was purged.
-            Ok(Settled::Gone) if !self.remaining().is_zero() => {
+            Ok(Settled::Gone) if self.state().gone || !self.remaining().is_zero() => {
                 self.end(|tally| tally.gone += 1);
                 return false;
             }

@@ -8,6 +8,7 @@ use std::{
     thread,
 };
 
+use lockgate_core::PRIORITY_MAX;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
@@ -152,6 +153,7 @@ struct Line<'a> {
     content_type: Option<String>,
     trace_context: Option<String>,
     level: Option<String>,
+    priority: Option<u64>,
 }
 
 fn parse(line: &[u8], defaults: &Message) -> Result<Message, String> {
@@ -189,7 +191,14 @@ fn parse(line: &[u8], defaults: &Message) -> Result<Message, String> {
         content_type: line.content_type,
         trace_context: line.trace_context,
         level: line.level,
+        priority: line.priority.map_or(Ok(defaults.priority), priority)?,
     })
+}
+
+fn priority(given: u64) -> Result<u8, String> {
+    let priority = u8::try_from(given).ok();
+    let priority = priority.filter(|&priority| priority <= PRIORITY_MAX);
+    priority.ok_or_else(|| format!("priority must be 0 to {PRIORITY_MAX}, not {given}"))
 }
 
 /// For the fuzzer.
@@ -312,6 +321,10 @@ mod tests {
         assert!(problem(r#"{"body":1,"boddy":2}"#).contains("unknown field `boddy`"));
         assert!(problem(r#"{"body":1,"body":2}"#).contains("duplicate field `body`"));
         assert!(problem(r#"{"body":1,"headers":{"a":true}}"#).contains("header \"a\""));
+        assert_eq!(
+            problem(r#"{"body":1,"priority":10}"#),
+            "priority must be 0 to 9, not 10"
+        );
         assert!(problem(r#"{"body":1} x"#).contains("trailing"));
         assert!(
             parse(b"{\"body\":\"\xff\"}", &defaults())

@@ -157,6 +157,7 @@ fn send_all(args: &Send, progress: Arc<Mutex<Progress>>) -> Result<(), Failure> 
         key: args.key.clone(),
         group: args.group.clone(),
         delay_ms: args.delay.map(millis),
+        priority: args.priority.unwrap_or(0),
         headers: headers.collect(),
         ..Message::default()
     };

@@ -68,12 +68,13 @@ pub(super) fn message() -> impl Strategy<Value = Message> {
             prop::option::of(shared_text()),
             prop::option::of(shared_text()),
             prop::option::of(level),
+            0..=PRIORITY_MAX,
         ),
     )
         .prop_map(
             |(
                 (body, headers, key, unique_id),
-                (due, time_to_live, content_type, trace_context, level),
+                (due, time_to_live, content_type, trace_context, level, priority),
             )| Message {
                 body,
                 headers,
@@ -85,6 +86,7 @@ pub(super) fn message() -> impl Strategy<Value = Message> {
                 content_type,
                 trace_context,
                 level,
+                priority,
             },
         )
 }

@@ -168,6 +168,19 @@ fn a_key_is_for_keyed_queues_and_a_group_for_the_others() {
 }
 
 #[test]
+fn a_priority_has_a_range_and_changes_no_order() {
+    check(
+        "
+        queue q
+        send q                          => #1
+        send q priority=9               => #2
+        send q priority=10              => refused OutOfRange
+        receive q 2                     => 1 2
+        ",
+    );
+}
+
+#[test]
 fn groups_take_turns() {
     check(
         "

@@ -434,6 +434,7 @@ impl Run {
                 "due" => message.due = Some(self.due(value)),
                 "ttl" => message.time_to_live = Some(millis(value)),
                 "level" => message.level = Some(value.parse().unwrap()),
+                "priority" => message.priority = value.parse().unwrap(),
                 "size" => message.body = vec![b'x'; value.parse().unwrap()].into(),
                 other => panic!("no such part of a message: {other}"),
             }

@@ -349,6 +349,7 @@ pub(super) fn content(
         headers: headers.collect(),
         content_type: message.content_type.as_deref().map(ToOwned::to_owned),
         trace_context: message.trace_context.as_deref().map(ToOwned::to_owned),
+        priority: message.priority,
         origin: history.origin.map(origin_view),
         failures: history.failures(),
         failures_left_out: history.failures_left_out(),

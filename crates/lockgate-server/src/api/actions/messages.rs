@@ -159,6 +159,9 @@ impl Service {
             content_type: label("content_type", given.content_type)?,
             trace_context: label("trace_context", given.trace_context)?,
             level: given.level.map(Into::into),
+            priority: given.priority.map_or(Ok(0), |priority| {
+                u8::try_from(priority.get()).map_err(|error| Problem::invalid("priority", error))
+            })?,
             ..Message::new(body)
         })
     }

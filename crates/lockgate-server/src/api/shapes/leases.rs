@@ -115,6 +115,9 @@ pub(crate) struct Content {
     /// Trace context.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) trace_context: Option<String>,
+    /// How urgent it is, up to 9. Absent if it is 0.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub(crate) priority: u8,
     /// The queue that it was moved from, if it was moved.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) origin: Option<OriginView>,
@@ -139,9 +142,8 @@ pub(crate) struct FailureView {
     pub(crate) error: String,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-fn is_zero(number: &u64) -> bool {
-    *number == 0
+fn is_zero<N: Default + PartialEq>(number: &N) -> bool {
+    *number == N::default()
 }
 
 impl Content {
@@ -159,6 +161,7 @@ impl Content {
             headers: BTreeMap::new(),
             content_type: None,
             trace_context: None,
+            priority: 0,
             origin: None,
             failures: Vec::new(),
             failures_left_out: 0,

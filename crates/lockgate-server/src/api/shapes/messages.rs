@@ -1,6 +1,6 @@
 //! Shapes of requests that send messages, and their answers.
 
-use lockgate_core::Level;
+use lockgate_core::{Level, PRIORITY_MAX};
 use lockgate_machine::QueueSettings;
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +59,10 @@ pub(crate) struct OutgoingMessage {
     /// A durability level above the queue's own.
     #[serde(default)]
     pub(crate) level: Option<LevelWord>,
+    /// How urgent it is, 0 to 9; default 0. It does not change the order in which the queue gives messages:
+    /// a worker runs the highest first of the messages without a key that it holds.
+    #[serde(default)]
+    pub(crate) priority: Option<Within<0, { PRIORITY_MAX as u64 }>>,
 }
 
 /// A named value besides the body.

@@ -48,6 +48,11 @@ async fn a_refusal_names_the_limits() {
             "messages[0].time_to_live_ms: 0 is not from 1 to 259200000000000",
         ),
         (
+            "/messages",
+            json!({"messages": [{"body": "", "priority": 10}]}),
+            "messages[0].priority: 10 is not from 0 to 9",
+        ),
+        (
             "/settle",
             json!({"settles": [{"receipt": "", "action": "nack", "delay_ms": 31_622_400_001_u64}]}),
             "settles[0].delay_ms: 31622400001 is not from 0 to 31622400000",

@@ -305,12 +305,17 @@ async fn a_message_comes_out_as_it_went_in() {
             "b": {"type": "Binary", "value": "/w==", "encoding": "base64"},
         },
         "content_type": "image/png", "trace_context": "00-1",
-        "time_to_live_ms": 60_000, "level": "disk",
+        "time_to_live_ms": 60_000, "level": "disk", "priority": 9,
     });
     let sent = send(&shop, "orders.fifo", message.clone()).await;
     let again = send(&shop, "orders.fifo", message.clone()).await;
     assert_eq!(again["duplicate"], true);
     assert_eq!(again["id"], sent["id"]);
+    let id = sent["id"].as_str().unwrap();
+    let shown = shop
+        .get(&format!("/queues/orders.fifo/messages/{id}"))
+        .await;
+    assert_eq!(shown["priority"], 9);
     let received = receive(&shop, "orders.fifo").await;
     assert_eq!(received.len(), 1);
     for (name, value) in message.as_object().unwrap() {
@@ -324,7 +329,9 @@ async fn a_message_comes_out_as_it_went_in() {
     let late = json!({"body": "late", "key": "other", "due_at": due_at});
     send(&shop, "orders.fifo", late).await;
     shop.pass(10_000);
-    assert_eq!(receive(&shop, "orders.fifo").await[0]["due_at"], due_at);
+    let late = receive(&shop, "orders.fifo").await.remove(0);
+    assert_eq!(late["due_at"], due_at);
+    assert_eq!(late.get("priority"), None, "it has none");
     let limits = shop.get("/server").await["limits"].clone();
     assert_eq!(
         (&limits["body_bytes_max"], &limits["level_max"]),

@@ -56,6 +56,7 @@ pub(super) async fn what_is_committed_is_sent_whole_and_nothing_else(database: &
         content_type: Some("text/plain".into()),
         trace_context: Some("00-1".into()),
         level: Some(Level::Process),
+        priority: 9,
     };
     database
         .enqueue(&[Message::new("rolled back")], false)

@@ -43,7 +43,8 @@ impl TestSink {
         let mut can = SinkCapabilities::bodies_only(Level::Disk);
         can.batch_max = 10;
         (can.keys, can.groups, can.unique_ids) = (true, true, true);
-        (can.due, can.time_to_live, can.headers) = (true, true, true);
+        (can.due, can.time_to_live) = (true, true);
+        (can.headers, can.priority) = (true, true);
         can.tells_duplicates = true;
         can.unique_id_window = Some(Duration::from_secs(600));
         Self {
