@@ -161,17 +161,19 @@ impl<M: Clone> Dispatcher<M> {
     ) {
         self.now = self.now.max(now);
         let before = self.counts.arrived;
+        let mut current = 0;
         for arrival in arrivals {
+            current += u64::from(arrival.lease > 0);
             self.arrive(source, arrival, now);
         }
         let arrived = self.counts.arrived - before;
         let state = &mut self.sources[source];
         state.answered(max);
-        state.is_deep = arrived >= max as u64;
-        if arrived > 0 {
+        state.is_deep = current >= max as u64;
+        if current > 0 {
             state.vain = 0;
             state.receive_at = now;
-        } else if state.options.capabilities.wait_max.is_zero() {
+        } else if arrived > 0 || state.options.capabilities.wait_max.is_zero() {
             state.vain = state.vain.saturating_add(1);
             state.receive_at = now + VAIN.after(state.vain, u64::MAX);
         }

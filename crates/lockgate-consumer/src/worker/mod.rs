@@ -6,7 +6,7 @@ mod source;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, future::Future, sync::Arc, time::Duration};
+use std::{fmt, future::Future, panic::catch_unwind, sync::Arc, time::Duration};
 
 use lockgate_core::{HolderName, Key, Message, Millis, NameError, Source, TransportError};
 use tokio::{
@@ -23,6 +23,9 @@ use crate::{
         SourceOptions, Stall,
     },
 };
+
+/// A settlement or an extension that has no answer for so long has failed: nobody knows whether it was done.
+const CALL_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// What is asked of the worker's task.
 #[derive(Debug)]
@@ -46,6 +49,7 @@ pub struct WorkerBuilder {
     lease: Option<Duration>,
     holder: Option<String>,
     cancel_grace: Duration,
+    call_time_max: Duration,
     at_most_once: bool,
     tenant: ByMessage<Option<Key>>,
     priority: ByMessage<u8>,
@@ -123,6 +127,11 @@ pub enum StartError {
     /// It was not called within a tokio runtime.
     #[error("a worker starts within a tokio runtime: call it from an async function")]
     NoRuntime,
+    /// The tokio runtime has no timers.
+    #[error(
+        "a worker needs the timers of its runtime: build the runtime with enable_time or enable_all"
+    )]
+    NoTimers,
 }
 
 impl fmt::Debug for WorkerBuilder {
@@ -145,6 +154,7 @@ impl Worker {
             lease: None,
             holder: None,
             cancel_grace: Duration::ZERO,
+            call_time_max: CALL_TIME_MAX,
             at_most_once: false,
             tenant: None,
             priority: None,
@@ -379,10 +389,13 @@ impl WorkerBuilder {
     /// Starts the worker on this tokio runtime.
     ///
     /// # Errors
-    /// If an option is out of range, or there is no runtime.
+    /// If an option is out of range, or there is no runtime, or it has no timers.
     pub fn start<H: Handler>(mut self, handler: H) -> Result<Worker, StartError> {
         let runtime = tokio::runtime::Handle::try_current();
         let runtime = runtime.map_err(|_| StartError::NoRuntime)?;
+        // Tokio has no other way to ask.
+        catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO)))
+            .map_err(|_| StartError::NoTimers)?;
         let holder = self.holder.take();
         let holder = holder.unwrap_or_else(|| format!("worker {}", std::process::id()));
         let holder = HolderName::new(&holder)?;

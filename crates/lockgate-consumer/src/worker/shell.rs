@@ -17,12 +17,12 @@ use lockgate_core::{
 use tokio::{
     sync::mpsc,
     task::{AbortHandle, Id, JoinError, JoinSet},
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use super::{
     Ask, ByFunction, ByMessage, Ended, WorkerBuilder, WorkerClock, WorkerState, millis,
-    source::{AnySource, HeldMessage},
+    source::{AnySource, Call, HeldMessage},
 };
 use crate::{
     Batch, Context, Handler, Job,
@@ -52,6 +52,7 @@ pub(super) struct Shell<H> {
     clock: WorkerClock,
     run_time_max: Option<Millis>,
     cancel_grace: Duration,
+    call_time_max: Duration,
     at_most_once: bool,
     tenant: ByMessage<Option<lockgate_core::Key>>,
     priority: ByMessage<u8>,
@@ -145,6 +146,7 @@ impl<H: Handler> Shell<H> {
             clock,
             run_time_max: builder.options.run_time_max,
             cancel_grace: builder.cancel_grace,
+            call_time_max: builder.call_time_max,
             at_most_once: builder.at_most_once,
             tenant: builder.tenant,
             priority: builder.priority,
@@ -268,7 +270,9 @@ impl<H: Handler> Shell<H> {
                     settles.push((held, how));
                 }
                 let settle = self.sources[source].source.clone().settle(settles);
+                let count = ids.len();
                 let purpose = Purpose::Settle { source, items: ids };
+                let settle = in_time(self.call_time_max, settle, count);
                 self.spawn(purpose, async { Output::Settled(settle.await) });
             }
             Action::Extend {
@@ -279,6 +283,7 @@ impl<H: Handler> Shell<H> {
                 let held = items.iter().map(|(_, held)| held.clone()).collect();
                 let lease = Duration::from_millis(lease);
                 let extend = self.sources[source].source.clone().extend(held, lease);
+                let extend = in_time(self.call_time_max, extend, items.len());
                 let purpose = Purpose::Extend { items };
                 let clock = self.clock;
                 self.spawn(purpose, async move {
@@ -298,11 +303,13 @@ impl<H: Handler> Shell<H> {
         let held: Vec<HeldMessage> = held.map(|(held, _)| held.clone()).collect();
         let source = self.sources[started.source].source.clone();
         let max = source.capabilities().settle_max;
+        let longest = self.call_time_max;
         self.spawn(Purpose::Claim(started), async move {
             let mut results = Vec::with_capacity(held.len());
             for held in held.chunks(max) {
                 let acks = held.iter().map(|held| (held.clone(), Settlement::Ack));
-                results.extend(source.clone().settle(acks.collect()).await);
+                let settle = source.clone().settle(acks.collect());
+                results.extend(in_time(longest, settle, held.len()).await);
                 if results.iter().any(Result::is_err) {
                     break;
                 }
@@ -488,7 +495,7 @@ impl<H: Handler> Shell<H> {
                     Ok(Output::Ran(end)) => end,
                     Err(error) if error.is_panic() => {
                         self.panics += 1;
-                        let text = panic_text(&*error.into_panic());
+                        let text = panic_text(error.into_panic());
                         tracing::error!(panic = %text, "a handler panicked");
                         let rest = Rest::Failed {
                             error: format!("the handler panicked: {text}").into(),
@@ -530,8 +537,17 @@ impl<H: Handler> Shell<H> {
         is_early: bool,
     ) {
         let now = self.now();
-        if !self.sources[source].ended {
-            self.sources[source].error = None;
+        let is_over = |held: &HeldMessage| floor_millis(held.lease().remaining) == 0;
+        let are_over = !messages.is_empty() && messages.iter().all(is_over);
+        let state = &mut self.sources[source];
+        if are_over {
+            let error = "the leases of its messages have ended when they come";
+            if state.error.is_none() {
+                tracing::warn!(source, error);
+            }
+            state.error = Some(TransportError::new(Fate::Retry, error));
+        } else if !state.ended {
+            state.error = None;
         }
         if is_early {
             let random = self.random();
@@ -638,9 +654,25 @@ fn fate_of_claim(source: usize, result: Result<(), TransportError>) -> Result<()
 fn ask<T: Default>(function: &ByFunction<T>, message: &Message) -> T {
     let answer = catch_unwind(AssertUnwindSafe(|| function(message)));
     answer.unwrap_or_else(|panic| {
-        let text = panic_text(&*panic);
+        let text = panic_text(panic);
         tracing::error!(panic = %text, "a function of `fair_by` or `priority_by` panicked");
         T::default()
+    })
+}
+
+/// The answers of a call, or that nobody knows: a source that does not answer must not keep its messages here.
+async fn in_time<T>(
+    longest: Duration,
+    call: Call<Vec<Result<T, TransportError>>>,
+    count: usize,
+) -> Vec<Result<T, TransportError>> {
+    let answers = timeout(longest, call).await;
+    answers.unwrap_or_else(|_| {
+        let error = format!("the source has not answered within {longest:?}");
+        vec![TransportError::new(Fate::Unknown, error); count]
+            .into_iter()
+            .map(Err)
+            .collect()
     })
 }
 
@@ -653,7 +685,7 @@ fn floor_millis(span: Duration) -> Millis {
 fn broken(output: Result<Output, JoinError>) -> TransportError {
     let why = match output {
         Err(error) if error.is_panic() => {
-            format!("the source panicked: {}", panic_text(&*error.into_panic()))
+            format!("the source panicked: {}", panic_text(error.into_panic()))
         }
         _ => "the call was dropped".to_owned(),
     };
@@ -661,8 +693,12 @@ fn broken(output: Result<Output, JoinError>) -> TransportError {
     TransportError::new(Fate::Unknown, why)
 }
 
-fn panic_text(panic: &(dyn Any + Send)) -> String {
+fn panic_text(panic: Box<dyn Any + Send>) -> String {
     let text = panic.downcast_ref::<&str>().map(|&text| text.to_owned());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    // Its value may panic in its turn when it is dropped.
+    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        std::mem::forget(again);
+    }
     text.unwrap_or_else(|| "without a text".to_owned())
 }

@@ -19,6 +19,8 @@ use crate::{
     memory::{KeyPolicy, Receipt},
 };
 
+mod faults;
+
 const SOON: Duration = Duration::from_secs(20);
 
 fn queue(change: impl FnOnce(&mut MemoryOptions)) -> MemoryQueue {

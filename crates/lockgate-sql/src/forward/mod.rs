@@ -392,7 +392,9 @@ impl<St: Store, S: Sink> Running<St, S> {
         }
         let leading = lead != Lead::Elsewhere;
         self.state.send_if_modified(|state| {
-            let changed = state.leading != leading;
+            // Who stands by has no other trouble than a database that does not answer.
+            let trouble = state.trouble.take_if(|_| !leading).is_some();
+            let changed = state.leading != leading || trouble;
             state.leading = leading;
             changed
         });
