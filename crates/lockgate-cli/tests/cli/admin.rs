@@ -718,7 +718,7 @@ fn messages_keys_and_dead_letters_can_be_looked_at() {
     assert_eq!(of_key.len(), 1);
     assert_eq!(of_key[0]["body"], "3");
     let table = town.run("peek q.fifo --state in_flight").ok();
-    assert!(table.contains("\tin_flight\ta\t1\teve\t"), "{table}");
+    assert!(table.contains("\tin_flight\ta\t\t1\teve\t"), "{table}");
     let id = held["id"].as_str().unwrap();
     let one = town.run(&format!("peek q.fifo --id {id} --json")).json();
     assert_eq!(one[0]["holder"], "eve");
