@@ -52,7 +52,9 @@ async fn the_fate_of_every_answer_is_exact() {
     for (then, expected) in [
         (error(400, "QueueDoesNotExist"), Fate::Closed),
         (error(400, "InvalidParameterValueException"), Fate::Refused),
-        (error(403, "AccessDeniedException"), Fate::Refused),
+        // It may be allowed later, or with other credentials.
+        (error(403, "AccessDeniedException"), Fate::Retry),
+        (error(400, "ExpiredTokenException"), Fate::Retry),
         (error(400, "RequestThrottled"), Fate::Retry),
         (error(400, "ThrottlingException"), Fate::Retry),
         (error(503, "ServiceUnavailableException"), Fate::Retry),
