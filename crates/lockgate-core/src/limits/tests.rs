@@ -69,20 +69,34 @@ fn run(limiter: &Limiter, tries: &[(Millis, u64)]) -> Vec<(Millis, u64)> {
     started
 }
 
+/// Whether in any time there are no more units than the burst and what that time brings.
+fn keeps_rate(rate: Rate, started: &[(Millis, u64)]) -> bool {
+    started.iter().enumerate().all(|(number, (first, _))| {
+        let mut units = 0;
+        started[number..].iter().all(|(last, cost)| {
+            units += cost;
+            let above = units.saturating_sub(rate.burst());
+            above * rate.period() <= rate.units() * (last - first)
+        })
+    })
+}
+
+/// Whether a period has no more units than it may, wherever it is placed.
+fn keeps_window(window: Window, started: &[(Millis, u64)]) -> bool {
+    started.iter().enumerate().all(|(number, (first, _))| {
+        let rest = started[number..].iter();
+        let within = rest.take_while(|(at, _)| at - first < window.period());
+        within.map(|(_, cost)| cost).sum::<u64>() <= window.units()
+    })
+}
+
 proptest! {
     /// In any time, no more than the burst and what that time brings; and each start as soon as that allows.
     #[test]
     fn a_rate_holds_over_any_time(rate in rates(), tries in tries()) {
         let limiter = Limiter::new(only(Some(rate), None), 0).unwrap();
         let started = run(&limiter, &tries);
-        for (number, (first, _)) in started.iter().enumerate() {
-            let mut units = 0_u64;
-            for (last, cost) in &started[number..] {
-                units += cost;
-                let above = units.saturating_sub(rate.burst());
-                prop_assert!(above * rate.period() <= rate.units() * (last - first), "{started:?}");
-            }
-        }
+        prop_assert!(keeps_rate(rate, &started), "{started:?}");
     }
 
     /// Wherever the period is placed; and up to the part of a period, each start as soon as that allows.
@@ -90,10 +104,7 @@ proptest! {
     fn a_window_holds_wherever_it_is_placed(window in windows(), tries in tries()) {
         let limiter = Limiter::new(only(None, Some(window)), 0).unwrap();
         let started = run(&limiter, &tries);
-        for (number, (first, _)) in started.iter().enumerate() {
-            let within = started[number..].iter().take_while(|(at, _)| at - first < window.period());
-            prop_assert!(within.map(|(_, cost)| cost).sum::<u64>() <= window.units(), "{started:?}");
-        }
+        prop_assert!(keeps_window(window, &started), "{started:?}");
         // Who waited would have been too much a part of the period earlier.
         let part = if window.units() > 64 { window.period().div_ceil(64) } else { 1 };
         let mut now = 0;
@@ -206,15 +217,8 @@ proptest! {
                 started.push((now, cost));
             }
         }
-        for (number, (first, _)) in started.iter().enumerate() {
-            let mut units = 0_u64;
-            for (last, cost) in &started[number..] {
-                units += cost;
-                let above = units.saturating_sub(rate.burst());
-                prop_assert!(above * rate.period() <= rate.units() * (last - first), "{started:?}");
-                prop_assert!(last - first >= window.period() || units <= window.units(), "{started:?}");
-            }
-        }
+        prop_assert!(keeps_rate(rate, &started), "{started:?}");
+        prop_assert!(keeps_window(window, &started), "{started:?}");
     }
 
     /// What has not happened holds nothing but the gap.
