@@ -38,6 +38,9 @@ const GRACE: Duration = Duration::from_secs(5);
 /// this run: others behind it come meanwhile.
 const PASS_BY: Duration = Duration::from_secs(1);
 
+/// The longest wait for the answer to an extension.
+const EXTEND_MAX: Duration = Duration::from_secs(30);
+
 /// Leases of one call.
 const SETTLE_MAX: usize = 100;
 
@@ -288,29 +291,13 @@ impl Source for Messages {
             asking.ended = true;
             return Err(TransportError::new(Fate::Closed, "the run ends"));
         };
-        let body = match held.message.body() {
-            Ok(body) => body,
-            Err(error) => {
-                let what = held.message.name();
-                self.run
-                    .hopeless(&format!("the body of {what} is no base64: {error}"));
+        let message = match message(&held.message) {
+            Ok(message) => message,
+            Err(why) => {
+                self.run.hopeless(&why);
                 self.run.give_back(&held.message, Duration::ZERO).await;
-                return Err(TransportError::new(Fate::Closed, error));
+                return Err(TransportError::new(Fate::Closed, why));
             }
-        };
-        let mut message = Message::new(body);
-        message.key = match &held.message.key {
-            Some(key) => match lockgate_core::Key::new(key) {
-                Ok(key) => Some(key),
-                Err(error) => {
-                    let what = held.message.name();
-                    self.run
-                        .hopeless(&format!("the key of {what} is none: {error}"));
-                    self.run.give_back(&held.message, Duration::ZERO).await;
-                    return Err(TransportError::new(Fate::Closed, error));
-                }
-            },
-            None => None,
         };
         Ok(vec![Leased {
             name: Some(MessageName::Text(held.message.id.as_str().into())),
@@ -369,8 +356,10 @@ impl Source for Messages {
         }
         let settles = asked.iter();
         let settles = settles.map(|(held, _, extend)| (&held.message, extend.clone()));
-        // An answer that is waited for longer leaves no time for another attempt before the lease ends.
-        let answers = timeout(lease / 3, self.run.settle(settles.collect())).await;
+        // An answer that is waited for longer leaves no time for another attempt before the lease ends; and the
+        // worker itself waits for no longer than a minute.
+        let longest = (lease / 3).min(EXTEND_MAX);
+        let answers = timeout(longest, self.run.settle(settles.collect())).await;
         let mut failed = HashMap::new();
         let mut answers = answers.ok().map(Vec::into_iter);
         for (held, lease, _) in asked {
@@ -394,6 +383,18 @@ impl Source for Messages {
         });
         results.collect()
     }
+}
+
+/// What the worker needs of a message, or why it is none.
+fn message(given: &command::Leased) -> Result<Message, String> {
+    let name = || given.name();
+    let body = given.body();
+    let body = body.map_err(|error| format!("the body of {} is no base64: {error}", name()))?;
+    let key = given.key.as_deref().map(lockgate_core::Key::new).transpose();
+    let key = key.map_err(|error| format!("the key of {} is none: {error}", name()))?;
+    let mut message = Message::new(body);
+    message.key = key;
+    Ok(message)
 }
 
 fn action(how: &Settlement) -> Value {
