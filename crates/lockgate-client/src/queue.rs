@@ -314,7 +314,7 @@ impl Client {
             false => KeyOrder::None,
         };
         source.lease_max = Duration::from_millis(limits.lease_ms_max);
-        source.nack_delay_max = source.lease_max;
+        source.nack_delay_max = Duration::from_millis(SETTLE_DELAY_MAX);
         source.nack_reasons = true;
         source.defer = true;
         source.reject = true;

@@ -166,6 +166,10 @@ async fn numbers_out_of_range_are_refused() {
             reason: None,
         },
         Settlement::Nack {
+            delay: can.nack_delay_max + more,
+            reason: None,
+        },
+        Settlement::Nack {
             delay: Duration::ZERO,
             reason: Some("x".repeat(1025).into()),
         },
@@ -177,8 +181,14 @@ async fn numbers_out_of_range_are_refused() {
         let settled = queue.settle_batch(settles).await.remove(0);
         assert_eq!(settled.unwrap_err().fate, Fate::Refused, "{wrong:?}");
     }
-    let ack = vec![(leased.receipt, Settlement::Ack)];
-    queue.settle_batch(ack).await.remove(0).unwrap();
+    // What is promised is taken: a year, though no lease lasts so long.
+    assert!(can.nack_delay_max > can.lease_max);
+    let nack = Settlement::Nack {
+        delay: can.nack_delay_max,
+        reason: None,
+    };
+    let nack = vec![(leased.receipt, nack)];
+    queue.settle_batch(nack).await.remove(0).unwrap();
     server.stop().await;
 }
 
