@@ -353,6 +353,68 @@ fn a_lost_lease_is_told_and_its_message_is_not_deleted() {
     assert_eq!(town.counts("q.fifo"), nothing);
 }
 
+/// It is nobody else's, so its lease need not last.
+#[test]
+fn a_command_goes_on_after_it_has_settled_its_message() {
+    let town = Town::new();
+    town.run("queue create q").ok();
+    town.run("send q one").ok();
+    let command = format!(
+        "{:?} ack q \"$LOCKGATE_RECEIPT\" && sleep 3",
+        env!("CARGO_BIN_EXE_lockgate")
+    );
+    let done = town.exec("q --lease 1s", &command);
+    assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(!done.stderr.contains("warning"), "{done:?}");
+    assert!(done.stderr.contains("1 gone"), "{done:?}");
+}
+
+/// A key whose lease was lost goes on at the server. What comes of it meanwhile takes no place from others.
+#[test]
+fn a_key_whose_command_goes_on_without_a_lease_holds_up_no_other_key() {
+    let town = Town::new();
+    town.run("queue create dead.fifo").ok();
+    town.run("queue create q.fifo --dead-letter dead.fifo --attempts-max 1")
+        .ok();
+    for body in ["one", "two"] {
+        town.run(&format!("send q.fifo --key k {body}")).ok();
+    }
+    // The first lease is seen to be lost before the key goes on.
+    let command = format!(
+        "body=$(cat); echo $body; test $body = one || {{ touch $body; exit 0; }}
+        {program:?} nack q.fifo --delay 3s \"$LOCKGATE_RECEIPT\" 2> /dev/null
+        until {program:?} queue show q.fifo --json | grep -q '\"leased\":2'; do :; done
+        {program:?} send q.fifo --key other other > /dev/null
+        tries=0; until [ -e other ] || [ $tries -gt 600 ]; do sleep 0.1; tries=$((tries + 1)); done",
+        program = env!("CARGO_BIN_EXE_lockgate")
+    );
+    let done = town.exec(
+        "q.fifo --follow --max 3 --concurrency 2 --lease 1s",
+        &command,
+    );
+    assert_eq!(
+        (done.code, &*done.stdout),
+        (Some(1), "one\nother\ntwo\n"),
+        "{done:?}"
+    );
+    let says = "3 messages: 2 deleted, 0 failed and come again, 1 with a lost lease";
+    assert!(done.stderr.contains(says), "{done:?}");
+}
+
+/// More bytes than a worker holds of its own accord.
+#[test]
+fn long_messages_run_side_by_side_too() {
+    let town = Town::new();
+    let line = format!("{{\"body\":\"{}\"}}\n", "x".repeat(1_000_000));
+    town.send_lines("q --create", &line.repeat(80)).ok();
+    let command = "echo x >> begun; tries=0
+        until [ $(wc -l < begun) = 80 ]; do
+            sleep 0.2; tries=$((tries + 1)); [ $tries -lt 600 ] || exit 1
+        done";
+    let done = town.exec("q --concurrency 80", command);
+    assert_eq!((done.code, &*done.stderr), (Some(0), ""), "{done:?}");
+}
+
 /// Whoever has lost its lease may have the message a second time.
 #[test]
 fn a_message_that_comes_again_while_its_command_runs_waits_for_the_end_of_that() {

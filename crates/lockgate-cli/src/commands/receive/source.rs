@@ -390,7 +390,11 @@ fn message(given: &command::Leased) -> Result<Message, String> {
     let name = || given.name();
     let body = given.body();
     let body = body.map_err(|error| format!("the body of {} is no base64: {error}", name()))?;
-    let key = given.key.as_deref().map(lockgate_core::Key::new).transpose();
+    let key = given
+        .key
+        .as_deref()
+        .map(lockgate_core::Key::new)
+        .transpose();
     let key = key.map_err(|error| format!("the key of {} is none: {error}", name()))?;
     let mut message = Message::new(body);
     message.key = key;
