@@ -85,26 +85,20 @@ pub struct Limiter {
 /// [is idle](Self::is_idle) may be forgotten: it would be held by nothing that a new one is not held by.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitState {
-    /// What the scope's supply must have come to before nothing is owed.
-    owed: u128,
-    /// What was refunded of it, ever.
-    refunded: u128,
-    /// Before that nothing starts, because somebody said so.
-    held_until: Millis,
-    last_start: Option<Millis>,
+    debt: Debt,
     running: u32,
     starts: Starts,
 }
 
-/// What a start was charged in one scope, for a [refund](LimitState::refund).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Charge {
-    cost: u64,
-    /// What was owed with it, and what had been refunded.
-    owed: u128,
-    refunded: u128,
-    /// Where a window remembers it.
-    remembered: Option<Millis>,
+/// What a member owes, apart from a [`Window`] and what goes on: small, for whoever keeps millions of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Debt {
+    /// What the scope's supply must have come to before nothing is owed, in two halves for a small alignment.
+    owed: [u64; 2],
+    /// Before that nothing starts, because somebody said so.
+    held_until: Millis,
+    /// When something last started, and one more; 0: never.
+    last_start: Millis,
 }
 
 /// Which limit.
@@ -268,18 +262,19 @@ impl Limiter {
         Ok(())
     }
 
-    /// The limit of a member that lets go last, if one holds a start of that cost.
-    fn holds(&self, state: &LimitState, cost: u64, now: Millis) -> Option<(Wait, Limit)> {
+    /// The limit of a member that lets go last, and when, if one holds a start of that cost.
+    #[must_use]
+    pub fn holds(&self, state: &LimitState, cost: u64, now: Millis) -> Option<(Wait, Limit)> {
         let Limits {
             concurrency,
             gap,
             rate,
             window,
         } = self.limits;
-        let gap = gap.zip(state.last_start);
+        let gap = gap.zip(state.debt.last_start());
         let gap = gap.map(|(gap, last)| last.saturating_add(gap));
         let waits = [
-            (Limit::Held, Some(Wait::Until(state.held_until))),
+            (Limit::Held, Some(Wait::Until(state.debt.held_until))),
             (
                 Limit::Concurrency,
                 concurrency
@@ -290,7 +285,7 @@ impl Limiter {
             (
                 Limit::Rate,
                 rate.map(|rate| {
-                    let owed = state.owed;
+                    let owed = state.debt.owed();
                     Wait::Until(self.supply.admits(owed, cost, rate.burst))
                 }),
             ),
@@ -308,23 +303,86 @@ impl Limiter {
             .max_by_key(|(wait, limit)| (*wait, std::cmp::Reverse(*limit)))
     }
 
-    fn charge(&self, state: &mut LimitState, cost: u64, now: Millis) -> Charge {
+    /// Charges a start, whether or not a limit holds it: for whoever is told that it has happened.
+    pub fn charge(&self, state: &mut LimitState, cost: u64, now: Millis) {
         state.running = state.running.saturating_add(1);
-        state.last_start = Some(now);
+        state.debt.last_start = now.saturating_add(1);
         if self.limits.rate.is_some() {
-            state.owed = self.supply.charge(state.owed, cost, now);
+            let owed = self.supply.charge(state.debt.owed(), cost, now);
+            state.debt.set_owed(owed);
         }
-        let window = self.limits.window;
-        Charge {
-            cost,
-            owed: state.owed,
-            refunded: state.refunded,
-            remembered: window.map(|window| state.starts.charge(window, cost, now)),
+        if let Some(window) = self.limits.window {
+            state.starts.charge(window, cost, now);
         }
+    }
+
+    /// What time has supplied, for whoever keeps it; [`restored`](Self::restored) takes it.
+    #[must_use]
+    pub fn saved(&self) -> [u64; 3] {
+        self.supply.saved()
+    }
+
+    /// Limits that go on from what was [saved](Self::saved).
+    ///
+    /// # Errors
+    /// If one of them is out of range.
+    pub fn restored(limits: Limits, saved: [u64; 3]) -> Result<Self, LimitsError> {
+        check(&limits)?;
+        let supply = Supply::restored(limits.rate, saved);
+        Ok(Self { limits, supply })
+    }
+}
+
+impl Debt {
+    /// The same as numbers, for whoever keeps it; [`from_numbers`](Self::from_numbers) takes them.
+    #[must_use]
+    pub fn to_numbers(self) -> [u64; 4] {
+        let [low, high] = self.owed;
+        [low, high, self.held_until, self.last_start]
+    }
+
+    /// The debt with these [numbers](Self::to_numbers).
+    #[must_use]
+    pub fn from_numbers([low, high, held_until, last_start]: [u64; 4]) -> Self {
+        Self {
+            owed: [low, high],
+            held_until,
+            last_start,
+        }
+    }
+
+    fn owed(&self) -> u128 {
+        let [low, high] = self.owed.map(u128::from);
+        high << 64 | low
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "split into its halves")]
+    fn set_owed(&mut self, owed: u128) {
+        self.owed = [owed as u64, (owed >> 64) as u64];
+    }
+
+    fn last_start(&self) -> Option<Millis> {
+        self.last_start.checked_sub(1)
     }
 }
 
 impl LimitState {
+    /// A member that owes this, and of which so many starts go on.
+    #[must_use]
+    pub fn new(debt: Debt, running: u32) -> Self {
+        Self {
+            debt,
+            running,
+            starts: Starts::default(),
+        }
+    }
+
+    /// What it owes, apart from a [`Window`] and what goes on.
+    #[must_use]
+    pub fn debt(&self) -> Debt {
+        self.debt
+    }
+
     /// Something that started is over.
     pub fn finish(&mut self) {
         self.running = self.running.saturating_sub(1);
@@ -339,23 +397,26 @@ impl LimitState {
     /// Lets nothing start before this time, such as that which the answer of an overloaded callee names. An
     /// earlier time than before changes nothing.
     pub fn hold_until(&mut self, at: Millis) {
-        self.held_until = self.held_until.max(at);
+        self.debt.held_until = self.debt.held_until.max(at);
     }
 
-    /// What was started has not happened: its place and its units are there again, as far as they were not paid
-    /// off and forgotten meanwhile. The gap stays, because nobody knows what was the last start before it.
-    pub fn refund(&mut self, limiter: &Limiter, charge: Charge, now: Millis) {
+    /// What started at `at` has not happened: its place and its units are there again, as far as they were
+    /// certainly not paid off meanwhile. The gap stays, because nobody knows what was the last start before it.
+    pub fn refund(&mut self, limiter: &Limiter, cost: u64, at: Millis, now: Millis) {
         self.finish();
-        // What was owed first is paid first, and earlier by what was refunded since.
-        let refunded = self.refunded.saturating_sub(charge.refunded);
-        let unpaid = charge
-            .owed
-            .saturating_sub(refunded + limiter.supply.at(now));
-        let cost = unpaid.min(supply::parts(charge.cost));
-        self.owed = self.owed.saturating_sub(cost);
-        self.refunded += cost;
-        if let Some(at) = charge.remembered {
-            self.starts.refund(at, charge.cost);
+        let supply = &limiter.supply;
+        let owed = self.debt.owed();
+        let unpaid = if self.debt.last_start() == Some(at) {
+            // It is paid last.
+            owed.saturating_sub(supply.at(now))
+        } else {
+            // If nothing was owed before it, it is paid first.
+            supply.owed_first(cost, at, now)
+        };
+        self.debt
+            .set_owed(owed - unpaid.min(supply::parts(cost)).min(owed));
+        if let Some(window) = limiter.limits.window {
+            self.starts.refund(window, cost, at);
         }
     }
 
@@ -375,11 +436,11 @@ impl LimitState {
         let Limits {
             gap, rate, window, ..
         } = limiter.limits;
-        let gap = gap.zip(self.last_start);
+        let gap = gap.zip(self.debt.last_start());
         let times = [
-            Some(self.held_until),
+            Some(self.debt.held_until),
             gap.map(|(gap, last)| last.saturating_add(gap)),
-            rate.map(|_| limiter.supply.reaches(self.owed)),
+            rate.map(|_| limiter.supply.reaches(self.debt.owed())),
             window.and_then(|window| self.starts.over_at(window)),
         ];
         times.into_iter().flatten().max()
@@ -410,7 +471,7 @@ pub fn start<const SCOPES: usize>(
     mut scopes: [(&Limiter, &mut LimitState); SCOPES],
     cost: u64,
     now: Millis,
-) -> Result<[Charge; SCOPES], Holds> {
+) -> Result<(), Holds> {
     assert!((1..=UNITS_MAX).contains(&cost), "a cost of {cost} units");
     let holds = scopes.iter().enumerate();
     let holds = holds.filter_map(|(scope, (limiter, state))| {
@@ -419,8 +480,11 @@ pub fn start<const SCOPES: usize>(
     });
     match holds.max_by_key(|holds| (holds.wait, std::cmp::Reverse(holds.scope))) {
         Some(last) => Err(last),
-        None => Ok(scopes
-            .each_mut()
-            .map(|(limiter, state)| limiter.charge(state, cost, now))),
+        None => {
+            for (limiter, state) in &mut scopes {
+                limiter.charge(state, cost, now);
+            }
+            Ok(())
+        }
     }
 }

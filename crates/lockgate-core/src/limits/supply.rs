@@ -50,6 +50,29 @@ impl Supply {
         self.supplied + u128::from(passed) * parts(rate.units) / u128::from(rate.period)
     }
 
+    /// What is left now of a charge that was made at `at`, if nothing was owed then.
+    pub(super) fn owed_first(&self, cost: u64, at: Millis, now: Millis) -> u128 {
+        if at < self.since {
+            // Nobody knows what had been supplied by then.
+            return 0;
+        }
+        (self.at(at) + parts(cost)).saturating_sub(self.at(now))
+    }
+
+    pub(super) fn saved(&self) -> [u64; 3] {
+        #[expect(clippy::cast_possible_truncation, reason = "split into its halves")]
+        let [low, high] = [self.supplied as u64, (self.supplied >> 64) as u64];
+        [self.since, low, high]
+    }
+
+    pub(super) fn restored(rate: Option<Rate>, [since, low, high]: [u64; 3]) -> Self {
+        Self {
+            rate,
+            since,
+            supplied: u128::from(high) << 64 | u128::from(low),
+        }
+    }
+
     /// When that will have been supplied; never without a rate.
     pub(super) fn reaches(&self, target: u128) -> Millis {
         let missing = target.saturating_sub(self.supplied);

@@ -40,14 +40,9 @@ impl Starts {
         Wait::Until(until)
     }
 
-    /// Remembers a start; returns where.
-    pub(super) fn charge(&mut self, window: Window, cost: u64, now: Millis) -> Millis {
-        let part = if window.units > EXACT_MAX {
-            window.period.div_ceil(EXACT_MAX)
-        } else {
-            1
-        };
-        let at = now.div_ceil(part).saturating_mul(part);
+    /// Remembers a start.
+    pub(super) fn charge(&mut self, window: Window, cost: u64, now: Millis) {
+        let at = end_of_part(window, now);
         let starts = &mut self.0;
         while starts
             .front()
@@ -57,23 +52,19 @@ impl Starts {
         }
         match starts.back_mut() {
             // After a change to a shorter period the last part may end later than this one.
-            Some((last, units)) if *last >= at => {
-                *units += cost;
-                *last
-            }
-            _ => {
-                starts.push_back((at, cost));
-                at
-            }
+            Some((last, units)) if *last >= at => *units += cost,
+            _ => starts.push_back((at, cost)),
         }
     }
 
-    pub(super) fn refund(&mut self, at: Millis, cost: u64) {
-        // What is forgotten needs no refund.
-        if let Some((_, units)) = self.0.iter_mut().find(|(end, _)| *end == at) {
+    /// Takes back a start, if it is remembered under this window.
+    pub(super) fn refund(&mut self, window: Window, cost: u64, at: Millis) {
+        let starts = &mut self.0;
+        let end = end_of_part(window, at);
+        if let Some((_, units)) = starts.iter_mut().find(|(at, _)| *at == end) {
             *units = units.saturating_sub(cost);
         }
-        self.0.retain(|(_, units)| *units > 0);
+        starts.retain(|(_, units)| *units > 0);
     }
 
     /// When none of them counts any more.
@@ -86,4 +77,14 @@ impl Starts {
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
+}
+
+/// The end of the part of the period in which that is.
+fn end_of_part(window: Window, at: Millis) -> Millis {
+    let part = if window.units > EXACT_MAX {
+        window.period.div_ceil(EXACT_MAX)
+    } else {
+        1
+    };
+    at.div_ceil(part).saturating_mul(part)
 }
