@@ -128,8 +128,12 @@ fn fields(effect: &Effect, bodies: Bodies) -> Value {
             "sequence": sequence.0,
             "deadline": deadline.0,
         }),
-        Effect::GivenBack { queue, sequence } => {
-            json!({ "queue": queue.0, "sequence": sequence.0 })
+        Effect::GivenBack {
+            queue,
+            sequence,
+            started,
+        } => {
+            json!({ "queue": queue.0, "sequence": sequence.0, "started": started })
         }
         Effect::Moved {
             from,
@@ -313,5 +317,6 @@ pub fn setting_json(value: &SettingValue) -> Value {
         SettingValue::Word(word) => (*word).into(),
         SettingValue::Number(number) => (*number).into(),
         SettingValue::Queue(queue) => queue.as_str().into(),
+        SettingValue::Limit(limit) => limit.as_str().into(),
     }
 }

@@ -110,6 +110,8 @@ pub enum Effect {
         /// The message's queue.
         queue: QueueId,
         sequence: Sequence,
+        /// Whether limits count it as a start all the same.
+        started: bool,
     },
     /// A message moved to another queue. Its id and body stay, its attempts start at zero.
     Moved {

@@ -98,8 +98,8 @@ pub use query::{
 };
 pub use reply::{
     CreatedQueue, Decision, Delivery, KeyPage, KeyStatus, KeyWait, MessagePage, MessageStatus,
-    MessageWait, MoveCursor, Moved, Origin, QueryReply, QueueCounts, QueueDescription, QueuePage,
-    Rejection, Reply, Sent, Settled, StaleReason, Stuck, StuckReason,
+    MessageWait, MoveCursor, Moved, Origin, QueryReply, QueueCounts, QueueDescription,
+    QueueLimited, QueuePage, Rejection, Reply, Sent, Settled, StaleReason, Stuck, StuckReason,
 };
 pub use settings::{
     DedupScope, KeyPolicy, KeyProfile, Kind as SettingKind, QueueSettings, SETTINGS, Setting,

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use lockgate_core::{
     Failures, HolderName, Key, LeaseToken, Level, Location, MachineTime, MessageId, Millis,
-    Position, QueueId, QueueName, Sequence, ShardId, WallTime,
+    Position, QueueId, QueueName, Sequence, ShardId, WallTime, limits::Limit,
 };
 
 use crate::{DeadLetterReason, Effects, QueueSettings, QueueTotals, SettingsError};
@@ -437,10 +437,21 @@ pub struct QueueDescription {
     pub changed: WallTime,
     /// Whether the queue is paused and gives no leases.
     pub paused: bool,
+    /// The limit of the queue as a whole that holds all its messages, if one does.
+    pub limited: Option<QueueLimited>,
     /// What the queue holds now. The figures are exact.
     pub counts: QueueCounts,
     /// The totals since the queue was created. The figures are exact.
     pub totals: QueueTotals,
+}
+
+/// A limit of a queue as a whole holds its messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueLimited {
+    /// Of several, the one that lets go last.
+    pub limit: Limit,
+    /// How much longer it holds. `None`: until a lease ends.
+    pub remaining: Option<Millis>,
 }
 
 /// The contents of a queue: `ready + in_flight + delayed` messages in all.
@@ -458,6 +469,8 @@ pub struct QueueCounts {
     /// Keys (or groups) with at least one message.
     pub keys: u64,
     pub parked_keys: u64,
+    /// Keys (or groups) whose next message only a limit of each key holds.
+    pub limited_keys: u64,
     /// Unique ids that the queue remembers.
     pub unique_ids: u64,
     /// When the oldest message was accepted.
@@ -516,6 +529,14 @@ pub enum KeyWait {
     Paused,
     /// The message has not reached its durability level yet.
     Durability,
+    /// A limit of the key or of the queue as a whole holds the message. Of several, the one that lets go last.
+    Limit {
+        limit: Limit,
+        /// Whether it is a limit of each key.
+        of_key: bool,
+        /// How much longer it holds, if nothing else starts. `None`: until a lease ends.
+        remaining: Option<Millis>,
+    },
     /// A lease that a power cut took may still be held, so the queue waits for its lease bound.
     LeaseBound {
         /// How much longer it waits.

@@ -3,7 +3,12 @@
 mod table;
 mod words;
 
-use lockgate_core::{Key, Level, MachineTime, Millis, QueueName};
+use std::num::NonZeroU32;
+
+use lockgate_core::{
+    Key, Level, MachineTime, Millis, QueueName,
+    limits::{Gap, Limits, Rate, Scoped},
+};
 
 use self::table::SettingType;
 pub use self::{
@@ -103,6 +108,14 @@ settings! {
     /// of a key when the key's messages are gone, in up to 64 bytes. Beyond so many keys it forgets the key whose
     /// last message came longest ago; that one begins at 1 again. With 0 it numbers nothing and forgets all counts.
     key_sequences_max: u32 = 0, number: 22 | CRITICAL, kind: Kind::Count { min: 0, max: 100_000_000 };
+    /// How many messages may be leased in a time, at a burst of one second's worth unless it says another: of the
+    /// queue, per key (or per group of an unkeyed queue), or both. What a limit holds waits and keeps its place.
+    limit_rate: Scoped<Rate> = Scoped::NONE, number: 23 | CRITICAL, none: Some("no limit");
+    /// How many messages may be under a lease at a time: of the queue, per key (or per group), or both.
+    limit_concurrency: Scoped<NonZeroU32> = Scoped::NONE, number: 24 | CRITICAL,
+        none: Some("no limit");
+    /// The least time from one lease to the next: of the queue, per key (or per group), or both.
+    limit_gap: Scoped<Gap> = Scoped::NONE, number: 25 | CRITICAL, none: Some("no limit");
     /// How many messages the queue may hold, in any state. It refuses sends beyond that.
     quota_messages: Option<u64> = None, number: 17,
         kind: Kind::Count { min: 1, max: MANY }, none: Some("no limit");
@@ -251,6 +264,12 @@ impl QueueSettings {
             (true, key, None) => Ok(key),
             (false, None, group) => Ok(group),
         }
+    }
+
+    /// The limits of starts, of the queue as a whole and of each key.
+    #[must_use]
+    pub fn limits(&self) -> Scoped<Limits> {
+        Scoped::of(self.limit_rate, self.limit_concurrency, self.limit_gap)
     }
 
     /// How much of that unique ids may take, in bytes.

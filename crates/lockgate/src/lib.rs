@@ -129,9 +129,9 @@ pub use lockgate_log::{LocalLogOptions, OpenError as LogOpenError, SharedReserve
 pub use lockgate_machine::{
     COUNTERS, Counter, CounterKind, DeadLetterReason, DecodeError, DedupScope, DroppedCounts,
     KeyPage, KeyPolicy, KeyProfile, KeyStatus, KeyWait, MessageStatus, MessageWait, MoveCursor,
-    Moved, Origin, QueueCounts, QueueDescription, QueueSettings, QueueTotals, Rejection, SETTINGS,
-    Sent, Setting, SettingKind, SettingValue, SettingsError, StaleReason, Stuck, StuckReason,
-    SyncWindow,
+    Moved, Origin, QueueCounts, QueueDescription, QueueLimited, QueueSettings, QueueTotals,
+    Rejection, SETTINGS, Sent, Setting, SettingKind, SettingValue, SettingsError, StaleReason,
+    Stuck, StuckReason, SyncWindow,
 };
 #[cfg(feature = "postgres")]
 pub use lockgate_postgres::{OpenError as PostgresOpenError, PostgresLogOptions};
@@ -166,6 +166,11 @@ pub mod sqs {
 #[cfg(any(feature = "sql-sqlite", feature = "sql-postgres"))]
 pub mod sql {
     pub use lockgate_sql::*;
+}
+
+/// Limits on how often messages are leased.
+pub mod limits {
+    pub use lockgate_core::limits::{Gap, Limit, LimitTextError, LimitsError, Rate, Scoped};
 }
 
 /// The crates below: for who writes a [`Log`](lockgate_core::Log), or asks the [`Engine`] itself.

@@ -1,8 +1,11 @@
 //! Creates a queue, sends to it, receives from it and looks at it.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, num::NonZeroU32, time::Duration};
 
-use lockgate_core::{Key, Level, Message, MessageId, Millis, QueueName, WallTime};
+use lockgate_core::{
+    Key, Level, Message, MessageId, Millis, QueueName, WallTime,
+    limits::{Gap, Rate, Scoped},
+};
 use lockgate_engine::{Engine, EngineError};
 use lockgate_machine::{
     Cancel, ChangeKey, ChangeQueue, CreateQueue, DedupScope, DeleteQueue, DescribeQueue,
@@ -82,6 +85,27 @@ impl QueueBuilder {
     /// days.
     pub fn retention(mut self, retention: Duration) -> Self {
         self.settings.retention = millis(retention);
+        self
+    }
+
+    /// Limits how often messages are leased: of the queue, of each key (or group), or of both, as in
+    /// `"100/s + 10/s per key".parse()`. What a limit holds waits and keeps its place. Default: no limit.
+    pub fn limit_rate(mut self, limit: Scoped<Rate>) -> Self {
+        self.settings.limit_rate = limit;
+        self
+    }
+
+    /// Limits how many messages are under a lease at a time: of the queue, of each key (or group), or of both,
+    /// as in `"3 per key".parse()`. Default: no limit.
+    pub fn limit_concurrency(mut self, limit: Scoped<NonZeroU32>) -> Self {
+        self.settings.limit_concurrency = limit;
+        self
+    }
+
+    /// Sets the least time from one lease to the next: of the queue, of each key (or group), or of both, as in
+    /// `"200ms per key".parse()`. Default: none.
+    pub fn limit_gap(mut self, limit: Scoped<Gap>) -> Self {
+        self.settings.limit_gap = limit;
         self
     }
 

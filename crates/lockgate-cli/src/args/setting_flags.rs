@@ -61,6 +61,7 @@ fn flag(setting: &'static Setting, name: &'static str) -> Arg {
         SettingKind::Time { .. } => "TIME",
         SettingKind::Bytes { .. } => "SIZE",
         SettingKind::Queue => "QUEUE",
+        SettingKind::Rate | SettingKind::Concurrency | SettingKind::Gap => "LIMIT",
     };
     let about = setting.about().trim_end_matches('.');
     Arg::new(setting.name)

@@ -288,6 +288,8 @@ struct Counts {
     ready: u64,
     in_flight: u64,
     delayed: u64,
+    #[serde(default)]
+    limited_keys: u64,
 }
 
 /// A request without a body.
@@ -316,6 +318,7 @@ fn agree(yes: bool, name: &str, counts: Counts, question: &str) -> Result<(), Fa
         ready,
         in_flight,
         delayed,
+        ..
     } = counts;
     let total = count(counts.total(), "message");
     let holds =

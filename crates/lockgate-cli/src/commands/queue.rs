@@ -79,7 +79,11 @@ pub(super) fn value_of(setting: &Setting, settings: &Value) -> SettingValue {
         SettingKind::Count { .. } | SettingKind::Time { .. } | SettingKind::Bytes { .. } => {
             value.as_u64().map(SettingValue::Number)
         }
-        SettingKind::Word(_) | SettingKind::Queue => {
+        SettingKind::Word(_)
+        | SettingKind::Queue
+        | SettingKind::Rate
+        | SettingKind::Concurrency
+        | SettingKind::Gap => {
             let text = value.as_str();
             text.and_then(|text| setting.parse(text).ok())
         }

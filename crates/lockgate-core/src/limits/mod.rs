@@ -19,6 +19,7 @@
 //! # Ok::<(), lockgate_core::limits::LimitsError>(())
 //! ```
 
+mod scoped;
 mod supply;
 #[cfg(test)]
 mod tests;
@@ -26,6 +27,7 @@ mod window;
 
 use thiserror::Error;
 
+pub use self::scoped::{Gap, LimitTextError, Scoped};
 use self::{supply::Supply, window::Starts};
 use crate::Millis;
 
@@ -74,11 +76,13 @@ pub struct Window {
 }
 
 /// Limits of a scope, with what time has supplied since they began. A change keeps what members owe: it is kept
-/// in units, and the new rate pays it off.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// in units, and the new rate pays it off. The default has no limits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limiter {
     limits: Limits,
     supply: Supply,
+    /// Earlier starts are behind every gap there was.
+    gap_from: Millis,
 }
 
 /// What a member of a scope has used. The default is a member that was never seen, and one whose state
@@ -240,7 +244,11 @@ impl Limiter {
     pub fn new(limits: Limits, now: Millis) -> Result<Self, LimitsError> {
         check(&limits)?;
         let supply = Supply::new(limits.rate, now);
-        Ok(Self { limits, supply })
+        Ok(Self {
+            limits,
+            supply,
+            gap_from: 0,
+        })
     }
 
     /// The limits.
@@ -249,15 +257,23 @@ impl Limiter {
         &self.limits
     }
 
-    /// Other limits from now on. What members owe, what goes on and when something started stays; of a window,
-    /// what the shorter one of both periods knows. Without a rate nothing is paid off, and a member that is forgotten
-    /// meanwhile owes nothing when there is one again.
+    /// Other limits from now on. What members owe, what goes on and what a gap still holds stays; of a window, what
+    /// the shorter one of both periods knows. Where there is no rate any more, nothing is owed.
     ///
     /// # Errors
     /// If one of them is out of range: then nothing has changed.
     pub fn change(&mut self, limits: Limits, now: Millis) -> Result<(), LimitsError> {
         check(&limits)?;
         self.supply.change(limits.rate, now);
+        match (self.limits.gap, limits.gap) {
+            (None, Some(_)) => self.gap_from = now,
+            // What is over is forgotten, so a longer gap must not bring it back.
+            (Some(before), Some(gap)) if gap > before => {
+                let over = now.saturating_add(1).saturating_sub(before);
+                self.gap_from = self.gap_from.max(over);
+            }
+            _ => {}
+        }
         self.limits = limits;
         Ok(())
     }
@@ -271,8 +287,7 @@ impl Limiter {
             rate,
             window,
         } = self.limits;
-        let gap = gap.zip(state.debt.last_start());
-        let gap = gap.map(|(gap, last)| last.saturating_add(gap));
+        let gap = self.gap_over(gap, state.debt);
         let waits = [
             (Limit::Held, Some(Wait::Until(state.debt.held_until))),
             (
@@ -303,6 +318,12 @@ impl Limiter {
             .max_by_key(|(wait, limit)| (*wait, std::cmp::Reverse(*limit)))
     }
 
+    /// When the gap behind the last start is over.
+    fn gap_over(&self, gap: Option<Millis>, debt: Debt) -> Option<Millis> {
+        let last = debt.last_start().filter(|last| *last >= self.gap_from)?;
+        Some(last.saturating_add(gap?))
+    }
+
     /// Charges a start, whether or not a limit holds it: for whoever is told that it has happened.
     pub fn charge(&self, state: &mut LimitState, cost: u64, now: Millis) {
         state.running = state.running.saturating_add(1);
@@ -316,20 +337,28 @@ impl Limiter {
         }
     }
 
-    /// What time has supplied, for whoever keeps it; [`restored`](Self::restored) takes it.
+    /// What is not in the limits, for whoever keeps it; [`restored`](Self::restored) takes it.
     #[must_use]
-    pub fn saved(&self) -> [u64; 3] {
-        self.supply.saved()
+    pub fn saved(&self) -> [u64; 4] {
+        let [since, low, high] = self.supply.saved();
+        [since, low, high, self.gap_from]
     }
 
     /// Limits that go on from what was [saved](Self::saved).
     ///
     /// # Errors
     /// If one of them is out of range.
-    pub fn restored(limits: Limits, saved: [u64; 3]) -> Result<Self, LimitsError> {
+    pub fn restored(
+        limits: Limits,
+        [since, low, high, gap_from]: [u64; 4],
+    ) -> Result<Self, LimitsError> {
         check(&limits)?;
-        let supply = Supply::restored(limits.rate, saved);
-        Ok(Self { limits, supply })
+        let supply = Supply::restored(limits.rate, [since, low, high]);
+        Ok(Self {
+            limits,
+            supply,
+            gap_from,
+        })
     }
 }
 
@@ -436,10 +465,9 @@ impl LimitState {
         let Limits {
             gap, rate, window, ..
         } = limiter.limits;
-        let gap = gap.zip(self.debt.last_start());
         let times = [
             Some(self.debt.held_until),
-            gap.map(|(gap, last)| last.saturating_add(gap)),
+            limiter.gap_over(gap, self.debt),
             rate.map(|_| limiter.supply.reaches(self.debt.owed())),
             window.and_then(|window| self.starts.over_at(window)),
         ];

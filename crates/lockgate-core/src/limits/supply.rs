@@ -10,11 +10,15 @@ use crate::Millis;
 /// Parts of a unit: a wait is exact to so small a part of the time that a unit takes.
 const PARTS: u128 = 1 << 20;
 
+/// What is supplied when a rate goes: more than a member owes above what was supplied, which is a burst and a
+/// cost at most.
+const FORGIVEN: u128 = 1 << 64;
+
 pub(super) fn parts(units: u64) -> u128 {
     u128::from(units) * PARTS
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Supply {
     rate: Option<Rate>,
     /// Parts supplied until then.
@@ -37,6 +41,9 @@ impl Supply {
             return;
         }
         self.supplied = self.at(now);
+        if rate.is_none() {
+            self.supplied += FORGIVEN;
+        }
         self.since = now;
         self.rate = rate;
     }

@@ -387,3 +387,77 @@ fn what_cannot_be_is_refused() {
     let holds = start([(&slow, &mut state)], 1, Millis::MAX - 1).unwrap_err();
     assert_eq!(holds.wait, Wait::Until(Millis::MAX));
 }
+
+proptest! {
+    #[test]
+    fn limits_are_read_as_they_are_shown(
+        rates in (prop::option::of(rates()), prop::option::of(rates())),
+        gaps in (prop::option::of(1..PERIOD_MAX), prop::option::of(1..100_000_000_u64)),
+        usual in any::<bool>(),
+    ) {
+        let rate = |rate: Rate| match usual {
+            true => Rate::new(rate.units(), rate.period()).unwrap(),
+            false => rate,
+        };
+        let rates = Scoped { queue: rates.0.map(rate), key: rates.1.map(rate) };
+        let gaps = Scoped { queue: gaps.0.and_then(Gap::new), key: gaps.1.and_then(Gap::new) };
+        prop_assert!(rates.is_none() || rates.to_string().parse() == Ok(rates), "{rates}");
+        prop_assert!(gaps.is_none() || gaps.to_string().parse() == Ok(gaps), "{gaps}");
+    }
+}
+
+#[test]
+fn limits_are_written_as_people_do() {
+    let shown = |text: &str| text.parse::<Scoped<Rate>>().map(|limit| limit.to_string());
+    for text in [
+        "10/s",
+        "10/s per key",
+        "100/s + 10/s per key",
+        "1/m burst 5",
+    ] {
+        assert_eq!(shown(text).as_deref(), Ok(text));
+    }
+    let same = [
+        (" 10/1s  per  key ", "10/s per key"),
+        ("10/60s+1/h burst 1 per key", "10/m + 1/h per key"),
+        ("5/s per key + 50/s", "50/s + 5/s per key"),
+        ("600/m burst 10", "600/m"),
+    ];
+    for (text, same) in same {
+        assert_eq!(shown(text).as_deref(), Ok(same));
+    }
+    for wrong in [
+        "",
+        "none",
+        "10",
+        "/s",
+        "10/",
+        "0/s",
+        "-1/s",
+        "+1/s",
+        "10/s per",
+        "10/s per queue",
+        "10/s + 5/s",
+        "1/s per key + 2/s per key",
+        "10/s +",
+        "1/367d",
+        "10/s burst",
+        "10/s burst 0",
+        "1.5/s",
+        "10/week",
+        "2000000000/s",
+        "10 /s",
+        "１/s",
+    ] {
+        assert_eq!(shown(wrong), Err(LimitTextError), "{wrong:?}");
+    }
+    use std::num::NonZeroU32;
+    let most = "100 + 3 per key".parse::<Scoped<NonZeroU32>>().unwrap();
+    assert_eq!(most.to_string(), "100 + 3 per key");
+    "0".parse::<Scoped<NonZeroU32>>().unwrap_err();
+    "0ms".parse::<Scoped<Gap>>().unwrap_err();
+    assert_eq!(
+        "1500ms per key".parse::<Scoped<Gap>>().unwrap().to_string(),
+        "1s500ms per key"
+    );
+}

@@ -67,7 +67,7 @@ effects! {
         LEASE_BOUND_RAISED = 13: LeaseBoundRaised { queue, until };
         ACKED = 14: Acked { queue, sequence };
         EXTENDED = 16: Extended { queue, sequence, deadline };
-        GIVEN_BACK = 17: GivenBack { queue, sequence };
+        GIVEN_BACK = 17: GivenBack { queue, sequence, started };
         DROPPED = 19: Dropped { queue, sequence, reason };
         RESCHEDULED = 20: Rescheduled { queue, sequence, due };
         KEY_PARKED = 21: KeyParked { queue, key };

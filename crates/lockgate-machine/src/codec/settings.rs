@@ -42,6 +42,7 @@ pub(super) fn write(settings: &QueueSettings, writer: &mut Writer<'_>) {
             (Value::Word(_), _) => {}
             (Value::Number(value), _) => writer.tagged_number(number, value),
             (Value::Queue(name), _) => writer.tagged_bytes(number, name.as_str().as_bytes()),
+            (Value::Limit(text), _) => writer.tagged_bytes(number, text.as_bytes()),
         }
     }
     if let Some(from) = settings.dedup_scope_from {
@@ -79,6 +80,9 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<Box<QueueSettings>, Decode
                 Value::Number(value.number()?)
             }
             Kind::Queue => Value::Queue(queue_name(value.rest_text()?, value)?),
+            Kind::Rate | Kind::Concurrency | Kind::Gap => {
+                Value::Limit(value.rest_text()?.to_owned())
+            }
         };
         match setting.set(&mut settings, read) {
             Ok(()) => Ok(true),

@@ -144,7 +144,11 @@ fn examples() -> Vec<Effect> {
             sequence,
             deadline: MachineTime(5_090_000),
         },
-        Effect::GivenBack { queue, sequence },
+        Effect::GivenBack {
+            queue,
+            sequence,
+            started: true,
+        },
         Effect::Moved {
             from: queue,
             sequence,
@@ -232,7 +236,7 @@ const GOLDEN: [&str; KINDS] = [
     "0e0307ac02",
     "0f0907ac020104a89eb102",
     "100707ac02d0d5b602",
-    "110307ac02",
+    "110407ac0201",
     "120f07ac02080180d095ffbc3101010103",
     "130407ac0203",
     "140907ac02e0a499ffbc31",
@@ -620,7 +624,9 @@ fn bring_together(effect: &mut Effect) {
         | Effect::Extended {
             queue, sequence, ..
         }
-        | Effect::GivenBack { queue, sequence }
+        | Effect::GivenBack {
+            queue, sequence, ..
+        }
         | Effect::Dropped {
             queue, sequence, ..
         }

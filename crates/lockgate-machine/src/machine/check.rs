@@ -11,7 +11,7 @@ use lockgate_core::Sequence;
 use super::{
     Machine,
     list::{Links, List},
-    state::{Content, KeyState, Message, State, Timer, flag},
+    state::{Content, KeyState, Message, Place, State, Timer, flag},
 };
 use crate::{
     QueueCounts,
@@ -58,6 +58,7 @@ struct OfContent {
     delayed: u64,
     parked_keys: u64,
     ready_keys: u64,
+    limited_keys: u64,
 }
 
 /// The list of its key that a message belongs to.
@@ -284,6 +285,7 @@ impl Machine {
         let messages = |counts: &QueueCounts| counts.ready + counts.in_flight + counts.delayed;
         let mut of_keys = vec![OfKey::default(); self.keys.slots()];
         let mut counts = vec![QueueCounts::default(); self.contents.slots()];
+        let mut leased = vec![0_u32; self.contents.slots()];
         for (_, message) in self.messages.iter() {
             let key = &self.keys[message.key];
             let of_content = &mut counts[key.content as usize];
@@ -299,6 +301,7 @@ impl Machine {
                 _ => of_key.messages += 1,
             }
             of_key.leased += u32::from(message.state == State::Leased);
+            leased[key.content as usize] += u32::from(message.state == State::Leased);
             of_key.in_order += u32::from(matches!(
                 self.in_key(message),
                 InKey::Order | InKey::Returned
@@ -309,6 +312,7 @@ impl Machine {
             let of_content = &mut counts[key.content as usize];
             of_content.keys += u64::from(of_key.messages + of_key.delayed > 0);
             of_content.parked_keys += u64::from(key.parked);
+            of_content.limited_keys += u64::from(key.place == Place::Limited);
             let dead = self.contents[key.content].dead;
             let counted = (of_key.messages, of_key.delayed);
             let what = format!("messages of key {index}");
@@ -323,6 +327,8 @@ impl Machine {
         for (index, content) in self.contents.iter().filter(|(_, content)| !content.dead) {
             let what = format!("content {index}");
             problems.expect_equal(&what, counts[index as usize], content.counts);
+            let leased = leased[index as usize];
+            problems.expect_equal(&format!("{what} leased"), leased, content.leased);
             let numbers = content.by_sequence.iter().count() as u64;
             let there = messages(&counts[index as usize]);
             problems.expect_equal(&format!("{what} by number"), numbers, there);
@@ -370,6 +376,7 @@ impl Machine {
                 self.by_failed_message.len(),
             ),
             ("keys by name", self.keys.len(), self.by_key.len()),
+            ("debtors by name", self.debtors.len(), self.by_debtor.len()),
             ("holders by name", self.holders.len(), self.by_holder.len()),
             (
                 "keys that are counted",
@@ -416,9 +423,14 @@ impl Machine {
                 self.key_of(key.content, key.name.as_ref()) == Some(index),
                 || format!("key {index} is not found by its name"),
             );
-            problems.expect(self.ready_now(key) == key.ready, || {
-                format!("key {index} is ready: {}, which is wrong", key.ready)
+            problems.expect(self.ready_now(key) == (key.place != Place::Out), || {
+                format!("key {index} is {:?}, which is wrong", key.place)
             });
+            let queue = &self.queues[self.contents[key.content].queue];
+            problems.expect(
+                key.place != Place::Limited || queue.limits.is_some(),
+                || format!("no limit holds key {index}"),
+            );
         }
         let mut of_contents = vec![OfContent::default(); self.contents.slots()];
         for (at, key) in self.keys.iter() {
@@ -427,7 +439,9 @@ impl Machine {
             of_content.messages += u64::from(of_key.messages);
             of_content.delayed += u64::from(of_key.delayed);
             of_content.parked_keys += u64::from(key.parked);
-            of_content.ready_keys += u64::from(key.ready && !key.parked);
+            let is_in = |place| u64::from(key.place == place && !key.parked);
+            of_content.ready_keys += is_in(Place::Ready);
+            of_content.limited_keys += is_in(Place::Limited);
         }
         for (index, content) in self.contents.iter() {
             let of_content = of_contents[index as usize];
@@ -449,9 +463,18 @@ impl Machine {
             let by_age = walk(content.by_age, &self.messages, age, is_deliverable);
             let delayed = walk(content.delayed, &self.messages, age, is_delayed);
             if !content.dead {
-                let is_ready = |key: &KeyState| key.content == index && key.ready && !key.parked;
-                let list = walk(content.ready_keys, &self.keys, links, is_ready);
+                let is_in = |place| {
+                    move |key: &KeyState| key.content == index && key.place == place && !key.parked
+                };
+                let list = walk(content.ready_keys, &self.keys, links, is_in(Place::Ready));
                 found("ready keys", list, of_content.ready_keys);
+                let list = walk(
+                    content.limited_keys,
+                    &self.keys,
+                    links,
+                    is_in(Place::Limited),
+                );
+                found("limited keys", list, of_content.limited_keys);
             }
             found("messages by age", by_age, of_content.messages);
             found("delayed messages", delayed, of_content.delayed);
@@ -512,7 +535,12 @@ impl Machine {
     pub(crate) fn ready_keys(&self, queue: &lockgate_core::QueueName) -> usize {
         let content = self.queues[self.queue_names[queue]].content;
         let list = self.contents[content].ready_keys;
-        let keys = walk(list, &self.keys, |key| key.links, |key| key.ready);
+        let keys = walk(
+            list,
+            &self.keys,
+            |key| key.links,
+            |key| key.place == Place::Ready,
+        );
         keys.expect("the list can be walked") as usize
     }
 }

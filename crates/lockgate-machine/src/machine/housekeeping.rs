@@ -2,7 +2,7 @@
 
 use lockgate_core::MachineTime;
 
-use super::{Machine, compact::hash_id, order};
+use super::{Machine, compact::hash_id, limits::debtor_hash, order};
 use crate::{dedup::DedupWindow, slab::NONE, table::hash_pair};
 
 /// Whether [`Machine::housekeep`] has more to do.
@@ -99,5 +99,10 @@ impl Machine {
         let failures = &self.failures;
         self.by_failed_message
             .shrink(|entry| hash_pair(failures[entry].message, 0));
+        let (debtors, seed) = (&self.debtors, self.seed);
+        self.by_debtor.shrink(|debtor| {
+            let debtor = &debtors[debtor];
+            debtor_hash(seed, debtor.queue, debtor.key.as_ref())
+        });
     }
 }

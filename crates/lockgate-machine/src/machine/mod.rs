@@ -7,7 +7,7 @@
 //! - `order`: a message's way through its queue, and which keys are ready.
 //! - `send`, `receive`, `settle`, `transact`, `messages`, `keys`, `queues`: the commands.
 //!   `compact`: the places of messages' bytes in the log, and compaction.
-//! - `failures`: what is kept of failed attempts.
+//! - `failures`: what is kept of failed attempts. `limits`: what limits hold.
 //! - `time`: terms, timers, retention. `query`: queries. `housekeeping`: freeing purged memory.
 //!   `read_ahead`: reading ahead for a group of commands.
 //! - `image`: the whole machine as bytes, written while it continues.
@@ -16,7 +16,7 @@
 //! # What is volatile
 //! Some parts of the machine do not follow from the log and never affect folding: which records are durable
 //! ([`reached`](Machine::reached)), the order of the list of ready keys (a key enters it when its record
-//! becomes durable), counters of duplicates and stale tokens, and which purged memory is freed already.
+//! becomes durable), which keys a limit holds, counters of duplicates and stale tokens, and which purged memory is freed already.
 //! Decisions may depend on them, because their effects are logged; folding must not.
 
 mod check;
@@ -27,6 +27,7 @@ mod housekeeping;
 mod image;
 mod key_sequences;
 mod keys;
+mod limits;
 mod list;
 mod messages;
 mod moves;
@@ -57,6 +58,7 @@ use lockgate_core::{
 use self::{
     draft::Draft,
     housekeeping::PurgedContent,
+    limits::{Debtor, Walk},
     read_ahead::Likely,
     state::{
         Awaiting, Contents, FailuresEntry, Holder, Keys, LeaseState, Message, OriginEntry, Queues,
@@ -177,6 +179,15 @@ pub struct Machine {
     by_failed_message: Table,
     /// Memory of the failures, including those of purged messages until they are freed.
     failure_bytes: u64,
+    /// What keys owe under the limits of their queues.
+    debtors: Slab<Debtor>,
+    by_debtor: Table,
+    /// Timers by machine time of who waits for a limit. Volatile.
+    waits: Wheel,
+    /// Rows to look at again. Volatile.
+    walks: VecDeque<Walk>,
+    /// The time of the last tick. Volatile.
+    ticked: Option<MachineTime>,
     /// Unique ids remembered in all queues, including purged ones until they are freed.
     unique_ids: u64,
     /// Counted keys in all queues.
@@ -250,6 +261,11 @@ impl Machine {
             failures: Slab::default(),
             by_failed_message: Table::default(),
             failure_bytes: 0,
+            debtors: Slab::default(),
+            by_debtor: Table::default(),
+            waits: Wheel::new(),
+            walks: VecDeque::new(),
+            ticked: None,
             unique_ids: 0,
             key_sequences: 0,
             wall: Wheel::new(),
@@ -495,7 +511,11 @@ impl Machine {
                 sequence,
                 deadline,
             } => self.fold_extended(*queue, *sequence, *deadline),
-            Effect::GivenBack { queue, sequence } => self.fold_given_back(*queue, *sequence),
+            Effect::GivenBack {
+                queue,
+                sequence,
+                started,
+            } => self.fold_given_back(*queue, *sequence, *started),
             Effect::Moved {
                 from,
                 sequence,
@@ -625,7 +645,10 @@ impl Machine {
     pub fn next_deadline(&self) -> Deadlines {
         Deadlines {
             wall: self.wall.next_deadline().map(lockgate_core::WallTime),
-            machine: self.machine.next_deadline().map(MachineTime),
+            machine: {
+                let timer = self.machine.next_deadline().map(MachineTime);
+                timer.into_iter().chain(self.next_wait()).min()
+            },
         }
     }
 
@@ -715,12 +738,13 @@ impl Machine {
     }
 
     fn is_leasable(&self, queue: u32) -> bool {
-        let queue = &self.queues[queue];
-        let content = &self.contents[queue.content];
-        !queue.paused
-            && queue.held_until.is_none()
+        let state = &self.queues[queue];
+        let content = &self.contents[state.content];
+        !state.paused
+            && state.held_until.is_none()
             && !content.ready_keys.is_empty()
-            && content.counts.in_flight < u64::from(queue.settings.in_flight_max)
+            && content.counts.in_flight < u64::from(state.settings.in_flight_max)
+            && !self.is_queue_limited(queue)
     }
 
     /// A clock that goes back must not make machine time go back.

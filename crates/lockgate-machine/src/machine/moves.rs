@@ -12,7 +12,7 @@ use super::{
     Machine,
     draft::Draft,
     send::check_range,
-    state::{Queue, flag},
+    state::{Place, Queue, flag},
 };
 use crate::{
     DeadLetterReason, Move, MoveCursor, MoveTo, Moved, Rejection, Reply, SettingsError, Stuck,
@@ -123,7 +123,7 @@ impl Machine {
 
     /// What may be moved of a queue, in the order in which it would be leased, behind the message `after` if that
     /// may still be moved itself. Of a locked or parked key nothing may: it would pass what is in flight in front
-    /// of it.
+    /// of it. A limit holds no moves.
     fn movable<'a>(
         &'a self,
         queue: &'a Queue,
@@ -131,13 +131,17 @@ impl Machine {
     ) -> impl Iterator<Item = u32> + 'a {
         let content = &self.contents[queue.content];
         let after = after.filter(|&message| {
-            self.messages[message].is_leasable() && self.keys[self.messages[message].key].ready
+            let message = &self.messages[message];
+            message.is_leasable() && self.keys[message.key].place != Place::Out
         });
-        let first = match after {
+        let first = after.map_or(NONE, |message| self.messages[message].key);
+        let (ready, limited) = (content.ready_keys.first, content.limited_keys.first);
+        let lists = match self.keys.get(first).map(|key| key.place) {
             // Until the lease bound has passed, it is unknown which messages are still held.
-            _ if queue.held_until.is_some() => NONE,
-            Some(message) => self.messages[message].key,
-            None => content.ready_keys.first,
+            _ if queue.held_until.is_some() => [NONE, NONE],
+            None => [ready, limited],
+            Some(Place::Limited) => [NONE, first],
+            Some(_) => [first, limited],
         };
         // In a keyed queue a message in front of it may be in flight by now: then its key is looked at from its
         // front on.
@@ -146,7 +150,9 @@ impl Machine {
             let message = &self.messages[after.filter(|_| key == first)?];
             Some((message.order.after, message.has(flag::RETURNED)))
         };
-        chain(first, |key| self.keys[key].links.after).flat_map(move |key| {
+        let keys = lists.into_iter();
+        let keys = keys.flat_map(|first| chain(first, |key| self.keys[key].links.after));
+        keys.flat_map(move |key| {
             let state = &self.keys[key];
             let fronts = match behind(key) {
                 Some((rest, true)) => [rest, state.order.first],

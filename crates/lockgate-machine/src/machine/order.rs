@@ -26,7 +26,7 @@ use lockgate_core::{Key, Level, MachineTime, Position, Sequence, WallTime};
 use super::{
     Machine,
     list::{LinksOf, List},
-    state::{Awaiting, KeyState, LeaseState, Message, State, Timer, flag},
+    state::{Awaiting, KeyState, LeaseState, Message, Place, State, Timer, flag},
 };
 use crate::{
     effect::KeyText,
@@ -246,6 +246,7 @@ impl Machine {
             state.strict = content.is_strict();
         }
         state.leased += 1;
+        content.leased += 1;
         content.counts.ready -= 1;
         content.counts.in_flight += 1;
         if !content.keyed {
@@ -273,6 +274,9 @@ impl Machine {
         message.state = State::Backoff;
         let (key, extra) = (message.key, message.extra);
         self.keys[key].leased -= 1;
+        let content = self.keys[key].content;
+        self.contents[content].leased -= 1;
+        self.after_lease_ended(content);
         let holder = std::mem::replace(&mut self.lease_states[extra].holder, NONE);
         self.release_holder(holder);
     }
@@ -410,21 +414,32 @@ impl Machine {
 
     /// Adds a key to the list of ready keys, or removes it, as its messages require.
     pub(super) fn refresh(&mut self, key: u32) {
-        let ready = self.is_ready(key);
-        let state = &self.keys[key];
+        let place = match self.is_ready(key) {
+            false => Place::Out,
+            true if self.is_limited(key) => Place::Limited,
+            true => Place::Ready,
+        };
+        let state = &mut self.keys[key];
         let content = state.content;
-        if ready == state.ready {
+        if place == state.place {
             return;
         }
-        self.keys[key].ready = ready;
+        let before = std::mem::replace(&mut state.place, place);
         let content_state = &mut self.contents[content];
-        if ready {
-            content_state
-                .ready_keys
-                .push_back(&mut self.keys, key, KEYS);
+        for (one, change) in [(before, u64::MAX), (place, 1)] {
+            if one == Place::Limited {
+                let limited = &mut content_state.counts.limited_keys;
+                *limited = limited.wrapping_add(change);
+            }
+        }
+        if let Some(list) = content_state.keys_of(before) {
+            list.remove(&mut self.keys, key, KEYS);
+        }
+        if let Some(list) = content_state.keys_of(place) {
+            list.push_back(&mut self.keys, key, KEYS);
+        }
+        if place == Place::Ready {
             self.wake(content);
-        } else {
-            content_state.ready_keys.remove(&mut self.keys, key, KEYS);
         }
     }
 
@@ -432,13 +447,14 @@ impl Machine {
     pub(super) fn rotate(&mut self, key: u32) {
         self.refresh(key);
         let state = &self.keys[key];
-        if state.ready {
+        if state.place == Place::Ready {
             let content = &mut self.contents[state.content];
             content.ready_keys.remove(&mut self.keys, key, KEYS);
             content.ready_keys.push_back(&mut self.keys, key, KEYS);
         }
     }
 
+    /// Whether a receive may have a message of the key, if no limit holds it.
     fn is_ready(&self, key: u32) -> bool {
         let state = &self.keys[key];
         let leasable = |list: List| list.first != NONE && self.messages[list.first].is_leasable();

@@ -101,6 +101,9 @@ impl Machine {
             + self.times_to_live.bytes()
             + self.by_ttl_message.bytes()
             + self.failures.bytes()
+            + self.debtors.bytes()
+            + self.by_debtor.bytes()
+            + self.waits.bytes()
             + self.by_failed_message.bytes()
             + usize::try_from(self.failure_bytes).unwrap_or(usize::MAX)
             + self.wall.bytes()
@@ -118,6 +121,7 @@ impl Machine {
             created: queue.created,
             changed: queue.changed,
             paused: queue.paused,
+            limited: self.queue_limited(index),
             counts: QueueCounts {
                 unique_ids: queue.dedup.len() as u64,
                 oldest: self.oldest(queue.content),
@@ -179,6 +183,12 @@ impl Machine {
             state.settings.in_flight_max,
         );
         // The key's own reasons come first: they remain when there is room again.
+        let waits_for = match waits_for {
+            KeyWait::Nothing => self
+                .limit_wait(queue, found, now.machine)
+                .unwrap_or(KeyWait::Nothing),
+            other => other,
+        };
         let waits_for = match waits_for {
             KeyWait::Nothing if in_flight >= u64::from(max) => KeyWait::InFlightFull { max },
             other => other,

@@ -13,6 +13,7 @@ use super::{
     draft::Draft,
     housekeeping::PurgedContent,
     key_sequences::KeySequences,
+    limits::QueueLimits,
     messages::count_dropped,
     state::{Content, Queue, Reserve},
 };
@@ -74,6 +75,7 @@ impl Machine {
                 created: now.wall,
                 changed: now.wall,
                 paused: false,
+                limited: None,
                 counts: QueueCounts::default(),
                 totals: QueueTotals::default(),
             }),
@@ -95,6 +97,10 @@ impl Machine {
         }
         let mut settings = Box::new(settings.unwrap_or(&queue.settings).clone());
         settings.follow(&queue.settings, now.machine);
+        if settings.limits() != queue.settings.limits() {
+            // What is owed until now is paid off by the old limits.
+            draft.add(Effect::Advanced { now, budget: 0 }, Level::Memory);
+        }
         draft.add(
             Effect::QueueChanged {
                 queue: queue.id,
@@ -241,6 +247,7 @@ impl Machine {
             dedup_timer: NONE,
             dedup_at: MachineTime::MAX,
             key_sequences: KeySequences::new(self.seed),
+            limits: QueueLimits::new(settings.limits()),
             sweep_timer: NONE,
             totals: QueueTotals::default(),
             woken: false,
@@ -276,6 +283,7 @@ impl Machine {
         }
         let content = queue.content;
         self.contents[content].profile = settings.key_profile;
+        self.change_limits(index);
         self.rearm_sweep(index);
         self.wake(content);
         Some(())
@@ -296,6 +304,7 @@ impl Machine {
                 self.machine.remove(timer);
             }
         }
+        self.forget_limits(queue.limits);
         self.deleted_totals.add(&queue.totals);
         Some(())
     }

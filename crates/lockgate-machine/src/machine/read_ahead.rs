@@ -479,7 +479,9 @@ fn message_of(effect: &Effect) -> Option<(QueueId, Sequence)> {
         | Effect::Extended {
             queue, sequence, ..
         }
-        | Effect::GivenBack { queue, sequence }
+        | Effect::GivenBack {
+            queue, sequence, ..
+        }
         | Effect::Dropped {
             queue, sequence, ..
         }

@@ -1,16 +1,18 @@
 //! Gives leases.
 //!
 //! A receive walks lists of leasable messages only. It never examines 10,000 locked keys, or the other
-//! messages of a key with a million. The only messages that it examines without leasing them are those that
+//! messages of a key with a million, or keys that a limit of theirs holds. The only messages that it examines without leasing them are those that
 //! had all their attempts. The same decision moves each of them away, and their number is bounded.
 
 use lockgate_core::{
     HolderName, LeaseNumber, LeaseToken, Level, MachineTime, Millis, Now, QueueId, Sequence,
+    limits::{self, LimitState},
 };
 
 use super::{
     Machine,
     draft::Draft,
+    limits::QueueLimits,
     send::check_range,
     state::{Queue, Timer},
 };
@@ -41,6 +43,17 @@ struct Choice<'a> {
     /// Bytes of the messages leased so far.
     bytes: u64,
     deliveries: Vec<Delivery>,
+    /// The queue's limits, and what it has used with the leases of this receive.
+    limits: Option<(&'a QueueLimits, LimitState)>,
+}
+
+/// What became of a message that was looked at.
+enum Chosen {
+    Leased,
+    /// It had all its attempts, and leaves the queue.
+    Moved,
+    /// A limit holds it.
+    Held,
 }
 
 /// The place of a receive in the lists of one unkeyed group.
@@ -48,6 +61,7 @@ struct Turn {
     order: u32,
     returned: u32,
     returned_next: bool,
+    used: LimitState,
 }
 
 impl Machine {
@@ -93,6 +107,10 @@ impl Machine {
             moves_left: MOVES_MAX,
             bytes: 0,
             deliveries: Vec::new(),
+            limits: queue
+                .limits
+                .as_deref()
+                .map(|limits| (limits, self.queue_limit_state(index, limits))),
         };
         if queue.settings.keyed {
             self.choose_by_key(draft, &mut choice);
@@ -113,12 +131,15 @@ impl Machine {
             let state = &self.keys[key];
             let leased_before = choice.deliveries.len();
             let mut index = state.order.first;
+            let mut used = choice.key_limit_state(self, key);
             while index != NONE
                 && choice.wants_more()
                 && choice.deliveries.len() - leased_before < choice.key_max
                 && self.messages[index].is_leasable()
             {
-                self.choose(draft, choice, index);
+                if let Chosen::Held = self.choose(draft, choice, index, &mut used) {
+                    break;
+                }
                 index = self.messages[index].order.after;
             }
             if choice.deliveries.len() > leased_before && queue.settings.level >= Level::Disk {
@@ -141,6 +162,7 @@ impl Machine {
                 order: state.order.first,
                 returned: state.returned.first,
                 returned_next: state.returned_next,
+                used: choice.key_limit_state(self, key),
             };
             if self.choose_one(draft, choice, &mut turn) {
                 turns.push(turn);
@@ -169,8 +191,10 @@ impl Machine {
             let index = *cursor;
             *cursor = self.messages[index].order.after;
             turn.returned_next = !from_returned;
-            if self.choose(draft, choice, index) {
-                return true;
+            match self.choose(draft, choice, index, &mut turn.used) {
+                Chosen::Leased => return true,
+                Chosen::Held => return false,
+                Chosen::Moved => {}
             }
             if !choice.wants_more() {
                 return false;
@@ -178,8 +202,15 @@ impl Machine {
         }
     }
 
-    /// Leases the message. If it had all its attempts, moves it away and returns false.
-    fn choose(&self, draft: &mut Draft, choice: &mut Choice<'_>, index: u32) -> bool {
+    /// Leases the message, if its key, which has used that, and its queue may start another one. If it had all its
+    /// attempts, moves it away.
+    fn choose(
+        &self,
+        draft: &mut Draft,
+        choice: &mut Choice<'_>,
+        index: u32,
+        used: &mut LimitState,
+    ) -> Chosen {
         let queue = &self.queues[choice.queue];
         let message = &self.messages[index];
         let lease_state = self.leased_once(index);
@@ -199,7 +230,17 @@ impl Machine {
             // If that queue has no number left, the message stays and is delivered again.
             if moved.is_ok() {
                 choice.moves_left -= 1;
-                return false;
+                return Chosen::Moved;
+            }
+        }
+        if let Some((limits, queue)) = &mut choice.limits {
+            let scopes = [(&limits.queue, queue), (&limits.key, used)];
+            if let Err(holds) = limits::start(scopes, 1, choice.now.machine.0) {
+                if holds.scope == 0 {
+                    // It holds whatever else is there.
+                    choice.wanted = choice.deliveries.len();
+                }
+                return Chosen::Held;
             }
         }
         choice.bytes += u64::from(message.size);
@@ -236,7 +277,7 @@ impl Machine {
             origin: origin.map(|origin| self.origin_view(origin)),
             failures: self.failures(index).cloned(),
         });
-        true
+        Chosen::Leased
     }
 
     /// After how many leases the queue moves a message, and to which queue.
@@ -306,7 +347,9 @@ impl Machine {
         lease_state.holder = holder;
         lease_state.timer = timer;
         self.queues[queue].totals.leased += 1;
-        self.rotate(self.messages[index].key);
+        let key = self.messages[index].key;
+        self.charge_limits(queue, key, now.machine);
+        self.rotate(key);
         Some(())
     }
 
@@ -327,6 +370,13 @@ impl Machine {
 }
 
 impl Choice<'_> {
+    fn key_limit_state(&self, machine: &Machine, key: u32) -> LimitState {
+        match self.limits {
+            Some(_) => machine.key_limit_state(key),
+            None => LimitState::default(),
+        }
+    }
+
     fn wants_more(&self) -> bool {
         self.deliveries.len() < self.wanted
             && self.moves_left > 0

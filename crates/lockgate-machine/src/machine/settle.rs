@@ -138,7 +138,11 @@ impl Machine {
             }
             SettleAction::Defer { delay } => {
                 self.draft_return(draft, (queue, index), now, level, |queue, sequence| {
-                    Effect::GivenBack { queue, sequence }
+                    Effect::GivenBack {
+                        queue,
+                        sequence,
+                        started: true,
+                    }
                 });
                 if *delay > 0 && !self.is_overdue(index, now.wall) {
                     let effect = Effect::Nacked {
@@ -154,7 +158,11 @@ impl Machine {
             SettleAction::GiveBack => {
                 let level = level.min(Level::Process);
                 self.draft_return(draft, (queue, index), now, level, |queue, sequence| {
-                    Effect::GivenBack { queue, sequence }
+                    Effect::GivenBack {
+                        queue,
+                        sequence,
+                        started: false,
+                    }
                 });
                 self.give_back_later(draft, queue, index, now);
             }
@@ -376,7 +384,11 @@ impl Machine {
                 continue;
             }
             self.draft_return(draft, (queue, later), now, level, |queue, sequence| {
-                Effect::GivenBack { queue, sequence }
+                Effect::GivenBack {
+                    queue,
+                    sequence,
+                    started: false,
+                }
             });
             if draft.in_transaction {
                 draft.settled.insert(later, StaleReason::OutOfOrder);
@@ -460,8 +472,17 @@ impl Machine {
         Some(())
     }
 
-    pub(super) fn fold_given_back(&mut self, queue: QueueId, sequence: Sequence) -> Option<()> {
+    pub(super) fn fold_given_back(
+        &mut self,
+        queue: QueueId,
+        sequence: Sequence,
+        started: bool,
+    ) -> Option<()> {
         let index = self.leased_message(queue, sequence)?;
+        if !started && let Some(given) = self.given(index) {
+            let key = self.messages[index].key;
+            self.refund_limits(self.contents[self.keys[key].content].queue, key, given);
+        }
         self.return_to_order(index);
         let lease_state = self.messages[index].extra;
         let lease_state = &mut self.lease_states[lease_state];

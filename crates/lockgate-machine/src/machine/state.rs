@@ -15,6 +15,7 @@ use lockgate_core::{
 
 use super::{
     key_sequences::KeySequences,
+    limits::QueueLimits,
     list::{Links, List},
 };
 use crate::{
@@ -297,6 +298,18 @@ pub(super) struct Holder {
     pub(super) leases: u32,
 }
 
+/// Where a key that is not parked waits for a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Place {
+    /// In no list: its first message is not leasable.
+    Out,
+    /// Ready.
+    Ready,
+    /// It would be ready, but a limit holds it.
+    Limited,
+}
+
 /// A key of a keyed queue, or a group of an unkeyed one. Messages without a group are one group.
 ///
 /// It exists while it has a message or is parked.
@@ -325,8 +338,8 @@ pub(super) struct KeyState {
     pub(super) strict: bool,
     settled_at: Packed64,
     pub(super) parked: bool,
-    /// Whether it is in its content's list of ready keys.
-    pub(super) ready: bool,
+    /// Which of its content's lists it is in, unless it is parked.
+    pub(super) place: Place,
     /// Unkeyed: which list is next if both have messages.
     pub(super) returned_next: bool,
 }
@@ -350,7 +363,7 @@ impl KeyState {
             strict: false,
             settled_at: Packed64::default(),
             parked: false,
-            ready: false,
+            place: Place::Out,
             returned_next: false,
         }
     }
@@ -386,6 +399,8 @@ pub(super) struct Content {
     /// Keys that a receive may lease from, in turn.
     pub(super) ready_keys: List,
     pub(super) parked_keys: List,
+    /// Keys that would be ready but for a limit of theirs. Volatile, as the order of ready keys.
+    pub(super) limited_keys: List,
     /// All messages except delayed ones, in the order in which they became deliverable.
     pub(super) by_age: List,
     pub(super) delayed: List,
@@ -393,6 +408,8 @@ pub(super) struct Content {
     pub(super) unswept: u32,
     /// The record that last removed a message.
     pub(super) removed_at: Position,
+    /// Messages under a lease.
+    pub(super) leased: u32,
     /// A query fills in `oldest` and `unique_ids`.
     pub(super) counts: QueueCounts,
 }
@@ -408,10 +425,12 @@ impl Content {
             by_sequence: Sequences::default(),
             ready_keys: List::default(),
             parked_keys: List::default(),
+            limited_keys: List::default(),
             by_age: List::default(),
             delayed: List::default(),
             unswept: NONE,
             removed_at: Position(0),
+            leased: 0,
             counts: QueueCounts::default(),
         }
     }
@@ -455,6 +474,8 @@ pub(super) struct Queue {
     /// When `dedup_timer` fires.
     pub(super) dedup_at: MachineTime,
     pub(super) key_sequences: KeySequences,
+    /// `None`: it never had any.
+    pub(super) limits: Option<Box<QueueLimits>>,
     pub(super) sweep_timer: u32,
     /// `duplicates` and `stale_settles` are volatile; all others follow from the log.
     pub(super) totals: QueueTotals,

@@ -142,6 +142,8 @@ impl Machine {
         let content = &self.contents[queue.content];
         let mut description = self.describe(index);
         description.totals = description.totals.kept();
+        description.counts.limited_keys = 0;
+        description.limited = None;
         let mut keys = BTreeMap::new();
         for (key, state) in self.keys.iter() {
             if state.content == queue.content {

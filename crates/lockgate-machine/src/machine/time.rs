@@ -34,7 +34,8 @@ impl Machine {
     /// be decided between two steps; for them, the remaining timers have not fired yet.
     #[must_use]
     pub fn tick(&mut self, now: Now) -> Option<Effect> {
-        if !self.machine.has_due(now.machine.0) && !self.wall.has_due(now.wall.0) {
+        let is_behind = self.tick_limits(now.machine);
+        if !self.machine.has_due(now.machine.0) && !self.wall.has_due(now.wall.0) && !is_behind {
             return None;
         }
         let budget = self.prepare_timers(now);

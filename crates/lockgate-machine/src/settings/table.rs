@@ -1,9 +1,13 @@
 //! The table of settings, with one row for each. Codec, HTTP API, tags, queue files, command line
 //! and documents use it.
 
-use std::fmt;
+use std::{fmt, num::NonZeroU32, str::FromStr};
 
-use lockgate_core::{Millis, QueueName, units};
+use lockgate_core::{
+    Millis, QueueName,
+    limits::{Gap, Rate, Scoped},
+    units,
+};
 
 use super::{QueueSettings, SettingsError};
 
@@ -50,6 +54,12 @@ pub enum Kind {
     },
     /// The name of a queue.
     Queue,
+    /// A rate, of the queue or per key.
+    Rate,
+    /// A number of messages, of the queue or per key.
+    Concurrency,
+    /// A time between two messages, of the queue or per key.
+    Gap,
 }
 
 /// The value of a setting.
@@ -62,6 +72,8 @@ pub enum Value {
     Number(u64),
     /// The name of a queue.
     Queue(QueueName),
+    /// A limit as people write it.
+    Limit(String),
 }
 
 /// The type of a setting.
@@ -163,6 +175,7 @@ impl Setting {
             Kind::Time { .. } => Value::Number(units::millis(text).map_err(unread)?),
             Kind::Bytes { .. } => Value::Number(units::bytes(text).map_err(unread)?),
             Kind::Queue => Value::Queue(QueueName::new(text).map_err(|_| self.refused(text))?),
+            Kind::Rate | Kind::Concurrency | Kind::Gap => Value::Limit(text.to_owned()),
         };
         self.check(&value)?;
         Ok(value)
@@ -191,6 +204,7 @@ impl Setting {
             (Value::Number(bytes), Kind::Bytes { .. }) => units::show_bytes(*bytes),
             (Value::Number(number), _) => number.to_string(),
             (Value::Queue(queue), _) => queue.to_string(),
+            (Value::Limit(limit), _) => limit.clone(),
         }
     }
 
@@ -216,6 +230,9 @@ impl Setting {
                 let max = QueueName::MAX_LEN;
                 format!("the name of a queue: 1 to {max} letters, digits, '-', '_' and '.'")
             }
+            Kind::Rate => "as 10/s, 10/s per key, or 100/s + 10/s burst 20 per key".to_owned(),
+            Kind::Concurrency => "as 3, 3 per key, or 100 + 3 per key".to_owned(),
+            Kind::Gap => "as 200ms, 200ms per key, or 10ms + 200ms per key".to_owned(),
         }
     }
 
@@ -230,6 +247,9 @@ impl Setting {
                 Value::Number(number),
                 Kind::Count { min, max } | Kind::Time { min, max } | Kind::Bytes { min, max },
             ) => (min..=max).contains(number),
+            (Value::Limit(text), Kind::Rate) => Scoped::<Rate>::from_str(text).is_ok(),
+            (Value::Limit(text), Kind::Concurrency) => Scoped::<NonZeroU32>::from_str(text).is_ok(),
+            (Value::Limit(text), Kind::Gap) => Scoped::<Gap>::from_str(text).is_ok(),
             _ => false,
         };
         match fits {
@@ -312,6 +332,32 @@ impl SettingType for QueueName {
         }
     }
 }
+
+/// Limits: without one, no value.
+macro_rules! limits {
+    ($($type:ty: $kind:ident),*) => {$(
+        impl SettingType for Scoped<$type> {
+            const KIND: Kind = Kind::$kind;
+
+            fn value(&self) -> Value {
+                match self.is_none() {
+                    true => Value::None,
+                    false => Value::Limit(self.to_string()),
+                }
+            }
+
+            fn of(value: Value) -> Option<Self> {
+                match value {
+                    Value::None => Some(Self::NONE),
+                    Value::Limit(text) => text.parse().ok(),
+                    _ => None,
+                }
+            }
+        }
+    )*};
+}
+
+limits!(Rate: Rate, NonZeroU32: Concurrency, Gap: Gap);
 
 impl<T: SettingType> SettingType for Option<T> {
     const KIND: Kind = T::KIND;

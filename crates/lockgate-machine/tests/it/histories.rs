@@ -32,9 +32,9 @@
 //! | the codec drops a field | what is decoded differs |
 //! | folding looks at what is volatile | serving and recovering differ |
 
-use std::sync::Arc;
+use std::{str::FromStr, sync::Arc};
 
-use lockgate_core::{Level, Millis, Sequence};
+use lockgate_core::{Level, Millis, Sequence, limits::Scoped};
 use lockgate_machine::*;
 use proptest::prelude::*;
 
@@ -46,6 +46,50 @@ use crate::world::{KEYED, QUEUES, Send, Step, World, queue_name};
 enum Clock {
     Steady,
     StepsBack,
+}
+
+const RATES: [&str; 10] = [
+    "none",
+    "20/s per key",
+    "1/50ms burst 2 per key",
+    "3/100ms burst 3",
+    "none",
+    "1/7ms burst 1",
+    "none",
+    "3/s burst 1 + 9/s burst 1 per key",
+    "50/s burst 4 + 10/s burst 2 per key",
+    "1/3s per key",
+];
+const CONCURRENCIES: [&str; 10] = [
+    "none",
+    "none",
+    "none",
+    "none",
+    "1 per key",
+    "2",
+    "none",
+    "none",
+    "3 + 2 per key",
+    "none",
+];
+const GAPS: [&str; 10] = [
+    "none",
+    "none",
+    "none",
+    "none",
+    "none",
+    "none",
+    "30ms per key",
+    "none",
+    "5ms + 20ms per key",
+    "40ms",
+];
+
+fn limit<T: FromStr>(limited: bool, limits: &[&str; 10], which: u8) -> Scoped<T> {
+    match limits[usize::from(which)] {
+        limit if limited && limit != "none" => limit.parse().unwrap(),
+        _ => Scoped::NONE,
+    }
 }
 
 fn settings(queue: usize, clock: Clock) -> impl Strategy<Value = Box<QueueSettings>> {
@@ -83,6 +127,8 @@ fn settings(queue: usize, clock: Clock) -> impl Strategy<Value = Box<QueueSettin
             one_in_ten,
         )| {
             let dead = if keyed { 0 } else { 1 };
+            // Without another draw, so that saved failure cases stay what they are.
+            let limited = mistaken && by_key;
             let dead_letter = dead_letter && queue > 1;
             // Now and then a policy that the queue cannot have.
             let possible = match key_policy {
@@ -120,6 +166,9 @@ fn settings(queue: usize, clock: Clock) -> impl Strategy<Value = Box<QueueSettin
                 quota_messages,
                 quota_bytes,
                 in_flight_max,
+                limit_rate: limit(limited, &RATES, one_in_ten),
+                limit_concurrency: limit(limited, &CONCURRENCIES, one_in_ten),
+                limit_gap: limit(limited, &GAPS, one_in_ten),
                 key_sequences_max: [0, 1, 3, 1_000][usize::from(one_in_ten % 4)],
                 ..QueueSettings::default()
             })

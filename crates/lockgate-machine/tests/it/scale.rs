@@ -277,3 +277,80 @@ fn a_key_is_dropped_in_bounded_steps() {
     }
     assert_eq!(shard.counts().ready, 0);
 }
+
+fn limited(rate: &str, gap: &str) -> QueueSettings {
+    let mut settings = keyed(KeyProfile::Strict);
+    for (name, limit) in [("limit_rate", rate), ("limit_gap", gap)] {
+        let setting = Setting::named(name).unwrap();
+        let limit = setting.parse(limit).unwrap();
+        setting.set(&mut settings, limit).unwrap();
+    }
+    settings
+}
+
+#[test]
+fn ten_thousand_limited_keys_hide_no_free_one() {
+    let mut shard = Shard::new(limited("none", "1h per key"));
+    for key in 0..10_000 {
+        shard.send(key);
+        shard.send(key);
+    }
+    for _ in 0..10 {
+        for token in shard.receive(1000) {
+            shard.settle(token, SettleAction::Ack);
+        }
+    }
+    assert_eq!(shard.counts().limited_keys, 10_000);
+    for other in 10_000..40_000 {
+        assert!(shard.receive(1).is_empty());
+        shard.send(other);
+        let token = shard.receive(1)[0];
+        shard.settle(token, SettleAction::Ack);
+    }
+    shard.pass(3_600_000);
+    assert_eq!(shard.receive(1000).len(), 1000);
+}
+
+/// A key whose debt is paid is remembered no more, whether or not it has messages.
+#[test]
+fn keys_that_were_seen_cost_no_memory() {
+    const SEEN: usize = 100_000;
+    let mut shard = Shard::new(limited("10/s per key", "none"));
+    let mut see = |shard: &mut Shard, keys: std::ops::Range<usize>| {
+        for key in keys {
+            shard.send(key);
+            let token = shard.receive(1)[0];
+            shard.settle(token, SettleAction::Ack);
+            shard.pass(1);
+        }
+        shard.machine.housekeep(1_000);
+        shard.machine.heap_bytes()
+    };
+    let few = see(&mut shard, 0..1_000);
+    let many = see(&mut shard, 1_000..SEEN);
+    assert!(
+        many < 2 * few,
+        "{few} bytes after 1,000 keys, {many} after {SEEN}"
+    );
+}
+
+/// Each key has its turn, however much another one has.
+#[test]
+fn a_limit_of_the_queue_is_shared_by_its_keys() {
+    let mut shard = Shard::new(limited("100/s burst 1", "none"));
+    for _ in 0..1_000 {
+        shard.send(0);
+    }
+    for _ in 0..100 {
+        (1..10).for_each(|key| shard.send(key));
+    }
+    for turn in 0..1_000 {
+        let tokens = shard.receive(1000);
+        assert_eq!(tokens.len(), 1, "in turn {turn}");
+        assert!(shard.receive(1000).is_empty());
+        shard.settle(tokens[0], SettleAction::Ack);
+        shard.pass(10);
+    }
+    // The other keys are done, and of the one with most messages as many are left as it had more.
+    assert_eq!((shard.counts().ready, shard.counts().keys), (900, 1));
+}

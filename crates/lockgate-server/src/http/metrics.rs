@@ -299,6 +299,11 @@ const QUEUE_GAUGES: &[OfField<QueueCounts>] = &[
         |counts| counts.parked_keys,
     ),
     (
+        "lockgate_queue_limited_keys",
+        "Keys whose next message only a limit of theirs holds.",
+        |counts| counts.limited_keys,
+    ),
+    (
         "lockgate_queue_unique_ids",
         "Unique ids remembered.",
         |counts| counts.unique_ids,
@@ -338,6 +343,14 @@ async fn queues(page: &mut Exposition, engine: &Engine, limit: usize) {
     );
     for queue in &queues {
         paused.sample(&[("queue", queue.name.as_str())], u8::from(queue.paused));
+    }
+    let mut limited = page.gauge(
+        "lockgate_queue_limited",
+        "Whether a limit of the queue as a whole holds all its messages: 1, else 0.",
+    );
+    for queue in &queues {
+        let holds = u8::from(queue.limited.is_some());
+        limited.sample(&[("queue", queue.name.as_str())], holds);
     }
     let now = engine.now().wall;
     let mut age = page.gauge(

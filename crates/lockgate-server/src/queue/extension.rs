@@ -304,6 +304,9 @@ mod tests {
             ("key-profile", "strict"),
             ("key-sequences-max", "1000"),
             ("level", "process"),
+            ("limit-concurrency", "3 per key"),
+            ("limit-gap", "200ms per key"),
+            ("limit-rate", "100/s + 10/s per key"),
             ("quota-bytes", "2GiB"),
             ("quota-messages", "9"),
             ("sync-records", "100"),
@@ -322,6 +325,9 @@ mod tests {
         assert_eq!(settings.key_profile, KeyProfile::Strict);
         assert_eq!(settings.key_sequences_max, 1000);
         assert_eq!(settings.attempts_max, 3);
+        assert_eq!(settings.limit_rate.to_string(), "100/s + 10/s per key");
+        assert_eq!(settings.limit_concurrency.to_string(), "3 per key");
+        assert_eq!(settings.limit_gap.to_string(), "200ms per key");
         assert_eq!(settings.quota_bytes, Some(2 << 30));
         assert_eq!(settings.quota_messages, Some(9));
         assert_eq!(settings.sync_window, Some(50));

@@ -11,6 +11,7 @@ use crate::{
     client::{CallError, Client},
     commands::{Counts, NOTHING, part},
     output::{count, note},
+    units::show_duration,
 };
 
 /// Pages of delayed messages that are looked at for the first to be due.
@@ -26,8 +27,17 @@ const TOLD_AFTER: Duration = Duration::from_secs(1);
 struct Queue {
     keyed: bool,
     paused: bool,
+    #[serde(default)]
+    limited: Option<Limited>,
     counts: Counts,
     settings: Settings,
+}
+
+#[derive(Deserialize)]
+struct Limited {
+    limit: String,
+    #[serde(default)]
+    remaining_ms: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -82,6 +92,7 @@ enum Reason {
     Empty,
     Delayed,
     Full,
+    Limited,
     Held,
     /// There is none any more.
     JustNow,
@@ -130,6 +141,7 @@ async fn why(client: &Client, name: &str) -> Result<(Reason, String), CallError>
         ready,
         in_flight,
         delayed,
+        ..
     } = queue.counts;
     let held = ready + in_flight;
     if queue.paused {
@@ -160,6 +172,21 @@ async fn why(client: &Client, name: &str) -> Result<(Reason, String), CallError>
         1 => format!("; 1 more is delayed {until}"),
         _ => format!("; {delayed} more are delayed, {until}"),
     };
+    if let Some(Limited {
+        limit,
+        remaining_ms,
+    }) = queue.limited
+    {
+        let until = match remaining_ms {
+            Some(remaining) => format!(
+                "for {} more",
+                show_duration(Duration::from_millis(remaining))
+            ),
+            None => "until a lease ends".to_owned(),
+        };
+        let why = format!("the limit_{limit} of {name} holds its messages {until}{also}");
+        return Ok((Reason::Limited, why));
+    }
     if in_flight >= queue.settings.in_flight_max {
         return Ok((
             Reason::Full,
@@ -170,7 +197,12 @@ async fn why(client: &Client, name: &str) -> Result<(Reason, String), CallError>
         let (reason, why) = keys(client, name, &target).await?;
         return Ok((reason, format!("{why}{also}")));
     }
+    let groups = queue.counts.limited_keys;
     Ok(match (ready, in_flight) {
+        (1.., _) if groups > 0 => (
+            Reason::Limited,
+            format!("limits of {name} hold {}{also}", count(groups, "group")),
+        ),
         (0, 1) => (
             Reason::Held,
             format!("1 message of {name} is in flight or waits for another attempt{also}"),
@@ -248,6 +280,7 @@ fn in_words(word: &str) -> String {
         "backoff" => "waiting for another attempt".to_owned(),
         "durability" => "not synced yet".to_owned(),
         "lease_bound" => "perhaps held since before a power cut".to_owned(),
+        "limit" => "held by a limit".to_owned(),
         other => other.replace('_', " "),
     }
 }

@@ -140,6 +140,21 @@ pub(super) fn settings() -> impl Strategy<Value = Box<QueueSettings>> {
                     let name = format!("dead-{}", number % 100);
                     SettingValue::Queue(QueueName::new(&name).unwrap())
                 }
+                kind => {
+                    let many = number % 1_000 + 1;
+                    let one = match kind {
+                        SettingKind::Rate => format!("{many}/{many}s burst {}", many % 7 + 1),
+                        SettingKind::Gap => format!("{many}s"),
+                        _ => many.to_string(),
+                    };
+                    let forms = [
+                        one.clone(),
+                        format!("{one} per key"),
+                        format!("{one} + {one} per key"),
+                    ];
+                    let at = usize::try_from(number % 3).unwrap();
+                    SettingValue::Limit(forms[at].clone())
+                }
             };
             setting.set(&mut settings, value).unwrap();
         }
@@ -257,8 +272,12 @@ pub(super) fn effect_at(place: usize) -> BoxedStrategy<Effect> {
                 deadline,
             })
             .boxed(),
-        16 => message()
-            .prop_map(|(queue, sequence)| Effect::GivenBack { queue, sequence })
+        16 => (message(), any::<bool>())
+            .prop_map(|((queue, sequence), started)| Effect::GivenBack {
+                queue,
+                sequence,
+                started,
+            })
             .boxed(),
         17 => {
             let reason = prop_oneof![

@@ -15,6 +15,7 @@ use crate::{
         failures::memory_of,
         housekeeping::PurgedContent,
         key_sequences::KeySequences,
+        limits::debtor_hash,
         order::spread,
         state::{Awaiting, Queue},
     },
@@ -171,6 +172,11 @@ impl ImageLoader {
                 Ok(())
             }
             Kind::FailurePages => machine.failures.read_page(first, input),
+            Kind::Debtors => {
+                machine.debtors = Slab::decode_outline(input)?;
+                Ok(())
+            }
+            Kind::DebtorPages => machine.debtors.read_page(first, input),
             Kind::End => Ok(()),
         }
     }
@@ -287,6 +293,9 @@ impl Machine {
         self.by_moved_id = table(&self.origins, |origin| hash_id(origin.id));
         self.by_ttl_message = table(&self.times_to_live, |ttl| hash_pair(ttl.message, 0));
         self.by_failed_message = table(&self.failures, |entry| hash_pair(entry.message, 0));
+        self.by_debtor = table(&self.debtors, |debtor| {
+            debtor_hash(seed, debtor.queue, debtor.key.as_ref())
+        });
         let failures = self.failures.iter();
         self.failure_bytes = failures.map(|(_, entry)| memory_of(&entry.failures)).sum();
         // A restore's log may have other ranges.
@@ -306,6 +315,7 @@ impl Machine {
         self.origins.check_complete()?;
         self.times_to_live.check_complete()?;
         self.failures.check_complete()?;
+        self.debtors.check_complete()?;
         self.messages.check_complete()
     }
 
@@ -313,6 +323,7 @@ impl Machine {
     fn settle_in(&mut self) {
         // The image was written after its position, and so everything in it, was durable.
         self.drain_awaiting(Position(u64::MAX));
+        self.settle_limits();
         self.woken.clear();
         let queues: Vec<u32> = self.queues.iter().map(|(index, _)| index).collect();
         for queue in queues {

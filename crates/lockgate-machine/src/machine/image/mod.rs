@@ -67,10 +67,14 @@ enum Kind {
     Failures = 18,
     /// The pages of failures.
     FailurePages = 19,
+    /// The outline of what keys owe under limits, if there are some.
+    Debtors = 20,
+    /// The pages of debtors.
+    DebtorPages = 21,
 }
 
 impl Kind {
-    const ALL: [Self; 19] = [
+    const ALL: [Self; 21] = [
         Self::Shard,
         Self::Queues,
         Self::Contents,
@@ -89,6 +93,8 @@ impl Kind {
         Self::KeySequencePages,
         Self::Failures,
         Self::FailurePages,
+        Self::Debtors,
+        Self::DebtorPages,
         Self::End,
     ];
 
@@ -165,6 +171,7 @@ impl Machine {
             + self.key_sequences * 28
             + self.failures.len() as u64 * 8
             + self.failure_bytes
+            + self.debtors.len() as u64 * 32
     }
 
     /// A machine that shares the pages, without tables and volatile parts.
@@ -185,6 +192,7 @@ impl Machine {
                 id_tails: queue.id_tails.clone(),
                 dedup: queue.dedup.share(),
                 key_sequences: queue.key_sequences.share(),
+                limits: queue.limits.clone(),
                 ..*queue
             }),
             contents: self.contents.copy_with(|content| Content {
@@ -204,6 +212,7 @@ impl Machine {
             origins: self.origins.share(),
             times_to_live: self.times_to_live.share(),
             failures: self.failures.share(),
+            debtors: self.debtors.share(),
             wall: self.wall.share(),
             machine: self.machine.share(),
             awaiting: self.awaiting.clone(),
@@ -332,6 +341,7 @@ impl Machine {
                 queues.map(|(index, _)| index).collect()
             }
             Kind::Failures | Kind::FailurePages if self.failures.is_empty() => Vec::new(),
+            Kind::Debtors | Kind::DebtorPages if self.debtors.is_empty() => Vec::new(),
             _ => vec![0],
         }
     }
@@ -345,7 +355,11 @@ impl Machine {
         out: &mut Vec<u8>,
     ) -> Option<u32> {
         match kind {
-            Kind::Shard | Kind::KeySequences | Kind::Failures | Kind::End if page > 0 => None,
+            Kind::Shard | Kind::KeySequences | Kind::Failures | Kind::Debtors | Kind::End
+                if page > 0 =>
+            {
+                None
+            }
             Kind::Shard => {
                 self.encode_shard(out);
                 Some(0)
@@ -379,6 +393,11 @@ impl Machine {
                 Some(0)
             }
             Kind::FailurePages => encode_page(&mut self.failures, page, out),
+            Kind::Debtors => {
+                self.debtors.encode_outline(out);
+                Some(0)
+            }
+            Kind::DebtorPages => encode_page(&mut self.debtors, page, out),
             Kind::End => Some(0),
         }
     }

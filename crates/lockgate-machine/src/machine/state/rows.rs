@@ -6,12 +6,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use lockgate_core::{
     FailedAttempt, Failures, HolderName, Key, MachineTime, MessageId, Position, QueueId, QueueName,
-    Sequence, WallTime,
+    Sequence, WallTime, limits::Debt,
 };
 
 use super::{
     Content, FailuresEntry, Holder, ID_TAIL_MAX, KeyState, LeaseState, Message, OriginEntry,
-    Packed64, Queue, Reserve, State, TimeToLive, U48,
+    Packed64, Place, Queue, Reserve, State, TimeToLive, U48,
 };
 use crate::{
     DeadLetterReason, Effect, KeyProfile, QueueCounts, QueueSettings, QueueTotals,
@@ -19,7 +19,10 @@ use crate::{
     decode_record,
     dedup::DedupWindow,
     encode_record,
-    machine::key_sequences::KeySequences,
+    machine::{
+        key_sequences::KeySequences,
+        limits::{Debtor, QueueLimits},
+    },
     sequences::Sequences,
     slab::NONE,
 };
@@ -251,8 +254,62 @@ impl Row for KeyState {
         column!(columns, packed settled_at, Packed64, u64::MAX)?;
         column!(columns, flag strict)?;
         column!(columns, flag parked)?;
-        column!(columns, flag ready)?;
+        columns.number(
+            2,
+            |key| key.place as u64,
+            |key, place| {
+                key.place = match place {
+                    0 => Place::Out,
+                    1 => Place::Ready,
+                    _ => Place::Limited,
+                }
+            },
+        )?;
         column!(columns, flag returned_next)
+    }
+}
+
+impl Row for Debtor {
+    fn blank() -> Self {
+        Self {
+            queue: QueueId(0),
+            key: None,
+            debt: Debt::default(),
+            timer: NONE,
+        }
+    }
+
+    fn columns(columns: &mut impl Columns<Self>) -> Result<(), ImageError> {
+        columns.number(
+            u64::from(QueueId::MAX.0),
+            |debtor| u64::from(debtor.queue.0),
+            |debtor, id| debtor.queue = QueueId(narrow(id)),
+        )?;
+        // No name is empty.
+        columns.bytes(
+            |debtor, out| {
+                let name = debtor.key.as_ref().map(Key::as_str);
+                out.extend_from_slice(name.unwrap_or_default().as_bytes());
+            },
+            |debtor, bytes| {
+                if !bytes.is_empty() {
+                    debtor.key = Some(Key::new(str::from_utf8(bytes).ok()?).ok()?);
+                }
+                Some(())
+            },
+        )?;
+        for part in 0..4 {
+            columns.number(
+                u64::MAX,
+                |debtor| debtor.debt.to_numbers()[part],
+                |debtor, number| {
+                    let mut numbers = debtor.debt.to_numbers();
+                    numbers[part] = number;
+                    debtor.debt = Debt::from_numbers(numbers);
+                },
+            )?;
+        }
+        Ok(())
     }
 }
 
@@ -282,10 +339,12 @@ impl Row for Content {
         column!(columns, flag dead)?;
         column!(columns, list ready_keys)?;
         column!(columns, list parked_keys)?;
+        column!(columns, list limited_keys)?;
         column!(columns, list by_age)?;
         column!(columns, list delayed)?;
         column!(columns, index unswept)?;
         column!(columns, wrapped removed_at, Position)?;
+        column!(columns, number leased, U32)?;
         for count in 0..COUNTS {
             columns.number(
                 u64::MAX,
@@ -328,6 +387,7 @@ impl Row for Queue {
             dedup_timer: NONE,
             dedup_at: MachineTime::MAX,
             key_sequences: KeySequences::default(),
+            limits: None,
             sweep_timer: NONE,
             totals: QueueTotals::default(),
             woken: false,
@@ -417,6 +477,28 @@ impl Row for Queue {
                 Some(())
             },
         )?;
+        // Empty: there never were any.
+        columns.bytes(
+            |queue, out| {
+                let numbers = queue.limits.as_ref().map(|limits| limits.to_numbers());
+                for number in numbers.iter().flatten().flatten() {
+                    out.extend_from_slice(&number.to_le_bytes());
+                }
+            },
+            |queue, bytes| {
+                if !bytes.is_empty() {
+                    let input = &mut Input::new(bytes);
+                    let mut numbers = [[0; 4]; 3];
+                    for number in numbers.iter_mut().flatten() {
+                        *number = input.u64().ok()?;
+                    }
+                    input.expect_end().ok()?;
+                    let limits = QueueLimits::from_numbers(queue.settings.limits(), numbers)?;
+                    queue.limits = Some(Box::new(limits));
+                }
+                Some(())
+            },
+        )?;
         columns.bytes(
             |queue, out| queue.dedup.encode_outline(out),
             |queue, bytes| {
@@ -429,7 +511,7 @@ impl Row for Queue {
 }
 
 /// How many [`counts`] there are.
-const COUNTS: usize = 6;
+const COUNTS: usize = 7;
 
 /// The counts of a content in the image's order. A query computes the others.
 fn counts(counts: &mut QueueCounts) -> [&mut u64; COUNTS] {
@@ -440,10 +522,19 @@ fn counts(counts: &mut QueueCounts) -> [&mut u64; COUNTS] {
         bytes,
         keys,
         parked_keys,
+        limited_keys,
         unique_ids: _,
         oldest: _,
     } = counts;
-    [ready, in_flight, delayed, bytes, keys, parked_keys]
+    [
+        ready,
+        in_flight,
+        delayed,
+        bytes,
+        keys,
+        parked_keys,
+        limited_keys,
+    ]
 }
 
 /// The only effect of a record's payload.

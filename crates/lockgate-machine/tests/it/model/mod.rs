@@ -6,6 +6,7 @@
 //! the machine: *which* of several leasable keys (or groups) a receive serves first. There it checks
 //! that each choice was allowed, and that nothing allowed was left out.
 
+mod limits;
 mod receive;
 mod send;
 mod settle;
@@ -69,6 +70,7 @@ pub(crate) struct Queue {
     lease_bound: MachineTime,
     held_until: Option<MachineTime>,
     reserved_below: u64,
+    charged: limits::Charged,
     totals: QueueTotals,
 }
 
@@ -202,6 +204,7 @@ impl Model {
         let mut spans = Vec::new();
         for queue in self.queues.values() {
             spans.extend(queue.held_until.map(|until| until.since(now.machine)));
+            spans.extend(queue.limited_for(now.machine));
             spans.extend(
                 queue
                     .remembered
@@ -372,7 +375,7 @@ impl Model {
         };
         queue.gives_leases()
             && queue.in_flight() < u64::from(queue.settings.in_flight_max)
-            && !self.candidates(queue, &BTreeSet::new()).is_empty()
+            && !self.startable(queue, &BTreeSet::new()).is_empty()
     }
 
     /// All about a queue, as a query must tell it.
@@ -400,6 +403,7 @@ impl Model {
             created: queue.created,
             changed: queue.changed,
             paused: queue.paused,
+            limited: queue.limited(self.now.machine),
             counts: QueueCounts {
                 ready: count(|state| *state == State::Ready),
                 in_flight: queue.in_flight(),
@@ -407,6 +411,7 @@ impl Model {
                 bytes: queue.messages.iter().map(|message| message.size).sum(),
                 keys: keys.len() as u64,
                 parked_keys: queue.parked.len() as u64,
+                limited_keys: self.limited_keys(queue),
                 unique_ids: queue.remembered.len() as u64,
                 oldest: oldest.map(|(_, since)| since),
             },
@@ -510,6 +515,7 @@ impl Model {
                     remaining: until.since(now),
                 },
                 _ if !self.is_durable(message) => KeyWait::Durability,
+                _ if let Some(wait) = queue.limit_wait(key, now) => wait,
                 _ if queue.in_flight() >= u64::from(queue.settings.in_flight_max) => {
                     KeyWait::InFlightFull {
                         max: queue.settings.in_flight_max,
@@ -576,8 +582,11 @@ impl Model {
                 lease_bound: MachineTime(0),
                 held_until: None,
                 reserved_below: 0,
+                charged: limits::Charged::default(),
                 totals: QueueTotals::default(),
             };
+            let mut queue = queue;
+            queue.take_limits(self.now.machine);
             self.queues.insert(create.name.clone(), queue);
         }
         let description = self.describe(&create.name).expect("it is there now");
@@ -620,6 +629,7 @@ impl Model {
         if queue.settings.key_sequences_max == 0 {
             queue.key_sequences.clear();
         }
+        queue.take_limits(machine);
         Ok(Reply::Done)
     }
 
@@ -967,9 +977,16 @@ impl Queue {
         };
     }
 
-    /// The lease never reached anybody.
-    fn give_back(&mut self, sequence: Sequence, now: Now) {
+    /// The lease never reached anybody, or it is as if it had not been `started`.
+    fn give_back(&mut self, sequence: Sequence, now: Now, started: bool) {
+        let given = match self.message(sequence).unwrap().state {
+            State::Leased { given, .. } => Some(given),
+            _ => None,
+        };
         self.put_back(sequence, now, None);
+        if let Some(given) = given.filter(|_| !started && self.message(sequence).is_some()) {
+            self.refund(sequence, given, now.machine);
+        }
         if let Some(message) = self.message_mut(sequence) {
             message.attempts -= 1;
             message.last_lease = message

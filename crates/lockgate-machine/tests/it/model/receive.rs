@@ -69,7 +69,7 @@ impl Model {
         // Nothing that could be had was left out.
         let queue = &self.queues[&receive.queue];
         if deliveries.len() < wanted && leases {
-            let left = self.candidates(queue, &batch);
+            let left = self.startable(queue, &batch);
             assert!(left.is_empty(), "left out {left:?}");
         }
         // A power cut cannot make us forget a lease for longer than the lease bound.
@@ -119,7 +119,7 @@ impl Model {
         let (now, term, durable) = (self.now, self.term, self.durable);
         let sequence = delivery.token.sequence;
         let queue = &self.queues[&receive.queue];
-        let candidates = self.candidates(queue, batch);
+        let candidates = self.startable(queue, batch);
         assert!(
             candidates.contains(&sequence),
             "{sequence} was not to be had"
@@ -190,6 +190,7 @@ impl Model {
         }
         let queue = self.queues.get_mut(&receive.queue).unwrap();
         queue.totals.leased += 1;
+        queue.charge(sequence, now.machine);
         let key = queue.message(sequence).unwrap().key.clone();
         let of_key =
             |other: &Message| other.key == key && matches!(other.state, State::Leased { .. });

@@ -164,10 +164,10 @@ impl Model {
                 }
                 assert!(refused || decision.level >= level);
             }
-            SettleAction::GiveBack => queue.give_back(token.sequence, now),
+            SettleAction::GiveBack => queue.give_back(token.sequence, now, false),
             SettleAction::ChangeVisibility { .. } => unreachable!("read as a nack or an extend"),
             SettleAction::Defer { delay } => {
-                queue.give_back(token.sequence, now);
+                queue.give_back(token.sequence, now, true);
                 if let Some(message) = queue.message_mut(token.sequence)
                     && *delay > 0
                 {
@@ -199,7 +199,7 @@ impl Model {
             let queue = self.queues.get_mut(&name).unwrap();
             for later in behind {
                 let id = queue.message(later).unwrap().id;
-                queue.give_back(later, now);
+                queue.give_back(later, now, false);
                 let message = (token.queue, later, id);
                 self.settled.insert(message, StaleReason::OutOfOrder);
             }

@@ -1,6 +1,6 @@
 //! Operations on keys: explain why they wait, park, resume and drop them.
 
-use lockgate_core::{Key, Millis};
+use lockgate_core::{Key, Millis, limits::Limit};
 use lockgate_engine::QueueEntry;
 use lockgate_machine::{
     self as machine, ChangeKey, ExplainKey, KeyAction, KeyPage, KeyStatus, KeyWait,
@@ -142,6 +142,7 @@ impl Service {
             explanation: String::new(),
             sequence: None,
             holder: None,
+            limit: None,
             attempt: None,
             remaining_ms: None,
             until: None,
@@ -228,6 +229,34 @@ impl Service {
                     span(remaining)
                 );
                 (WaitWord::LeaseBound, text)
+            }
+            KeyWait::Limit {
+                limit,
+                of_key,
+                remaining,
+            } => {
+                let limits = &queue.settings;
+                let (setting, value) = match limit {
+                    Limit::Concurrency => {
+                        ("limit_concurrency", limits.limit_concurrency.to_string())
+                    }
+                    Limit::Gap => ("limit_gap", limits.limit_gap.to_string()),
+                    _ => ("limit_rate", limits.limit_rate.to_string()),
+                };
+                let of = if of_key { "The key" } else { "The queue" };
+                let until = match remaining {
+                    Some(remaining) => {
+                        lasts(remaining);
+                        format!("in {}", span(remaining))
+                    }
+                    None => "when one of its leases ends".to_owned(),
+                };
+                explanation.limit = Some(limit.into());
+                let text = format!(
+                    "{of} has reached its limit: {setting} is {value}. Its next message may be leased \
+                     {until}."
+                );
+                (WaitWord::Limit, text)
             }
             _ => (
                 WaitWord::Nothing,

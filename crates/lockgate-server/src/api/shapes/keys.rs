@@ -1,6 +1,6 @@
 //! Shapes of keys, and why a key waits.
 
-use lockgate_core::Millis;
+use lockgate_core::{Millis, limits::Limit};
 use serde::{Deserialize, Serialize};
 
 use super::{Instant, Within};
@@ -55,6 +55,9 @@ pub(crate) struct KeyExplanation {
     /// With `lease`: the holder of the lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) holder: Option<String>,
+    /// With `limit`: which one. Of several, the one that lets go last.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) limit: Option<LimitWord>,
     /// With `lease`: the number of the attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) attempt: Option<u16>,
@@ -91,6 +94,35 @@ pub(crate) enum WaitWord {
     Durability,
     /// Leases that the server forgot in a power cut may still be held.
     LeaseBound,
+    /// A limit of the key or of the queue as a whole.
+    Limit,
+}
+
+/// A limit on how often messages are leased.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum LimitWord {
+    /// Somebody said until when.
+    Held,
+    /// The setting `limit_concurrency`.
+    Concurrency,
+    /// The setting `limit_gap`.
+    Gap,
+    /// The setting `limit_rate`.
+    Rate,
+}
+
+impl From<Limit> for LimitWord {
+    fn from(limit: Limit) -> Self {
+        match limit {
+            Limit::Held => Self::Held,
+            Limit::Concurrency => Self::Concurrency,
+            Limit::Gap => Self::Gap,
+            // No setting of a queue is a window.
+            Limit::Rate | Limit::Window => Self::Rate,
+        }
+    }
 }
 
 /// The result of dropping messages.

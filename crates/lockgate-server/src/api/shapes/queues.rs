@@ -8,7 +8,7 @@ use lockgate_machine::{
 };
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap as _};
 
-use super::{Instant, Settings, SettingsChange, Within};
+use super::{Instant, LimitWord, Settings, SettingsChange, Within};
 use crate::{few::FewByName, queue::tags::TAGS_MAX};
 
 /// The most tags that one request changes: it can remove all tags of a queue and add as many.
@@ -56,6 +56,9 @@ pub(crate) struct Queue {
     pub(crate) created_at: Instant,
     /// When its settings or tags last changed.
     pub(crate) changed_at: Instant,
+    /// Present if a limit of the queue as a whole holds all its messages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) limited: Option<Limited>,
     /// What the queue holds now. Exact.
     pub(crate) counts: Counts,
     /// What was added and removed since the queue was created. Exact: `accepted + moved_in =
@@ -89,6 +92,17 @@ pub(crate) struct Sending {
     pub(crate) message_bytes_max: u32,
 }
 
+/// A limit of a queue holds its messages.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct Limited {
+    /// Which one. Of several, the one that lets go last.
+    pub(crate) limit: LimitWord,
+    /// How much longer it holds; absent: until a lease ends.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) remaining_ms: Option<Millis>,
+}
+
 /// What a queue holds: `ready + in_flight + delayed` is the sum of its messages.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -106,6 +120,8 @@ pub(crate) struct Counts {
     pub(crate) keys: u64,
     /// Parked keys.
     pub(crate) parked_keys: u64,
+    /// Keys (of an unkeyed queue: groups) whose next message only a limit of theirs holds.
+    pub(crate) limited_keys: u64,
     /// Unique ids that are remembered for deduplication.
     pub(crate) unique_ids: u64,
     /// When the oldest message was accepted; absent for an empty queue.
@@ -170,6 +186,10 @@ impl From<QueueDescription> for Queue {
             name: queue.name.to_string(),
             keyed: queue.settings.keyed,
             paused: queue.paused,
+            limited: queue.limited.map(|limited| Limited {
+                limit: limited.limit.into(),
+                remaining_ms: limited.remaining,
+            }),
             created_at: Instant(queue.created),
             changed_at: Instant(queue.changed),
             counts: queue.counts.into(),
@@ -191,6 +211,7 @@ impl From<QueueCounts> for Counts {
             bytes: counts.bytes,
             keys: counts.keys,
             parked_keys: counts.parked_keys,
+            limited_keys: counts.limited_keys,
             unique_ids: counts.unique_ids,
             oldest_at: counts.oldest.map(Instant),
         }

@@ -64,6 +64,7 @@ impl Serialize for Settings {
                 SettingValue::Word(word) => map.serialize_entry(name, word),
                 SettingValue::Number(number) => map.serialize_entry(name, &number),
                 SettingValue::Queue(queue) => map.serialize_entry(name, queue.as_str()),
+                SettingValue::Limit(limit) => map.serialize_entry(name, &limit),
             }?;
         }
         if let Some(pending) = self.dedup_scope_pending_ms {
@@ -129,6 +130,10 @@ impl<'de> DeserializeSeed<'de> for ValueOf {
                     QueueName::new(&text).map_err(D::Error::custom)?,
                 )),
             },
+            // Whether it is one is checked where it is set, together with all else.
+            SettingKind::Rate | SettingKind::Concurrency | SettingKind::Gap => {
+                Option::deserialize(from)?.map(SettingValue::Limit)
+            }
         })
     }
 }
@@ -191,7 +196,11 @@ mod schema {
         let describe = |setting: &'static Setting| {
             let (kind, bounds) = match setting.kind {
                 SettingKind::Flag => ("boolean", None),
-                SettingKind::Word(_) | SettingKind::Queue => ("string", None),
+                SettingKind::Word(_)
+                | SettingKind::Queue
+                | SettingKind::Rate
+                | SettingKind::Concurrency
+                | SettingKind::Gap => ("string", None),
                 SettingKind::Count { min, max }
                 | SettingKind::Time { min, max }
                 | SettingKind::Bytes { min, max } => ("integer", Some((min, max))),

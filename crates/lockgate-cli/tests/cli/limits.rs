@@ -1,0 +1,91 @@
+//! Limits on how often messages are leased, by flags and as their users see them.
+
+use rustix::process::Signal;
+
+use crate::{
+    messages::{Town, bodies},
+    support::{Done, Server},
+};
+
+fn limit(town: &Town, arguments: &str, limit: &str) -> Done {
+    let mut command = town.sandbox.command(arguments);
+    command.arg(limit).output().unwrap().into()
+}
+
+#[test]
+fn a_limit_holds_keys_across_a_restart_and_says_so() {
+    let mut town = Town::new();
+    town.run("queue create q.fifo --limit-rate '1/h per key'")
+        .ok();
+    let shown = town.run("queue show q.fifo --json").json();
+    assert_eq!(shown[0]["settings"]["limit_rate"], "1/h per key");
+    for key in ["a", "a", "b"] {
+        town.run(&format!("send q.fifo --key {key} {key}")).ok();
+    }
+    let first = town.run("receive q.fifo --max 10 --ack").json();
+    assert_eq!(bodies(&first), ["a", "b"]);
+    for restarted in [false, true] {
+        if restarted {
+            town.server.signal(Signal::KILL);
+            let address = town.server.url.trim_start_matches("http://").to_owned();
+            town.server = Server::restart(town.server, &town.sandbox, &address);
+        }
+        let done = town.run("receive q.fifo");
+        assert!(
+            done.stderr
+                .contains("its only key with messages is held (1 held by a limit)"),
+            "{done:?}"
+        );
+        let why = town.run("key explain q.fifo a").ok();
+        assert!(
+            why.contains("The key has reached its limit: limit_rate is 1/h per key"),
+            "{why}"
+        );
+        assert!(why.contains("may be leased in"), "{why}");
+        let counts = &town.run("queue show q.fifo --json").json()[0]["counts"];
+        assert_eq!(
+            (&counts["ready"], &counts["limited_keys"]),
+            (&1.into(), &1.into())
+        );
+    }
+    // What is owed is paid off by the new rate, which is soon.
+    town.run("queue set q.fifo --limit-rate '1000/s per key'")
+        .ok();
+    assert_eq!(bodies(&town.drain("q.fifo")), ["a"]);
+}
+
+#[test]
+fn a_limit_of_the_whole_queue_holds_it_and_says_so() {
+    let town = Town::new();
+    town.run("queue create q --limit-concurrency 2 --limit-gap 0ms")
+        .fails_with(2);
+    town.run("queue create q --limit-concurrency 2").ok();
+    for body in ["one", "two", "three"] {
+        town.run(&format!("send q {body}")).ok();
+    }
+    let held = town.run("receive q --max 10").json();
+    assert_eq!(bodies(&held), ["one", "two"]);
+    let done = town.run("receive q");
+    let says = "the limit_concurrency of q holds its messages until a lease ends";
+    assert!(done.stderr.contains(says), "{done:?}");
+    let receipt = held[0]["receipt"].as_str().unwrap();
+    town.run(&format!("ack q {receipt}")).ok();
+    assert_eq!(bodies(&town.drain("q")), ["three"]);
+    town.run("queue set q --limit-concurrency none --limit-gap 1h")
+        .ok();
+    town.run("send q four").ok();
+    assert_eq!(bodies(&town.drain("q")), ["four"]);
+    town.run("send q five").ok();
+    let done = town.run("receive q");
+    assert!(
+        done.stderr
+            .contains("the limit_gap of q holds its messages for "),
+        "{done:?}"
+    );
+    town.run("queue set q --limit-gap none").ok();
+    assert_eq!(bodies(&town.drain("q")), ["five"]);
+
+    let error = town.run("queue set q --limit-rate 10").fails_with(2);
+    let says = "limit_rate must be as 10/s, 10/s per key, or 100/s + 10/s burst 20 per key, not 10";
+    assert!(error.contains(says), "{error}");
+}

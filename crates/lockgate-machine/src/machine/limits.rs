@@ -1,0 +1,568 @@
+//! Limits on how often messages are leased: what queues and keys owe, and which keys wait for it.
+//!
+//! A start is a lease that is given. [`lockgate_core::limits`] decides whether one may be; here is where its
+//! numbers are kept, and what waits.
+//!
+//! **What follows from the log** is what was charged: the debt of each queue, and of each key that owes
+//! something, in a row of its own ([`Debtor`]). The rows outlive the messages of a key, a purge and a restart.
+//! What goes on is not counted twice: leases of keys and contents are what they are.
+//!
+//! **Volatile** is who waits. A key that a limit of its own holds leaves the list of ready keys for that of
+//! [limited](Content::limited_keys) ones, so a receive examines none of them. A timer in a wheel of its own
+//! brings it back; it fires with [`Machine::tick`] and is not logged, because every start is checked against
+//! the debts again. A row whose debt is paid is the same as none, so its timer frees it.
+//!
+//! **A change of limits** keeps the debts. A [`Walk`] looks at each key again, in steps; until then the queue
+//! gives no leases, so that no receive examines keys that its new limits hold.
+
+use lockgate_core::{
+    Key, MachineTime, Millis, QueueId,
+    limits::{Debt, LimitState, Limiter, Limits, Scoped, Wait},
+};
+
+use super::{
+    Machine,
+    state::{Content, Place},
+    time::{MOVES_PER_STEP, TIMERS_PER_STEP},
+};
+use crate::{
+    KeyWait, QueueLimited,
+    slab::NONE,
+    table::{HashSeed, hash_bytes, hash_pair},
+};
+
+/// Timers that the fold of a start fires, so that a long replay keeps no more debtors than there are.
+const FIRED_PER_START: u32 = 2;
+
+/// What it costs to look at a row again, where passing an empty one costs 1.
+const LOOK: u32 = 32;
+
+/// The limits of a queue that has, or had, some.
+#[derive(Clone, Debug)]
+pub(super) struct QueueLimits {
+    /// Those of all messages together.
+    pub(super) queue: Limiter,
+    /// Those of each key.
+    pub(super) key: Limiter,
+    /// What the queue as a whole owes.
+    pub(super) debt: Debt,
+    /// Volatile: when its own limits let go; else `NONE`.
+    pub(super) timer: u32,
+    /// Volatile: its keys are being looked at again.
+    pub(super) walked: bool,
+}
+
+/// What a key owes under the limits of its queue.
+#[derive(Clone, Debug)]
+pub(super) struct Debtor {
+    pub(super) queue: QueueId,
+    /// `None`: the group of messages without one.
+    pub(super) key: Option<Key>,
+    pub(super) debt: Debt,
+    /// Volatile: never later than when it may start, or owes nothing.
+    pub(super) timer: u32,
+}
+
+/// Looks at rows again, from an index on.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Walk {
+    /// The keys of a queue whose limits have changed.
+    Keys(QueueId, u32),
+    /// All debtors, of all queues.
+    Debtors(u32),
+}
+
+/// Whose timer it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waiter {
+    Debtor(u32),
+    Queue(u32),
+}
+
+impl Waiter {
+    fn to_bits(self) -> u64 {
+        match self {
+            Self::Debtor(index) => u64::from(index),
+            Self::Queue(index) => 1 << 32 | u64::from(index),
+        }
+    }
+
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the lower half is the index"
+    )]
+    fn from_bits(bits: u64) -> Self {
+        match bits >> 32 {
+            0 => Self::Debtor(bits as u32),
+            _ => Self::Queue(bits as u32),
+        }
+    }
+}
+
+/// The two scopes of a queue's limits, each without limits if it has none.
+fn both(limits: Scoped<Limits>) -> [Limits; 2] {
+    [limits.queue, limits.key].map(Option::unwrap_or_default)
+}
+
+impl QueueLimits {
+    /// `None`: there are no limits.
+    pub(super) fn new(limits: Scoped<Limits>) -> Option<Box<Self>> {
+        if limits.is_none() {
+            return None;
+        }
+        // Settings are checked before they are stored; a record from elsewhere must not cause a panic.
+        let limiter = |limits| Limiter::new(limits, 0).unwrap_or_default();
+        let [queue, key] = both(limits).map(limiter);
+        Some(Box::new(Self {
+            queue,
+            key,
+            debt: Debt::default(),
+            timer: NONE,
+            walked: false,
+        }))
+    }
+
+    fn change(&mut self, limits: Scoped<Limits>, now: MachineTime) {
+        let [queue, key] = both(limits);
+        for (limiter, limits) in [(&mut self.queue, queue), (&mut self.key, key)] {
+            // Settings are checked before they are stored.
+            let _ = limiter.change(limits, now.0);
+        }
+    }
+
+    /// What an image keeps of them besides the settings.
+    pub(super) fn to_numbers(&self) -> [[u64; 4]; 3] {
+        [self.queue.saved(), self.key.saved(), self.debt.to_numbers()]
+    }
+
+    pub(super) fn from_numbers(
+        limits: Scoped<Limits>,
+        [of_queue, of_key, debt]: [[u64; 4]; 3],
+    ) -> Option<Self> {
+        let [queue, key] = both(limits);
+        Some(Self {
+            queue: Limiter::restored(queue, of_queue).ok()?,
+            key: Limiter::restored(key, of_key).ok()?,
+            debt: Debt::from_numbers(debt),
+            timer: NONE,
+            walked: false,
+        })
+    }
+
+    /// Whether keys owe anything under these limits.
+    fn keys_owe(&self) -> bool {
+        let limits = self.key.limits();
+        limits.rate.is_some() || limits.gap.is_some()
+    }
+}
+
+/// How much longer; `None`: until a lease ends.
+fn remaining(wait: Wait, now: MachineTime) -> Option<Millis> {
+    match wait {
+        Wait::Until(at) => Some(at.saturating_sub(now.0)),
+        Wait::Finish | Wait::Never => None,
+    }
+}
+
+pub(super) fn debtor_hash(seed: HashSeed, queue: QueueId, key: Option<&Key>) -> u64 {
+    let text = key.map_or(0, |key| hash_bytes(seed, key.as_str().as_bytes()));
+    hash_pair(queue.0, text)
+}
+
+impl Machine {
+    /// The time that waits go by: that of the last tick or, in a replay, of the last record.
+    fn limit_now(&self) -> MachineTime {
+        self.ticked.unwrap_or(self.clock.now.machine)
+    }
+
+    fn debtor(&self, queue: QueueId, key: Option<&Key>) -> Option<u32> {
+        let hash = debtor_hash(self.seed, queue, key);
+        self.by_debtor.find(hash, |debtor| {
+            let debtor = &self.debtors[debtor];
+            debtor.queue == queue && debtor.key.as_ref() == key
+        })
+    }
+
+    /// The queue's limits and index, if the key is of a queue that has some.
+    fn limits_of(&self, key: u32) -> Option<(u32, &QueueLimits)> {
+        let content = &self.contents[self.keys[key].content];
+        if content.dead {
+            return None;
+        }
+        let limits = self.queues[content.queue].limits.as_deref()?;
+        Some((content.queue, limits))
+    }
+
+    /// What the limits of a key go by.
+    pub(super) fn key_limit_state(&self, key: u32) -> LimitState {
+        let state = &self.keys[key];
+        let debt = self.limits_of(key).filter(|(_, limits)| limits.keys_owe());
+        let debt =
+            debt.and_then(|(queue, _)| self.debtor(self.queues[queue].id, state.name.as_ref()));
+        let debt = debt.map_or(Debt::default(), |debtor| self.debtors[debtor].debt);
+        LimitState::new(debt, state.leased)
+    }
+
+    /// What the limits of a queue as a whole go by.
+    pub(super) fn queue_limit_state(&self, queue: u32, limits: &QueueLimits) -> LimitState {
+        let leased = self.contents[self.queues[queue].content].leased;
+        LimitState::new(limits.debt, leased)
+    }
+
+    /// Whether limits of the key hold its next message.
+    pub(super) fn is_limited(&self, key: u32) -> bool {
+        let Some((_, limits)) = self.limits_of(key) else {
+            return false;
+        };
+        if *limits.key.limits() == Limits::default() {
+            return false;
+        }
+        let state = self.key_limit_state(key);
+        let now = self.limit_now().0;
+        limits.key.holds(&state, 1, now).is_some()
+    }
+
+    /// Whether limits of the queue as a whole hold its next message, or its keys are being looked at again.
+    pub(super) fn is_queue_limited(&self, queue: u32) -> bool {
+        self.queues[queue].limits.as_deref().is_some_and(|limits| {
+            let state = self.queue_limit_state(queue, limits);
+            let now = self.limit_now().0;
+            limits.walked || limits.queue.holds(&state, 1, now).is_some()
+        })
+    }
+
+    /// Which limit of the queue as a whole holds its messages, and how long.
+    pub(super) fn queue_limited(&self, queue: u32) -> Option<QueueLimited> {
+        let limits = self.queues[queue].limits.as_deref()?;
+        let now = self.limit_now();
+        let state = self.queue_limit_state(queue, limits);
+        let (wait, limit) = limits.queue.holds(&state, 1, now.0)?;
+        let remaining = remaining(wait, now);
+        Some(QueueLimited { limit, remaining })
+    }
+
+    /// Which limit holds the key's next message, and how long; limits of the key come before those of the queue,
+    /// if they let go together.
+    pub(super) fn limit_wait(&self, queue: u32, key: u32, now: MachineTime) -> Option<KeyWait> {
+        let limits = self.queues[queue].limits.as_deref()?;
+        let of_key = limits.key.holds(&self.key_limit_state(key), 1, now.0);
+        let of_queue = self.queue_limit_state(queue, limits);
+        let of_queue = limits.queue.holds(&of_queue, 1, now.0);
+        let of_key = of_key.map(|(wait, limit)| (wait, true, limit));
+        let of_queue = of_queue.map(|(wait, limit)| (wait, false, limit));
+        let (wait, of_key, limit) = of_key.into_iter().chain(of_queue).max()?;
+        Some(KeyWait::Limit {
+            limit,
+            of_key,
+            remaining: remaining(wait, now),
+        })
+    }
+
+    /// Charges a lease to the limits of its queue and its key.
+    pub(super) fn charge_limits(&mut self, queue: u32, key: u32, now: MachineTime) {
+        let Some(limits) = self.queues[queue].limits.as_deref_mut() else {
+            return;
+        };
+        let mut state = LimitState::new(limits.debt, 0);
+        limits.queue.charge(&mut state, 1, now.0);
+        limits.debt = state.debt();
+        let keys_owe = limits.keys_owe();
+        self.await_queue(queue);
+        if keys_owe {
+            let (id, name) = (self.queues[queue].id, self.keys[key].name.clone());
+            self.change_debt(queue, id, name, |limiter, state| {
+                limiter.charge(state, 1, now.0);
+            });
+        }
+        let past = self.clock.now.machine;
+        self.end_waits(past, FIRED_PER_START, FIRED_PER_START * 4);
+    }
+
+    /// Gives back what a lease was charged that was given at `given`: it has not reached anybody.
+    pub(super) fn refund_limits(&mut self, queue: u32, key: u32, given: MachineTime) {
+        let now = self.clock.now.machine;
+        let Some(limits) = self.queues[queue].limits.as_deref_mut() else {
+            return;
+        };
+        let mut state = LimitState::new(limits.debt, 1);
+        state.refund(&limits.queue, 1, given.0, now.0);
+        limits.debt = state.debt();
+        let keys_owe = limits.keys_owe();
+        self.await_queue(queue);
+        let (id, name) = (self.queues[queue].id, self.keys[key].name.clone());
+        if keys_owe && self.debtor(id, name.as_ref()).is_some() {
+            self.change_debt(queue, id, name, |limiter, state| {
+                state.refund(limiter, 1, given.0, now.0);
+            });
+        }
+    }
+
+    /// Changes what a key owes, and sets its timer.
+    fn change_debt(
+        &mut self,
+        queue: u32,
+        id: QueueId,
+        name: Option<Key>,
+        change: impl FnOnce(&Limiter, &mut LimitState),
+    ) {
+        let debtor = self.debtor(id, name.as_ref()).unwrap_or_else(|| {
+            let hash = debtor_hash(self.seed, id, name.as_ref());
+            let debtor = self.debtors.insert(Debtor {
+                queue: id,
+                key: name,
+                debt: Debt::default(),
+                timer: NONE,
+            });
+            let (debtors, seed) = (&self.debtors, self.seed);
+            self.by_debtor.insert(hash, debtor, |debtor| {
+                let debtor = &debtors[debtor];
+                debtor_hash(seed, debtor.queue, debtor.key.as_ref())
+            });
+            debtor
+        });
+        if let Some(limits) = self.queues[queue].limits.as_deref() {
+            let mut state = LimitState::new(self.debtors[debtor].debt, 0);
+            change(&limits.key, &mut state);
+            self.debtors[debtor].debt = state.debt();
+        }
+        self.await_debtor(queue, debtor);
+    }
+
+    /// Sets a timer for when the key may start again, or else for when it owes nothing. An earlier one stays: it
+    /// finds that and sets itself again.
+    fn await_debtor(&mut self, queue: u32, debtor: u32) {
+        let Some(limits) = self.queues[queue].limits.as_deref() else {
+            return;
+        };
+        let state = LimitState::new(self.debtors[debtor].debt, 0);
+        let at = match limits.key.holds(&state, 1, self.limit_now().0) {
+            Some((Wait::Until(at), _)) => at,
+            _ => state.idle_at(&limits.key).unwrap_or(Millis::MAX),
+        };
+        let timer = self.debtors[debtor].timer;
+        self.debtors[debtor].timer = self.earlier(timer, at, Waiter::Debtor(debtor));
+    }
+
+    /// Wakes receives that stopped at the concurrency of the queue as a whole.
+    pub(super) fn after_lease_ended(&mut self, content: u32) {
+        let state = &self.contents[content];
+        if !state.dead && !state.ready_keys.is_empty() && self.queues[state.queue].limits.is_some()
+        {
+            self.wake(content);
+        }
+    }
+
+    /// Sets a timer for when the limits of the queue as a whole let go.
+    fn await_queue(&mut self, queue: u32) {
+        let Some(limits) = self.queues[queue].limits.as_deref() else {
+            return;
+        };
+        let state = LimitState::new(limits.debt, 0);
+        let (held, timer) = (
+            limits.queue.holds(&state, 1, self.limit_now().0),
+            limits.timer,
+        );
+        if let Some((Wait::Until(at), _)) = held {
+            let timer = self.earlier(timer, at, Waiter::Queue(queue));
+            if let Some(limits) = self.queues[queue].limits.as_deref_mut() {
+                limits.timer = timer;
+            }
+        }
+    }
+
+    /// A timer that is no later than that.
+    fn earlier(&mut self, timer: u32, at: Millis, waiter: Waiter) -> u32 {
+        if timer != NONE {
+            if self.waits.deadline(timer) <= at {
+                return timer;
+            }
+            self.waits.remove(timer);
+        }
+        self.waits.insert(at, 0, waiter.to_bits())
+    }
+
+    /// Ends waits that are over and walks on; called with every tick. Returns whether there is more to do.
+    pub(super) fn tick_limits(&mut self, now: MachineTime) -> bool {
+        self.ticked = self.ticked.max(Some(now));
+        let mut left = MOVES_PER_STEP * LOOK;
+        while left > 0
+            && let Some(walk) = self.walks.pop_front()
+        {
+            if let Some(walk) = self.walk_limits(walk, &mut left) {
+                self.walks.push_front(walk);
+            }
+        }
+        self.end_waits(now, TIMERS_PER_STEP, MOVES_PER_STEP);
+        !self.walks.is_empty() || self.waits.has_due(now.0)
+    }
+
+    /// When limits next have something to do.
+    pub(super) fn next_wait(&self) -> Option<MachineTime> {
+        match self.walks.is_empty() {
+            true => self.waits.next_deadline().map(MachineTime),
+            false => Some(self.clock.now.machine),
+        }
+    }
+
+    fn end_waits(&mut self, now: MachineTime, most: u32, mut moves: u32) {
+        if !self.waits.has_due(now.0) {
+            return;
+        }
+        self.waits.prepare(now.0, most as usize, &mut moves);
+        for _ in 0..most {
+            if self.waits.ready(now.0).next().is_none() {
+                return;
+            }
+            let Some(fired) = self.waits.pop_due(now.0) else {
+                return;
+            };
+            match Waiter::from_bits(fired.payload) {
+                Waiter::Debtor(debtor) => {
+                    self.debtors[debtor].timer = NONE;
+                    self.look_at_debtor(debtor);
+                }
+                Waiter::Queue(queue) => {
+                    if let Some(limits) = self.queues[queue].limits.as_deref_mut() {
+                        limits.timer = NONE;
+                    }
+                    self.await_queue(queue);
+                    self.wake(self.queues[queue].content);
+                }
+            }
+        }
+    }
+
+    /// Frees a debtor that owes nothing any more, and looks at its key again.
+    fn look_at_debtor(&mut self, debtor: u32) {
+        let id = self.debtors[debtor].queue;
+        let Some(queue) = self.queue_index(id) else {
+            self.forget_debtor(debtor);
+            return;
+        };
+        let now = self.limit_now().0;
+        let state = LimitState::new(self.debtors[debtor].debt, 0);
+        let limits = self.queues[queue].limits.as_deref();
+        let name = self.debtors[debtor].key.clone();
+        if limits.is_none_or(|limits| state.is_idle(&limits.key, now)) {
+            self.forget_debtor(debtor);
+        } else {
+            self.await_debtor(queue, debtor);
+        }
+        let content = self.queues[queue].content;
+        if let Some(key) = self.key_of(content, name.as_ref()) {
+            self.refresh(key);
+        }
+    }
+
+    fn forget_debtor(&mut self, debtor: u32) {
+        let Debtor {
+            queue, key, timer, ..
+        } = self.debtors.remove(debtor);
+        if timer != NONE {
+            self.waits.remove(timer);
+        }
+        let hash = debtor_hash(self.seed, queue, key.as_ref());
+        self.by_debtor.remove(hash, |other| other == debtor);
+    }
+
+    /// Takes over limits of changed settings, and looks at the keys again.
+    pub(super) fn change_limits(&mut self, queue: u32) {
+        let now = self.clock.now.machine;
+        let state = &mut self.queues[queue];
+        let limits = state.settings.limits();
+        match &mut state.limits {
+            Some(known) => {
+                let before = [&known.queue, &known.key].map(|limiter| limiter.limits().clone());
+                if before == both(limits.clone()) {
+                    return;
+                }
+                known.change(limits, now);
+            }
+            none => *none = QueueLimits::new(limits),
+        }
+        self.walk_keys(queue);
+    }
+
+    /// Looks at all keys of the queue again.
+    pub(super) fn walk_keys(&mut self, queue: u32) {
+        let state = &mut self.queues[queue];
+        if let Some(limits) = &mut state.limits {
+            limits.walked = true;
+            // First the debtors, whose timers end the waits of keys.
+            self.walks.push_back(Walk::Debtors(0));
+            self.walks.push_back(Walk::Keys(state.id, 0));
+        }
+    }
+
+    /// Frees what the keys of a deleted queue owe.
+    pub(super) fn forget_limits(&mut self, limits: Option<Box<QueueLimits>>) {
+        let Some(limits) = limits else { return };
+        if limits.timer != NONE {
+            self.waits.remove(limits.timer);
+        }
+        self.walks.push_back(Walk::Debtors(0));
+    }
+
+    /// Walks on; returns what is left of the walk.
+    fn walk_limits(&mut self, walk: Walk, left: &mut u32) -> Option<Walk> {
+        match walk {
+            Walk::Keys(id, mut at) => {
+                let queue = self.queue_index(id)?;
+                let content = self.queues[queue].content;
+                while (at as usize) < self.keys.slots() {
+                    if *left == 0 {
+                        return Some(Walk::Keys(id, at));
+                    }
+                    *left -= 1;
+                    if self.keys.get(at).is_some_and(|key| key.content == content) {
+                        *left = left.saturating_sub(LOOK);
+                        self.refresh(at);
+                    }
+                    at += 1;
+                }
+                let later = |walk: &Walk| matches!(walk, Walk::Keys(other, _) if *other == id);
+                let walked = self.walks.iter().any(later);
+                if let Some(limits) = self.queues[queue].limits.as_deref_mut() {
+                    limits.walked = walked;
+                }
+                self.await_queue(queue);
+                self.wake(content);
+            }
+            Walk::Debtors(mut at) => {
+                while (at as usize) < self.debtors.slots() {
+                    if *left == 0 {
+                        return Some(Walk::Debtors(at));
+                    }
+                    *left -= 1;
+                    if self.debtors.get(at).is_some() {
+                        *left = left.saturating_sub(LOOK);
+                        self.look_at_debtor(at);
+                    }
+                    at += 1;
+                }
+            }
+        }
+        None
+    }
+
+    /// Begins what is volatile, after an image was loaded.
+    pub(super) fn settle_limits(&mut self) {
+        self.walks.push_back(Walk::Debtors(0));
+        let queues: Vec<u32> = self.queues.iter().map(|(index, _)| index).collect();
+        for queue in queues {
+            self.await_queue(queue);
+            self.walk_keys(queue);
+        }
+    }
+}
+
+impl Content {
+    /// The list for keys of that place.
+    pub(super) fn keys_of(&mut self, place: Place) -> Option<&mut super::list::List> {
+        match place {
+            Place::Out => None,
+            Place::Ready => Some(&mut self.ready_keys),
+            Place::Limited => Some(&mut self.limited_keys),
+        }
+    }
+}
