@@ -296,7 +296,6 @@ impl Wheel {
     }
 
     /// Whether there is no timer.
-    #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }

@@ -346,7 +346,7 @@ impl Machine {
     /// Wakes receives that stopped at the concurrency of the queue as a whole.
     pub(super) fn after_lease_ended(&mut self, content: u32) {
         let state = &self.contents[content];
-        if !state.dead && !state.ready_keys.is_empty() && self.queues[state.queue].limits.is_some()
+        if !state.dead && self.queues[state.queue].limits.is_some()
         {
             self.wake(content);
         }
@@ -384,6 +384,9 @@ impl Machine {
     /// Ends waits that are over and walks on; called with every tick. Returns whether there is more to do.
     pub(super) fn tick_limits(&mut self, now: MachineTime) -> bool {
         self.ticked = self.ticked.max(Some(now));
+        if self.waits.is_empty() && self.walks.is_empty() {
+            return false;
+        }
         let mut left = MOVES_PER_STEP * LOOK;
         while left > 0
             && let Some(walk) = self.walks.pop_front()
@@ -398,9 +401,10 @@ impl Machine {
 
     /// When limits next have something to do.
     pub(super) fn next_wait(&self) -> Option<MachineTime> {
-        match self.walks.is_empty() {
-            true => self.waits.next_deadline().map(MachineTime),
-            false => Some(self.clock.now.machine),
+        match (self.walks.is_empty(), self.waits.is_empty()) {
+            (false, _) => Some(self.clock.now.machine),
+            (true, false) => self.waits.next_deadline().map(MachineTime),
+            (true, true) => None,
         }
     }
 

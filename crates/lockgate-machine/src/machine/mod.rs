@@ -647,7 +647,10 @@ impl Machine {
             wall: self.wall.next_deadline().map(lockgate_core::WallTime),
             machine: {
                 let timer = self.machine.next_deadline().map(MachineTime);
-                timer.into_iter().chain(self.next_wait()).min()
+                match self.next_wait() {
+                    None => timer,
+                    wait => timer.into_iter().chain(wait).min(),
+                }
             },
         }
     }

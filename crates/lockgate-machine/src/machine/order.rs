@@ -273,10 +273,14 @@ impl Machine {
         }
         message.state = State::Backoff;
         let (key, extra) = (message.key, message.extra);
-        self.keys[key].leased -= 1;
-        let content = self.keys[key].content;
-        self.contents[content].leased -= 1;
-        self.after_lease_ended(content);
+        let state = &mut self.keys[key];
+        state.leased -= 1;
+        let content = state.content;
+        let state = &mut self.contents[content];
+        state.leased -= 1;
+        if !state.ready_keys.is_empty() {
+            self.after_lease_ended(content);
+        }
         let holder = std::mem::replace(&mut self.lease_states[extra].holder, NONE);
         self.release_holder(holder);
     }
