@@ -1,7 +1,7 @@
 //! A queue of SQS, as a place where messages go and come from.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     fmt,
     sync::{
         Arc,
@@ -118,7 +118,8 @@ impl Default for SqsOptions {
 /// ReceiveRequestAttemptId, so that an answer that was lost comes again.
 ///
 /// A batch whose messages are larger in SQS's words than a batch may be goes out in several calls. Where one fails, those
-/// behind it are not made.
+/// behind it are not made. If SQS refuses a whole call, its messages are sent again one by one, so that only those at
+/// fault are refused, and those behind them are sent.
 ///
 /// # Cancellation
 /// The leases of a dropped receive end by themselves, with their visibility timeout. Whatever else is dropped may have
@@ -493,13 +494,22 @@ impl Sink for SqsQueue {
                 Err(error) => results.push(Some(Err(error))),
             }
         }
+        let mut calls = VecDeque::from(calls);
         let mut failed: Option<TransportError> = None;
-        for call in calls {
+        while let Some(call) = calls.pop_front() {
             let places: Vec<usize> = call.iter().map(|(at, _)| *at).collect();
             let mut answers = match failed.clone() {
                 Some(error) => Err(error),
-                None => self.send(call).await,
+                None => self.send(call.clone()).await,
             };
+            let is_refused = |error: &TransportError| error.fate == Fate::Refused;
+            if call.len() > 1 && failed.is_none() && answers.as_ref().is_err_and(is_refused) {
+                // One of them may be to blame. Nothing of a refused call was sent.
+                for entry in call.into_iter().rev() {
+                    calls.push_front(vec![entry]);
+                }
+                continue;
+            }
             for at in places {
                 let answer = match &mut answers {
                     Ok(answers) => take(answers, at),
@@ -511,10 +521,12 @@ impl Sink for SqsQueue {
                     duplicate: false,
                 }));
             }
-            failed = answers.err().map(|error| match error.fate {
-                Fate::Unknown => Wrong::NotSent.into(),
-                _ => error,
-            });
+            if let Some(error) = answers.err().filter(|error| !is_refused(error)) {
+                failed = Some(match error.fate {
+                    Fate::Unknown => Wrong::NotSent.into(),
+                    _ => error,
+                });
+            }
         }
         let unknown = || Err(fate::unanswered("it was not answered"));
         let results = results.into_iter();

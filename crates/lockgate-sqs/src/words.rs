@@ -86,6 +86,7 @@ impl From<Unfit> for TransportError {
 }
 
 /// A message that can be sent.
+#[derive(Clone)]
 pub(crate) struct Entry {
     builder: SendMessageBatchRequestEntryBuilder,
     /// As SQS counts them.
