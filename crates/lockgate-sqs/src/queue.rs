@@ -84,8 +84,8 @@ impl Default for SqsOptions {
 /// | content type | the message attribute [`content-type`](crate::CONTENT_TYPE) |
 /// | trace context | AWSTraceHeader, if it begins with `Root=`; else the message attribute [`traceparent`](crate::TRACE_CONTEXT). If a message comes with both, the attribute counts |
 ///
-/// SQS takes ten message attributes, which may not be empty. Due time and level are obeyed, and do not come with the
-/// message. What cannot be carried is refused as [`Fate::Unsupported`] before anything is sent.
+/// SQS takes ten message attributes, which may not be empty. A Number has up to 38 digits, and is from 1e-128 to 1e126.
+/// Due time and level are obeyed, and do not come with the message. What cannot be carried is refused as [`Fate::Unsupported`] before anything is sent.
 ///
 /// A message is called by the queue's ARN and its MessageId. Amazon gives a message a new MessageId when it moves back
 /// from the dead letters.
