@@ -93,7 +93,9 @@ impl Default for SqsOptions {
 /// # Leases
 /// A lease is a visibility timeout: whole seconds, rounded up, up to 12 hours from the receive. It is counted from when
 /// the call began, so that no lease ends earlier than it says. A wait is therefore made of calls that take at most half
-/// as long as the lease.
+/// as long as the lease, and at least a second: a lease of 1 s may end during that wait. Messages whose leases may have
+/// ended when the answer comes are not handed out. They come again, with an attempt more, so leases of 1 s are for
+/// receives that do not wait.
 ///
 /// - A nack sets the visibility timeout to its delay, in whole seconds rounded up. SQS counts each receive, so
 ///   nothing can be deferred or given back without an attempt, and it cannot reject: the queue's RedrivePolicy moves a
@@ -101,6 +103,9 @@ impl Default for SqsOptions {
 /// - SQS answers each deletion from a *standard* queue with success, also if the lease has ended and somebody else has
 ///   the message, which then comes again. A visibility timeout that is changed after the end of the lease may be that
 ///   of the next holder. Only a receipt that was settled here is known to be stale.
+/// - A standard queue promises no order, but mostly keeps it. A worker therefore receives from one with one call at a
+///   time, so that messages of a batch that run one after the other do. With `Order::Unordered` it makes
+///   several calls side by side.
 /// - On a standard queue a receive that does not wait asks some of SQS's servers only, and may find nothing where there
 ///   is something.
 ///
@@ -407,7 +412,7 @@ impl SqsQueue {
                 remaining,
             })
         });
-        let leased: Vec<_> = leased.collect();
+        let mut leased: Vec<_> = leased.collect();
         // They come again, and become dead letters in the end; the others must not.
         let unreadable = count - leased.len();
         if unreadable > 0 {
@@ -416,6 +421,16 @@ impl SqsQueue {
                 unreadable,
                 "messages lack what SQS says of every message"
             );
+        }
+        // Somebody else may have them by now. They come again by themselves.
+        if remaining.is_zero() && !leased.is_empty() {
+            let ended = leased.len();
+            tracing::warn!(
+                queue = self.url(),
+                ended,
+                "leases had ended when SQS's answer came: a longer lease prevents that"
+            );
+            leased.clear();
         }
         Ok(leased)
     }

@@ -114,6 +114,54 @@ async fn a_refusal_of_a_whole_call_is_only_that_of_the_bad_message() {
     );
 }
 
+/// A message of a receive's answer, without and with what SQS says of every message.
+fn unreadable(id: &str) -> String {
+    format!(r#"{{"MessageId": "{id}", "ReceiptHandle": "r-{id}", "Body": "{id}"}}"#)
+}
+
+fn readable(id: &str) -> String {
+    let attributes = r#""Attributes": {"ApproximateReceiveCount": "1", "MessageGroupId": "k"}"#;
+    unreadable(id).replace('}', &format!(", {attributes}}}"))
+}
+
+#[tokio::test]
+async fn unreadable_messages_are_passed_over_and_end_nothing() {
+    let bad_count = readable("b").replace("\"1\"", "\"many\"");
+    let bad_key = readable("c").replace("\"k\"", "\"\"");
+    let all_bad = format!("{}, {bad_count}, {bad_key}", unreadable("a"));
+    let mixed = format!("{all_bad}, {}", readable("d"));
+    let mut answers = vec![readable("e"), all_bad, mixed];
+    let (queue, _asked) = queue_where(move |_| {
+        let messages = answers.pop().unwrap();
+        Then::Answer(200, format!(r#"{{"Messages": [{messages}]}}"#))
+    })
+    .await;
+    for expected in [&["d"][..], &[], &["e"]] {
+        let received = queue.receive_batch(request(10)).await.unwrap();
+        let bodies: Vec<_> = received
+            .iter()
+            .map(|leased| &leased.message.body[..])
+            .collect();
+        let expected: Vec<_> = expected.iter().map(|body| body.as_bytes()).collect();
+        assert_eq!(bodies, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_has_ended_when_it_comes_is_not_handed_out() {
+    let (queue, _asked) = queue_where(|_| {
+        // The whole lease passes on the way.
+        std::thread::sleep(Duration::from_secs(1));
+        Then::Answer(200, format!(r#"{{"Messages": [{}]}}"#, readable("a")))
+    })
+    .await;
+    let received = queue.receive_batch(ReceiveRequest {
+        lease: Some(Duration::from_secs(1)),
+        ..request(1)
+    });
+    assert!(received.await.unwrap().is_empty());
+}
+
 #[tokio::test]
 async fn what_is_behind_a_lost_call_is_not_sent() {
     let (queue, asked) = queue_where(|_| Then::Close).await;
