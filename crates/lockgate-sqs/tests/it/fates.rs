@@ -91,7 +91,7 @@ async fn the_fate_of_every_answer_is_exact() {
 async fn a_refusal_of_a_whole_call_is_only_that_of_the_bad_message() {
     let (queue, asked) = queue_of(|_, body| {
         let entries = body.matches("\"MessageBody\"").count();
-        if body.contains("bad") {
+        if body.contains(r#""MessageBody":"bad""#) {
             let error = r#"{"__type": "com.amazonaws.sqs#InvalidMessageContents", "message": "m"}"#;
             return Then::Answer(400, error.to_owned());
         }
