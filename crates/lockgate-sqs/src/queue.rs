@@ -1,7 +1,7 @@
 //! A queue of SQS, as a place where messages go and come from.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     fmt,
     sync::{
         Arc,
@@ -84,8 +84,8 @@ impl Default for SqsOptions {
 /// | content type | the message attribute [`content-type`](crate::CONTENT_TYPE) |
 /// | trace context | AWSTraceHeader, if it begins with `Root=`; else the message attribute [`traceparent`](crate::TRACE_CONTEXT). If a message comes with both, the attribute counts |
 ///
-/// SQS takes ten message attributes, which may not be empty. Due time and level are obeyed, and do not come with the
-/// message. What cannot be carried is refused as [`Fate::Unsupported`] before anything is sent.
+/// SQS takes ten message attributes, which may not be empty. A Number has up to 38 digits, and is from 1e-128 to 1e126.
+/// Due time and level are obeyed, and do not come with the message. What cannot be carried is refused as [`Fate::Unsupported`] before anything is sent.
 ///
 /// A message is called by the queue's ARN and its MessageId. Amazon gives a message a new MessageId when it moves back
 /// from the dead letters.
@@ -93,7 +93,9 @@ impl Default for SqsOptions {
 /// # Leases
 /// A lease is a visibility timeout: whole seconds, rounded up, up to 12 hours from the receive. It is counted from when
 /// the call began, so that no lease ends earlier than it says. A wait is therefore made of calls that take at most half
-/// as long as the lease.
+/// as long as the lease, and at least a second: a lease of 1 s may end during that wait. Messages whose leases may have
+/// ended when the answer comes are not handed out. They come again, with an attempt more, so leases of 1 s are for
+/// receives that do not wait.
 ///
 /// - A nack sets the visibility timeout to its delay, in whole seconds rounded up. SQS counts each receive, so
 ///   nothing can be deferred or given back without an attempt, and it cannot reject: the queue's RedrivePolicy moves a
@@ -101,6 +103,9 @@ impl Default for SqsOptions {
 /// - SQS answers each deletion from a *standard* queue with success, also if the lease has ended and somebody else has
 ///   the message, which then comes again. A visibility timeout that is changed after the end of the lease may be that
 ///   of the next holder. Only a receipt that was settled here is known to be stale.
+/// - A standard queue promises no order, but mostly keeps it. A worker therefore receives from one with one call at a
+///   time, so that messages of a batch that run one after the other do. With `Order::Unordered` it makes
+///   several calls side by side.
 /// - On a standard queue a receive that does not wait asks some of SQS's servers only, and may find nothing where there
 ///   is something.
 ///
@@ -118,7 +123,8 @@ impl Default for SqsOptions {
 /// ReceiveRequestAttemptId, so that an answer that was lost comes again.
 ///
 /// A batch whose messages are larger in SQS's words than a batch may be goes out in several calls. Where one fails, those
-/// behind it are not made.
+/// behind it are not made. If SQS refuses a whole call, its messages are sent again one by one, so that only those at
+/// fault are refused, and those behind them are sent.
 ///
 /// # Cancellation
 /// The leases of a dropped receive end by themselves, with their visibility timeout. Whatever else is dropped may have
@@ -406,7 +412,7 @@ impl SqsQueue {
                 remaining,
             })
         });
-        let leased: Vec<_> = leased.collect();
+        let mut leased: Vec<_> = leased.collect();
         // They come again, and become dead letters in the end; the others must not.
         let unreadable = count - leased.len();
         if unreadable > 0 {
@@ -415,6 +421,16 @@ impl SqsQueue {
                 unreadable,
                 "messages lack what SQS says of every message"
             );
+        }
+        // Somebody else may have them by now. They come again by themselves.
+        if remaining.is_zero() && !leased.is_empty() {
+            let ended = leased.len();
+            tracing::warn!(
+                queue = self.url(),
+                ended,
+                "leases had ended when SQS's answer came: a longer lease prevents that"
+            );
+            leased.clear();
         }
         Ok(leased)
     }
@@ -493,13 +509,22 @@ impl Sink for SqsQueue {
                 Err(error) => results.push(Some(Err(error))),
             }
         }
+        let mut calls = VecDeque::from(calls);
         let mut failed: Option<TransportError> = None;
-        for call in calls {
+        while let Some(call) = calls.pop_front() {
             let places: Vec<usize> = call.iter().map(|(at, _)| *at).collect();
             let mut answers = match failed.clone() {
                 Some(error) => Err(error),
-                None => self.send(call).await,
+                None => self.send(call.clone()).await,
             };
+            let is_refused = |error: &TransportError| error.fate == Fate::Refused;
+            if call.len() > 1 && failed.is_none() && answers.as_ref().is_err_and(is_refused) {
+                // One of them may be to blame. Nothing of a refused call was sent.
+                for entry in call.into_iter().rev() {
+                    calls.push_front(vec![entry]);
+                }
+                continue;
+            }
             for at in places {
                 let answer = match &mut answers {
                     Ok(answers) => take(answers, at),
@@ -511,10 +536,12 @@ impl Sink for SqsQueue {
                     duplicate: false,
                 }));
             }
-            failed = answers.err().map(|error| match error.fate {
-                Fate::Unknown => Wrong::NotSent.into(),
-                _ => error,
-            });
+            if let Some(error) = answers.err().filter(|error| !is_refused(error)) {
+                failed = Some(match error.fate {
+                    Fate::Unknown => Wrong::NotSent.into(),
+                    _ => error,
+                });
+            }
         }
         let unknown = || Err(fate::unanswered("it was not answered"));
         let results = results.into_iter();

@@ -35,6 +35,8 @@ const NO_UNIQUE_ID: &str = "lockgate-none-";
 const ATTRIBUTES_MAX: usize = 10;
 const NAME_LEN_MAX: usize = 256;
 const ID_LEN_MAX: usize = 128;
+/// Digits of a Number, without zeros in front and behind.
+const NUMBER_DIGITS_MAX: usize = 38;
 /// The longest DelaySeconds.
 pub(crate) const DUE_MAX: Duration = Duration::from_secs(900);
 
@@ -53,6 +55,10 @@ pub(crate) enum Unfit {
     Text { what: String },
     #[error("the header {name:?} is empty, and SQS takes no empty values")]
     EmptyHeader { name: Arc<str> },
+    #[error(
+        "the header {name:?} is no number that SQS takes: one in decimal, with an exponent or without, of up to {NUMBER_DIGITS_MAX} digits, from 1e-128 to 1e126 or 0"
+    )]
+    Number { name: Arc<str> },
     #[error("SQS takes no message attribute of the name {name:?}")]
     HeaderName { name: Arc<str> },
     #[error(
@@ -86,6 +92,7 @@ impl From<Unfit> for TransportError {
 }
 
 /// A message that can be sent.
+#[derive(Clone)]
 pub(crate) struct Entry {
     builder: SendMessageBatchRequestEntryBuilder,
     /// As SQS counts them.
@@ -251,6 +258,9 @@ fn header(name: &Arc<str>, kind: &Arc<str>, value: bytes::Bytes) -> Result<Value
             let what = || format!("the header {name:?}");
             let text = std::str::from_utf8(&value).map_err(|_| Unfit::Text { what: what() })?;
             check_text(text, what)?;
+            if kind.starts_with("Number") && !is_number(text) {
+                return Err(Unfit::Number { name: name.clone() });
+            }
             Ok(Value::Text(text.to_owned()))
         }
         _ => Err(unfit_kind()),
@@ -279,6 +289,32 @@ fn check_text(text: &str, what: impl FnOnce() -> String) -> Result<(), Unfit> {
 fn is_sqs_text(text: &str) -> bool {
     let is_allowed = |c: char| matches!(c, '\t' | '\n' | '\r' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..);
     !text.is_empty() && text.chars().all(is_allowed)
+}
+
+/// Whether SQS takes it as a Number. It refuses the whole call of one that it does not take.
+fn is_number(text: &str) -> bool {
+    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let (mantissa, exponent) = match unsigned.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => match exponent.parse::<i32>() {
+            Ok(exponent) => (mantissa, i64::from(exponent)),
+            Err(_) => return false,
+        },
+        None => (unsigned, 0),
+    };
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = format!("{whole}{fraction}");
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return false;
+    }
+    let from_first = digits.trim_start_matches('0');
+    let significant = from_first.trim_end_matches('0');
+    if significant.is_empty() {
+        return true;
+    }
+    // Of the first digit that counts: 0 for 1 to 9.99.
+    let power = from_first.len() as i64 - fraction.len() as i64 - 1 + exponent;
+    let is_in_range = (-128..126).contains(&power) || (power == 126 && significant == "1");
+    significant.len() <= NUMBER_DIGITS_MAX && is_in_range
 }
 
 /// A message that came, and what SQS says of it.
@@ -363,4 +399,64 @@ pub(crate) fn received(given: SqsMessage, is_fifo: bool) -> Option<Received> {
         attempt,
         accepted: sent.map(WallTime),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_has_the_form_that_sqs_takes() {
+        let longest = format!("-{}.{}", "9".repeat(20), "9".repeat(18));
+        let with_zeros = format!("00{}000", "7".repeat(38));
+        for good in [
+            "0",
+            "-0.0",
+            "0e999",
+            "7",
+            "+7",
+            ".5",
+            "5.",
+            "-1.5e3",
+            "1E+10",
+            "1e126",
+            "-1e126",
+            "1e-128",
+            "0.1e127",
+            "9.9e125",
+            &longest,
+            &with_zeros,
+        ] {
+            assert!(is_number(good), "{good}");
+        }
+        let too_long = "7".repeat(39);
+        for bad in [
+            "",
+            " ",
+            "-",
+            "+",
+            ".",
+            "e5",
+            "1e",
+            "1e5.5",
+            "1_000",
+            "1,5",
+            " 1",
+            "1 ",
+            "0x10",
+            "inf",
+            "NaN",
+            "--1",
+            "149314735990a",
+            "1.1e126",
+            "1e127",
+            "1e-129",
+            "1e99999999999",
+            "1.2.3",
+            "\u{661}",
+            &too_long,
+        ] {
+            assert!(!is_number(bad), "{bad}");
+        }
+    }
 }

@@ -18,6 +18,13 @@ use crate::{
 async fn queue_where(
     mut then: impl FnMut(&str) -> Then + Send + 'static,
 ) -> (SqsQueue, Arc<Mutex<Vec<String>>>) {
+    queue_of(move |action, _| then(action)).await
+}
+
+/// As [`queue_where`], where the server's answer depends on the body too.
+async fn queue_of(
+    mut then: impl FnMut(&str, &str) -> Then + Send + 'static,
+) -> (SqsQueue, Arc<Mutex<Vec<String>>>) {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let of_server = asked.clone();
     let address = serve(move |action, body| {
@@ -26,7 +33,7 @@ async fn queue_where(
             return Then::Answer(200, attributes.to_owned());
         }
         of_server.lock().unwrap().push(body.to_owned());
-        then(action)
+        then(action, body)
     });
     let url = format!("http://{address}/1/q.fifo");
     let queue = SqsQueue::open(client_of(address), url).await.unwrap();
@@ -78,6 +85,81 @@ async fn the_fate_of_every_answer_is_exact() {
         // What a second try says would not be true of the first.
         assert_eq!(asked.lock().unwrap().len(), 1, "{then:?}");
     }
+}
+
+#[tokio::test]
+async fn a_refusal_of_a_whole_call_is_only_that_of_the_bad_message() {
+    let (queue, asked) = queue_of(|_, body| {
+        let entries = body.matches("\"MessageBody\"").count();
+        if body.contains(r#""MessageBody":"bad""#) {
+            let error = r#"{"__type": "com.amazonaws.sqs#InvalidMessageContents", "message": "m"}"#;
+            return Then::Answer(400, error.to_owned());
+        }
+        assert_eq!(entries, 1);
+        let rest = body.split_once("\"Id\":\"").unwrap().1;
+        let id = &rest[..rest.find('"').unwrap()];
+        let sent = format!(r#"{{"Id": "{id}", "MessageId": "of-{id}", "MD5OfMessageBody": "x"}}"#);
+        Then::Answer(200, format!(r#"{{"Successful": [{sent}], "Failed": []}}"#))
+    })
+    .await;
+    let batch = vec![message("a"), message("bad"), message("c")];
+    let [a, bad, c] = queue.send_batch(batch).await.try_into().unwrap();
+    assert_eq!(&*a.unwrap().id, "of-0");
+    assert_eq!(bad.unwrap_err().fate, Fate::Refused);
+    assert_eq!(&*c.unwrap().id, "of-2");
+    assert_eq!(
+        asked.lock().unwrap().len(),
+        4,
+        "all at once, then one by one"
+    );
+}
+
+/// A message of a receive's answer, without and with what SQS says of every message.
+fn unreadable(id: &str) -> String {
+    format!(r#"{{"MessageId": "{id}", "ReceiptHandle": "r-{id}", "Body": "{id}"}}"#)
+}
+
+fn readable(id: &str) -> String {
+    let attributes = r#""Attributes": {"ApproximateReceiveCount": "1", "MessageGroupId": "k"}"#;
+    unreadable(id).replace('}', &format!(", {attributes}}}"))
+}
+
+#[tokio::test]
+async fn unreadable_messages_are_passed_over_and_end_nothing() {
+    let bad_count = readable("b").replace("\"1\"", "\"many\"");
+    let bad_key = readable("c").replace("\"k\"", "\"\"");
+    let all_bad = format!("{}, {bad_count}, {bad_key}", unreadable("a"));
+    let mixed = format!("{all_bad}, {}", readable("d"));
+    let mut answers = vec![readable("e"), all_bad, mixed];
+    let (queue, _asked) = queue_where(move |_| {
+        let messages = answers.pop().unwrap();
+        Then::Answer(200, format!(r#"{{"Messages": [{messages}]}}"#))
+    })
+    .await;
+    for expected in [&["d"][..], &[], &["e"]] {
+        let received = queue.receive_batch(request(10)).await.unwrap();
+        let bodies: Vec<_> = received
+            .iter()
+            .map(|leased| &leased.message.body[..])
+            .collect();
+        let expected: Vec<_> = expected.iter().map(|body| body.as_bytes()).collect();
+        assert_eq!(bodies, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_has_ended_when_it_comes_is_not_handed_out() {
+    let (queue, _asked) = queue_where(|_| {
+        // The whole lease passes on the way.
+        std::thread::sleep(Duration::from_secs(1));
+        Then::Answer(200, format!(r#"{{"Messages": [{}]}}"#, readable("a")))
+    })
+    .await;
+    let received = queue.receive_batch(ReceiveRequest {
+        lease: Some(Duration::from_secs(1)),
+        ..request(1)
+    });
+    assert!(received.await.unwrap().is_empty());
 }
 
 #[tokio::test]

@@ -44,6 +44,8 @@ async fn what_sqs_cannot_carry_is_refused_and_the_rest_is_sent() {
         with(&[header("a", "Text", "v")]),
         with(&[header("a", "String", "")]),
         with(&[header("a", "String", "\u{1}")]),
+        with(&[header("a", "Number", "seven")]),
+        with(&[header("a", "Number.int", "1e127")]),
         with(&[header("a", "String", "1"), header("a", "String", "2")]),
         with(&[header(CONTENT_TYPE, "String", "v")]),
         with(&numbered(11)),
