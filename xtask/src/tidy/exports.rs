@@ -14,6 +14,7 @@ const STANDARD: &[&str] = &[
     "Box",
     "Debug",
     "Duration",
+    "NonZeroU32",
     "FnOnce",
     "Future",
     "Into",

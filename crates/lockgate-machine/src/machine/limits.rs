@@ -346,8 +346,7 @@ impl Machine {
     /// Wakes receives that stopped at the concurrency of the queue as a whole.
     pub(super) fn after_lease_ended(&mut self, content: u32) {
         let state = &self.contents[content];
-        if !state.dead && self.queues[state.queue].limits.is_some()
-        {
+        if !state.dead && self.queues[state.queue].limits.is_some() {
             self.wake(content);
         }
     }

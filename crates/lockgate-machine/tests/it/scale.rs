@@ -316,7 +316,7 @@ fn ten_thousand_limited_keys_hide_no_free_one() {
 fn keys_that_were_seen_cost_no_memory() {
     const SEEN: usize = 100_000;
     let mut shard = Shard::new(limited("10/s per key", "none"));
-    let mut see = |shard: &mut Shard, keys: std::ops::Range<usize>| {
+    let see = |shard: &mut Shard, keys: std::ops::Range<usize>| {
         for key in keys {
             shard.send(key);
             let token = shard.receive(1)[0];
