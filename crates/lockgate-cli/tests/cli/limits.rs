@@ -54,6 +54,24 @@ fn a_limit_holds_keys_across_a_restart_and_says_so() {
     assert_eq!(bodies(&town.drain("q.fifo")), ["a"]);
 }
 
+/// Nothing else happens at the queue meanwhile.
+#[test]
+fn who_waits_gets_a_message_when_its_limit_lets_go() {
+    let town = Town::new();
+    for (name, gap) in [("q.fifo", "1s per key"), ("whole.fifo", "1s")] {
+        limit(&town, &format!("queue create {name} --limit-gap"), gap).ok();
+        for body in ["one", "two"] {
+            town.run(&format!("send {name} --key a {body}")).ok();
+        }
+        let first = town.run(&format!("receive {name} --ack")).json();
+        let second = town.run(&format!("receive {name} --wait 20s --ack")).json();
+        assert_eq!(
+            (bodies(&first), bodies(&second)),
+            (vec!["one"], vec!["two"])
+        );
+    }
+}
+
 #[test]
 fn a_limit_of_the_whole_queue_holds_it_and_says_so() {
     let town = Town::new();

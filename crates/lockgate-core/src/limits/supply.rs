@@ -42,7 +42,7 @@ impl Supply {
         }
         self.supplied = self.at(now);
         if rate.is_none() {
-            self.supplied += FORGIVEN;
+            self.supplied = self.supplied.saturating_add(FORGIVEN);
         }
         self.since = now;
         self.rate = rate;
@@ -54,7 +54,8 @@ impl Supply {
             return self.supplied;
         };
         let passed = now.saturating_sub(self.since);
-        self.supplied + u128::from(passed) * parts(rate.units) / u128::from(rate.period)
+        let since = u128::from(passed) * parts(rate.units) / u128::from(rate.period);
+        self.supplied.saturating_add(since)
     }
 
     /// What is left now of a charge that was made at `at`, if nothing was owed then.
@@ -63,7 +64,8 @@ impl Supply {
             // Nobody knows what had been supplied by then.
             return 0;
         }
-        (self.at(at) + parts(cost)).saturating_sub(self.at(now))
+        let owed = self.at(at).saturating_add(parts(cost));
+        owed.saturating_sub(self.at(now))
     }
 
     pub(super) fn saved(&self) -> [u64; 3] {
@@ -105,6 +107,6 @@ impl Supply {
 
     /// What a member owes after a start.
     pub(super) fn charge(&self, owed: u128, cost: u64, now: Millis) -> u128 {
-        owed.max(self.at(now)) + parts(cost)
+        owed.max(self.at(now)).saturating_add(parts(cost))
     }
 }

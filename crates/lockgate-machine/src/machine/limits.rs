@@ -554,7 +554,11 @@ impl Machine {
         let queues: Vec<u32> = self.queues.iter().map(|(index, _)| index).collect();
         for queue in queues {
             self.await_queue(queue);
-            self.walk_keys(queue);
+            if self.queues[queue].limits.is_some() {
+                // The image may be of the middle of a walk.
+                let id = self.queues[queue].id;
+                self.walks.push_back(Walk::Keys(id, 0));
+            }
         }
     }
 }
