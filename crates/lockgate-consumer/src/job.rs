@@ -1,19 +1,17 @@
 //! What a handler gets.
 
 use std::{
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, PoisonError, atomic::Ordering},
     time::Duration,
 };
 
 use bytes::Bytes;
 use lockgate_core::{Key, Message, MessageName, Millis, Sequence, WallTime};
-use tokio::{sync::Notify, time::Instant};
+use tokio::time::Instant;
 
 use crate::{
     dispatch::Cancelled,
+    sync::{AtomicUsize, Mutex, MutexGuard, Notify},
     worker::{Held, WorkerClock},
 };
 
@@ -40,7 +38,7 @@ pub struct Context {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    pub(crate) cancelled: OnceLock<Cancelled>,
+    cancelled: Mutex<Option<Cancelled>>,
     pub(crate) changed: Notify,
     /// Messages that have succeeded, from the first on.
     pub(crate) done: AtomicUsize,
@@ -143,7 +141,7 @@ impl Context {
         let longest = run_time_max.map(Duration::from_millis);
         Self {
             inner: Arc::new(Inner {
-                cancelled: OnceLock::new(),
+                cancelled: Mutex::new(None),
                 changed: Notify::new(),
                 done: AtomicUsize::new(0),
                 deadline: longest.and_then(|longest| Instant::now().checked_add(longest)),
@@ -162,7 +160,7 @@ impl Context {
     /// Why the run was told to end, if it was.
     #[must_use]
     pub fn why_cancelled(&self) -> Option<Cancelled> {
-        self.inner.cancelled.get().copied()
+        *self.cancelled_by()
     }
 
     /// Waits until the run is told to end. An async handler is dropped at that moment unless the worker
@@ -193,8 +191,13 @@ impl Context {
     }
 
     pub(crate) fn cancel(&self, why: Cancelled) {
-        if self.inner.cancelled.set(why).is_ok() {
-            self.inner.changed.notify_waiters();
-        }
+        // The first reason counts.
+        self.cancelled_by().get_or_insert(why);
+        self.inner.changed.notify_waiters();
+    }
+
+    fn cancelled_by(&self) -> MutexGuard<'_, Option<Cancelled>> {
+        let cancelled = self.inner.cancelled.lock();
+        cancelled.unwrap_or_else(PoisonError::into_inner)
     }
 }

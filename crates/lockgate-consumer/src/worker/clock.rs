@@ -14,7 +14,7 @@ pub(crate) struct WorkerClock {
 }
 
 impl WorkerClock {
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self {
             started: Instant::now(),
             since_boot: since_boot(),
