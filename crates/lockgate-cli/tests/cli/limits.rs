@@ -15,8 +15,7 @@ fn limit(town: &Town, arguments: &str, limit: &str) -> Done {
 #[test]
 fn a_limit_holds_keys_across_a_restart_and_says_so() {
     let mut town = Town::new();
-    town.run("queue create q.fifo --limit-rate '1/h per key'")
-        .ok();
+    limit(&town, "queue create q.fifo --limit-rate", "1/h per key").ok();
     let shown = town.run("queue show q.fifo --json").json();
     assert_eq!(shown[0]["settings"]["limit_rate"], "1/h per key");
     for key in ["a", "a", "b"] {
@@ -49,8 +48,7 @@ fn a_limit_holds_keys_across_a_restart_and_says_so() {
         );
     }
     // What is owed is paid off by the new rate, which is soon.
-    town.run("queue set q.fifo --limit-rate '1000/s per key'")
-        .ok();
+    limit(&town, "queue set q.fifo --limit-rate", "1000/s per key").ok();
     assert_eq!(bodies(&town.drain("q.fifo")), ["a"]);
 }
 
