@@ -211,6 +211,16 @@ fn open_with(
 }
 
 /// Creates a queue for a course.
+pub(crate) fn queue_settings(keyed: bool, level: Level) -> QueueSettings {
+    QueueSettings {
+        keyed,
+        level: level.into(),
+        // Some courses lease all messages.
+        in_flight_max: u32::MAX,
+        ..QueueSettings::default()
+    }
+}
+
 pub(crate) async fn make_queue(
     engine: &Engine,
     name: &str,
@@ -218,13 +228,7 @@ pub(crate) async fn make_queue(
     level: Level,
 ) -> anyhow::Result<QueueName> {
     let name = QueueName::new(name)?;
-    let settings = QueueSettings {
-        keyed,
-        level: level.into(),
-        // Some courses lease all messages.
-        in_flight_max: u32::MAX,
-        ..QueueSettings::default()
-    };
+    let settings = queue_settings(keyed, level);
     submit(
         engine,
         Command::CreateQueue(Box::new(CreateQueue {

@@ -111,6 +111,12 @@ static BENCHES: &[Bench] = &[
         open: shape::open_slow_holder,
     },
     Bench {
+        figures: &["shape.limited_keys"],
+        about: "send and receive with a limit per key and 1,000,000 keys; floor: without the limit",
+        weight: 1,
+        open: shape::open_limited_keys,
+    },
+    Bench {
         figures: &["dispatch.pure"],
         about: "the worker's dispatcher with empty handlers, 100,000 keys, settles included; floor: a hash map \
                 of deques",

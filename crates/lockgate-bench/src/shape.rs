@@ -3,18 +3,22 @@
 //! Each course has two queues in one engine, one with the load and one without. In every round both
 //! get the same messages and are drained; the floor is the rate of the queue without the load.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, anyhow};
 use lockgate_core::{Key, QueueName};
 use lockgate_engine::Engine;
-use lockgate_machine::Receive;
+use lockgate_machine::{ChangeQueue, Command, Receive};
 use serde_json::json;
 
 use crate::{
     Course, Courses, Level, Setup,
     load::{
-        Load, Receiver, Sender, Stop, drive, keys, make_queue, purge, receive, start_engine, whole,
+        Load, Receiver, Sender, Stop, drive, keys, make_queue, purge, queue_settings, receive,
+        start_engine, submit, whole,
     },
     queue::params,
     report::{Params, Report, Round},
@@ -25,6 +29,12 @@ const HOT_MESSAGES: u64 = 216_000;
 
 /// Keys in flight in front of the free one.
 const LOCKED_KEYS: u32 = 10_000;
+
+/// Keys under a limit, with a message each.
+const LIMITED_KEYS: u32 = 1_000_000;
+
+/// A limit that holds nobody up: what it costs is kept apart from what it makes wait.
+const LIMIT: &str = "10/s per key";
 
 /// Keys of the other messages.
 const OTHER_KEYS: u32 = 100;
@@ -47,8 +57,11 @@ struct ShapeCourse {
     /// The key whose backlog is drained along with the rest, and filled again afterwards.
     hot: Option<Key>,
     params: Params,
-    /// Messages of a round; from the second round on, as many as fit into its time.
+    /// Messages of a round; from the second round on, as many as fit into its time, if it is not fixed.
     messages: u64,
+    is_fixed: bool,
+    /// Sending counts too.
+    counts_sends: bool,
     rounds: u32,
 }
 
@@ -90,6 +103,24 @@ pub(crate) fn open_locked_keys(setup: &Setup) -> anyhow::Result<Courses> {
     Ok(vec![Box::new(course)])
 }
 
+pub(crate) fn open_limited_keys(setup: &Setup) -> anyhow::Result<Courses> {
+    let keys = u32::try_from(setup.scaled(LIMITED_KEYS))?.max(1_000);
+    let mut course = ShapeCourse::new(setup, "shape.limited_keys", keys, 10, 4)?;
+    course.params.more.insert("limit", json!(LIMIT));
+    (course.messages, course.is_fixed) = (keys.into(), true);
+    course.counts_sends = true;
+    let mut settings = queue_settings(true, setup.args.level.unwrap_or(Level::Process));
+    settings.limit_rate = LIMIT.parse()?;
+    let change = Command::ChangeQueue(Box::new(ChangeQueue {
+        queue: course.burdened.clone(),
+        settings: Some(Box::new(settings)),
+        annotations: None,
+        tags: None,
+    }));
+    setup.runtime.block_on(submit(&course.engine, change))?;
+    Ok(vec![Box::new(course)])
+}
+
 fn one_key(name: &str) -> Arc<[Key]> {
     keys(name, 1)
 }
@@ -125,6 +156,8 @@ impl ShapeCourse {
             hot: None,
             params,
             messages: 1000,
+            is_fixed: false,
+            counts_sends: false,
             rounds: 0,
         })
     }
@@ -194,23 +227,30 @@ impl ShapeCourse {
 impl Course for ShapeCourse {
     fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> anyhow::Result<()> {
         let (burdened, free) = setup.runtime.block_on(async {
-            for queue in [&self.burdened, &self.free] {
+            let mut filled = [Duration::ZERO; 2];
+            for (queue, took) in [&self.burdened, &self.free].into_iter().zip(&mut filled) {
+                let begun = Instant::now();
                 self.fill(setup, queue, &self.keys, self.messages).await?;
+                *took = begun.elapsed();
             }
             // The first queue meets colder caches, so they take turns.
             let limit = time.max(Duration::from_secs(1)) * 5;
-            let (burdened, free) = if self.rounds.is_multiple_of(2) {
+            let (mut burdened, mut free) = if self.rounds.is_multiple_of(2) {
                 let burdened = self.drain(&self.burdened, limit).await?;
                 (burdened, self.drain(&self.free, limit).await?)
             } else {
                 let free = self.drain(&self.free, limit).await?;
                 (self.drain(&self.burdened, limit).await?, free)
             };
+            if self.counts_sends {
+                burdened.elapsed += filled[0];
+                free.elapsed += filled[1];
+            }
             self.refill_hot(setup, &burdened).await?;
             purge(&self.engine, &self.free).await?;
             anyhow::Ok((burdened, free))
         })?;
-        if self.rounds == 0 {
+        if self.rounds == 0 && !self.is_fixed {
             // The warm-up round finds how many messages fit into half of a round's time.
             self.messages = whole(free.rate() * time.as_secs_f64() / 2.0).clamp(100, 200_000);
         }
