@@ -111,12 +111,12 @@ pub(crate) fn open_limited_keys(setup: &Setup) -> anyhow::Result<Courses> {
     course.counts_sends = true;
     let mut settings = queue_settings(true, setup.args.level.unwrap_or(Level::Process));
     settings.limit_rate = LIMIT.parse()?;
-    let change = Command::ChangeQueue(Box::new(ChangeQueue {
+    let change = Command::ChangeQueue(ChangeQueue {
         queue: course.burdened.clone(),
         settings: Some(Box::new(settings)),
         annotations: None,
         tags: None,
-    }));
+    });
     setup.runtime.block_on(submit(&course.engine, change))?;
     Ok(vec![Box::new(course)])
 }
