@@ -35,6 +35,9 @@ const BATCH_MAX: usize = 10;
 const WAIT_MAX: Duration = Duration::from_secs(20);
 /// The longest visibility timeout.
 const LEASE_MAX: Duration = Duration::from_secs(12 * 3600);
+
+/// A call that would hide a message past [`LEASE_MAX`] from its receive is refused. It may take so long to arrive.
+const CALL_TIME: Duration = Duration::from_secs(60);
 /// How long a FIFO queue knows a unique id.
 const UNIQUE_ID_WINDOW: Duration = Duration::from_secs(300);
 /// The largest message, where a queue does not say it, and the largest batch.
@@ -97,6 +100,8 @@ impl Default for SqsOptions {
 /// ended when the answer comes are not handed out. They come again, with an attempt more, so leases of 1 s are for
 /// receives that do not wait.
 ///
+/// - SQS lets nobody hold or delay a message past 12 hours from its receive. An extension or a delay that would go
+///   further ends a minute before them.
 /// - A nack sets the visibility timeout to its delay, in whole seconds rounded up. SQS counts each receive, so
 ///   nothing can be deferred or given back without an attempt, and it cannot reject: the queue's RedrivePolicy moves a
 ///   message to the dead letters after so many receives.
@@ -112,9 +117,9 @@ impl Default for SqsOptions {
 /// # Fates
 /// | what happened | fate |
 /// |---|---|
-/// | there is no connection; SQS is throttling, overloaded, or has too many messages in flight | [`Retry`](Fate::Retry) |
+/// | there is no connection; SQS is throttling, overloaded, or has too many messages in flight; who asks is not allowed to | [`Retry`](Fate::Retry) |
 /// | the answer was lost or did not come in time; an internal error; an entry of a batch without a result | [`Unknown`](Fate::Unknown) |
-/// | the request is wrong or not allowed | [`Refused`](Fate::Refused) |
+/// | the request is wrong | [`Refused`](Fate::Refused) |
 /// | the receipt is not valid any more | [`Stale`](Fate::Stale) |
 /// | the queue is gone | [`Closed`](Fate::Closed) |
 ///
@@ -154,6 +159,8 @@ pub struct Receipt(Arc<Lease>);
 #[derive(Debug)]
 struct Lease {
     handle: String,
+    /// When its receive was asked for.
+    asked: Instant,
     /// SQS does not say it of a message that was deleted.
     is_settled: AtomicBool,
 }
@@ -167,6 +174,10 @@ impl Receipt {
 
     fn is_settled(&self) -> bool {
         self.0.is_settled.load(Ordering::Relaxed)
+    }
+
+    fn within_hold(&self, wanted: i32) -> i32 {
+        within_hold(wanted, self.0.asked.elapsed())
     }
 }
 
@@ -400,6 +411,7 @@ impl SqsQueue {
             Some(Leased {
                 receipt: Receipt(Arc::new(Lease {
                     handle: receipt_handle,
+                    asked,
                     is_settled: AtomicBool::new(false),
                 })),
                 name: Some(MessageName::Text(format!("{}/{id}", inner.name).into())),
@@ -456,7 +468,7 @@ impl SqsQueue {
         };
         match receipt.is_settled() {
             true => Err(Wrong::Settled),
-            false => Ok(delay),
+            false => Ok(delay.map(|delay| receipt.within_hold(delay))),
         }
     }
 }
@@ -645,22 +657,23 @@ impl Source for SqsQueue {
         };
         let current = receipts.iter().enumerate();
         let current = current.filter(|(_, receipt)| !receipt.is_settled());
-        let changes: Vec<_> = current.map(|(at, receipt)| (at, receipt, lease)).collect();
+        let changes = current.map(|(at, receipt)| (at, receipt, receipt.within_hold(lease)));
+        let changes: Vec<_> = changes.collect();
         // It lasts so long from when SQS got the request, which was not before now.
         let asked = Instant::now();
         let mut changed = match changes.is_empty() {
             true => Ok(HashMap::new()),
             false => self.change(&changes).await,
         };
-        let left = seconds(lease).saturating_sub(asked.elapsed());
-        let results = receipts.iter().enumerate().map(|(at, receipt)| {
-            match (&mut changed, receipt.is_settled()) {
-                (_, true) => Err(Wrong::Settled.into()),
-                (Ok(answers), false) => take(answers, at).map(|()| left),
-                (Err(error), false) => Err(error.clone()),
-            }
-        });
-        results.collect()
+        let took = asked.elapsed();
+        let mut results = vec![Err(Wrong::Settled.into()); count];
+        for (at, _, lease) in changes {
+            results[at] = match &mut changed {
+                Ok(answers) => take(answers, at).map(|()| seconds(lease).saturating_sub(took)),
+                Err(error) => Err(error.clone()),
+            };
+        }
+        results
     }
 }
 
@@ -686,6 +699,13 @@ fn whole_seconds(what: &'static str, given: Duration, max: Duration) -> Result<i
     seconds.ok_or(Wrong::Range { what, given, max })
 }
 
+/// The visibility timeout that SQS takes of a message that was received so long ago.
+fn within_hold(wanted: i32, held: Duration) -> i32 {
+    let longest = LEASE_MAX.saturating_sub(held).saturating_sub(CALL_TIME);
+    let longest = i32::try_from(longest.as_secs()).unwrap_or(i32::MAX);
+    wanted.min(longest)
+}
+
 fn seconds(seconds: i32) -> Duration {
     Duration::from_secs(seconds.unsigned_abs().into())
 }
@@ -693,4 +713,19 @@ fn seconds(seconds: i32) -> Duration {
 fn wall_time() -> WallTime {
     let since = UNIX_EPOCH.elapsed().unwrap_or_default();
     WallTime(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_timeout_goes_past_twelve_hours_from_the_receive() {
+        let hours = |hours: u64| Duration::from_secs(hours * 3_600);
+        assert_eq!(within_hold(30, hours(0)), 30);
+        assert_eq!(within_hold(12 * 3_600, hours(0)), 12 * 3_600 - 60);
+        assert_eq!(within_hold(12 * 3_600, hours(5)), 7 * 3_600 - 60);
+        assert_eq!(within_hold(3_600, hours(11)), 3_600 - 60);
+        assert_eq!(within_hold(30, hours(13)), 0);
+    }
 }
