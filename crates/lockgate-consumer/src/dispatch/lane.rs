@@ -65,6 +65,8 @@ pub(super) struct Lane {
     pub(super) in_call: bool,
     /// It waits for the next settle call.
     pub(super) calls: bool,
+    /// Settle calls in a row that are to be made again for it.
+    pub(super) settle_failures: u32,
     pub(super) ready_since: Millis,
     /// The last failure, for those who ask.
     pub(super) error: Option<Arc<str>>,

@@ -115,6 +115,7 @@ impl<M: Clone> Dispatcher<M> {
             state: LaneState::Idle,
             in_call: false,
             calls: false,
+            settle_failures: 0,
             ready_since: 0,
             error: None,
             next: None,
@@ -257,7 +258,9 @@ impl<M: Clone> Dispatcher<M> {
         if let Some(item) = failed {
             let is_told = ended.cancelled.is_some() || self.mode != Mode::Working;
             match rest {
-                Rest::Cancelled if !is_told => self.not_tried(at, item, now, random),
+                Rest::Cancelled | Rest::NotBegun if !is_told => {
+                    self.not_tried(at, item, now, random);
+                }
                 rest => self.not_done(at, item, rest, now, random),
             }
         }
@@ -318,7 +321,12 @@ impl<M: Clone> Dispatcher<M> {
                 self.wait(at, item, delay, Settlement::Defer { delay: wait }, now);
             }
             Rest::Rejected { reason } => self.reject(item, reason),
-            Rest::Cancelled => {
+            // A source that limits starts counts none for what is given back.
+            Rest::Cancelled if self.mode != Mode::Working => {
+                let delay = std::time::Duration::ZERO;
+                self.wait(at, item, 0, Settlement::Defer { delay }, now);
+            }
+            Rest::Cancelled | Rest::NotBegun => {
                 let queue = &mut self.lanes[at as usize].queue;
                 queue.push_front(&mut self.items, item);
             }

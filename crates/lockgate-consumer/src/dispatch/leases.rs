@@ -12,17 +12,17 @@ use super::{
 /// twice before it ends.
 const PART: u64 = 3;
 
+/// The shortest time between two looks, in milliseconds: the parts get ever smaller if extensions fail.
+const LOOK_MIN: Millis = 100;
+
 impl<M: Clone> Dispatcher<M> {
     /// Looks at an item's lease when a part of it has passed, or at its end.
     pub(super) fn look_later(&mut self, place: u32, now: Millis) {
         let item = &mut self.items[place as usize];
         let left = item.ends.saturating_sub(now);
-        // The last part is not worth another extension.
-        let at = if left < PART {
-            item.ends
-        } else {
-            now + left / PART
-        };
+        let at = item
+            .ends
+            .min(now.saturating_add((left / PART).max(LOOK_MIN)));
         item.look_at = at;
         let number = item.number;
         self.looks.add(at, ItemId { place, number });
@@ -225,6 +225,10 @@ impl<M: Clone> Dispatcher<M> {
             }
             result.is_ok()
         });
-        may_run.collect()
+        let may_run = may_run.collect();
+        if self.drain_over {
+            self.cancel(run, Cancelled::Draining);
+        }
+        may_run
     }
 }

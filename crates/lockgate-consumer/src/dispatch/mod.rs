@@ -165,8 +165,6 @@ struct SourceState {
     /// Lanes of which the last call settled not all, by the time at which they are tried again.
     resting: Timers<u32>,
     settle_calls: usize,
-    /// Calls in a row that settled not all.
-    settle_failures: u32,
     /// Leases to extend.
     extends: VecDeque<ItemId>,
 }
@@ -303,10 +301,12 @@ pub enum Rest {
         /// Why.
         reason: Arc<str>,
     },
-    /// It was not tried, or not to its end: it comes again, and the attempt does not count. If nobody has
+    /// It was not tried to its end: it comes again, and the attempt does not count. If nobody has
     /// cancelled the run, it comes again after a [`Backoff`], or goes back at once if its source is
     /// [closed](Dispatcher::closed).
     Cancelled,
+    /// The same, and its handler did not begin: a source that limits starts counts none.
+    NotBegun,
 }
 
 /// What became of the messages that have arrived, since the dispatcher was made.

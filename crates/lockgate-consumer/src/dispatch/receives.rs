@@ -89,7 +89,6 @@ impl SourceState {
             calls: Default::default(),
             resting: Default::default(),
             settle_calls: 0,
-            settle_failures: 0,
             extends: Default::default(),
         }
     }

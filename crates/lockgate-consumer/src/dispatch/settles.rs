@@ -89,7 +89,6 @@ impl<M: Clone> Dispatcher<M> {
         self.now = self.now.max(now);
         let locked = self.sources[source].options.capabilities.key_order == KeyOrder::Locked;
         let mut lanes: Vec<(u32, bool)> = Vec::new();
-        let mut failed = false;
         for (id, result) in results {
             let Some(item) = self.items.get_mut(id.place as usize) else {
                 continue;
@@ -112,7 +111,6 @@ impl<M: Clone> Dispatcher<M> {
                 _ => false,
             };
             if again {
-                failed = true;
                 lanes.last_mut().expect("it was just added").1 = true;
                 continue;
             }
@@ -132,20 +130,14 @@ impl<M: Clone> Dispatcher<M> {
         }
         let state = &mut self.sources[source];
         state.settle_calls = state.settle_calls.saturating_sub(1);
-        if failed {
-            state.settle_failures = state.settle_failures.saturating_add(1);
-        } else {
-            state.settle_failures = 0;
-        }
-        // Only those of this call: what rests already has its own time.
-        let until = now + AGAIN.after(state.settle_failures, random);
-        for (at, rests) in lanes {
-            self.after_call(at, rests.then_some(until));
+        for (at, failed) in lanes {
+            self.after_call(at, failed, now, random);
         }
     }
 
-    /// Forgets what a call has settled of a lane, and lets the rest wait for the next one.
-    fn after_call(&mut self, at: u32, rests_until: Option<Millis>) {
+    /// Forgets what a call has settled of a lane, and lets the rest wait for the next one: after a failure,
+    /// longer each time.
+    fn after_call(&mut self, at: u32, failed: bool, now: Millis, random: u64) {
         let Some(lane) = self.lanes.get_mut(at as usize) else {
             return;
         };
@@ -161,10 +153,14 @@ impl<M: Clone> Dispatcher<M> {
         }
         let lane = &mut self.lanes[at as usize];
         lane.settling = left;
-        if let Some(until) = rests_until
-            && lane.settling.len() > 0
-        {
+        lane.settle_failures = if failed {
+            lane.settle_failures.saturating_add(1)
+        } else {
+            0
+        };
+        if failed {
             lane.calls = true;
+            let until = now + AGAIN.after(lane.settle_failures, random);
             self.sources[lane.source as usize].resting.add(until, at);
         }
         self.call_later(at);

@@ -12,6 +12,7 @@ use proptest::prelude::*;
 use super::*;
 
 mod cases;
+mod claims;
 mod histories;
 
 /// A message of the tests: its key, if it has one, and its number among all messages.

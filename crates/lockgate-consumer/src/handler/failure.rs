@@ -29,9 +29,11 @@ use crate::dispatch::{Rest, RunEnd};
 pub struct Failure(pub(super) Rest);
 
 impl Failure {
-    /// The message is tried again after `delay`, or after the worker's backoff if that is `None`; at the latest after the
-    /// longest delay that its source knows
-    /// ([`nack_delay_max`](lockgate_core::SourceCapabilities::nack_delay_max)).
+    /// The message is tried again after `delay`, or after the worker's backoff if that is `None`.
+    ///
+    /// Where the source waits, that is at the latest after the longest delay that it knows
+    /// ([`nack_delay_max`](lockgate_core::SourceCapabilities::nack_delay_max)). A message with a key of a source that does
+    /// not lock keys waits in the worker, which extends its lease: the key waits as long as `delay` says.
     pub fn retry(error: impl Into<Box<dyn Error + Send + Sync>>, delay: Option<Duration>) -> Self {
         let error = with_sources(&*error.into()).into();
         let retry_in = delay.map(millis);
@@ -45,8 +47,8 @@ impl Failure {
         Self(Rest::Rejected { reason })
     }
 
-    /// Not now: the message comes again after `delay`, or after the longest that its source knows if that is less, and
-    /// the attempt does not count.
+    /// Not now: the message comes again after `delay`, and the attempt does not count where the source can defer. The
+    /// delay has the bounds of [`retry`](Self::retry).
     #[must_use]
     pub fn defer(delay: Duration) -> Self {
         Self(Rest::Deferred {

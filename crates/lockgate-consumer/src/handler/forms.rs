@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use tokio::task::spawn_blocking;
 use tower_service::Service;
 
-use super::{Failure, Handler, all};
+use super::{Failure, Handler, all, not_begun};
 use crate::{Batch, Job, dispatch::RunEnd};
 
 /// A handler of whole batches: see [`batches`].
@@ -76,7 +76,7 @@ where
             for job in batch.into_jobs() {
                 // It may have waited for a thread; and what is behind a cancelled message has not been tried.
                 if progress.why_cancelled().is_some() {
-                    return Failure::cancelled().end(done);
+                    return not_begun(done);
                 }
                 if let Err(failure) = handle(job) {
                     return failure.end(done);
@@ -91,7 +91,7 @@ where
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => resume_unwind(panic),
                 // The runtime ends: it has not begun.
-                Err(_) => Failure::cancelled().end(context.done()),
+                Err(_) => not_begun(context.done()),
             },
         }
     }
@@ -124,7 +124,7 @@ where
         let mut done = 0;
         for job in batch.into_jobs() {
             if context.why_cancelled().is_some() {
-                return Failure::cancelled().end(done);
+                return not_begun(done);
             }
             if let Err(error) = poll_fn(|context| service.poll_ready(context)).await {
                 return error.into().end(done);

@@ -40,7 +40,7 @@ where
         let mut done = 0;
         for job in batch.into_jobs() {
             if context.why_cancelled().is_some() {
-                return Failure::cancelled().end(done);
+                return not_begun(done);
             }
             if let Err(failure) = self(job).await {
                 return failure.end(done);
@@ -50,6 +50,12 @@ where
         }
         all(done)
     }
+}
+
+/// The run was cancelled behind its first `done` messages.
+fn not_begun(done: usize) -> RunEnd {
+    let rest = Rest::NotBegun;
+    RunEnd { done, rest }
 }
 
 /// All have succeeded.

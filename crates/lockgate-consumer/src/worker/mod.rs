@@ -77,7 +77,8 @@ pub struct Ended {
     /// Runs that panicked.
     pub panics: u64,
     /// Messages that are neither settled nor lost: the time for it was over. They come again when their
-    /// leases end. [`usize::MAX`]: nobody knows, because the worker's runtime ended before it.
+    /// leases end, unless they were acknowledged before their handlers
+    /// ([`at_most_once`](WorkerBuilder::at_most_once)). [`usize::MAX`]: nobody knows, because the worker's runtime ended before it.
     pub left: usize,
     /// Why it ended, if nobody asked for it: the last of its sources is closed or refuses to give
     /// messages.

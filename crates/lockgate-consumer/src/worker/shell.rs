@@ -164,7 +164,9 @@ impl<H: Handler> Shell<H> {
                 self.act(action);
             }
             self.watch();
-            let has_ended = self.sources.iter().all(|source| source.ended);
+            // What a receive under way was given still comes.
+            let has_ended = |source: &SourceState| source.ended && source.receives.is_empty();
+            let has_ended = self.sources.iter().all(has_ended);
             let is_late = self.drained_by.is_some_and(|by| by <= Instant::now());
             let left = self.dispatcher.held();
             if self.dispatcher.is_drained() || is_late || (has_ended && left == 0) {
@@ -482,7 +484,7 @@ impl<H: Handler> Shell<H> {
                     may_run.next().unwrap_or_default()
                 });
                 if started.messages.is_empty() || !self.dispatcher.is_current(started.run) {
-                    let rest = Rest::Cancelled;
+                    let rest = Rest::NotBegun;
                     self.finished(started.run, RunEnd { done: 0, rest }, now);
                 } else {
                     self.handle(started);

@@ -484,7 +484,7 @@ impl World {
             // It is gone, and nobody handles it: so it is at most once.
             self.messages[held.0.message].is_decided = true;
         }
-        let rest = Rest::Cancelled;
+        let rest = Rest::NotBegun;
         self.finish(worker, started.run, RunEnd { done: 0, rest })
     }
 

@@ -419,47 +419,6 @@ fn a_failure_counts_while_the_dispatcher_stops() {
     );
 }
 
-/// At most once: acknowledged before the handler begins, so neither its end nor its lease matter.
-#[test]
-fn a_claimed_run_settles_nothing() {
-    let options = DispatchOptions {
-        run_max: 3,
-        ..DispatchOptions::default()
-    };
-    let mut dispatcher = dispatcher(options, locked());
-    dispatcher.received(0, 10, (1..=3).map(|number| arrival(Some("a"), number)), 0);
-    let run = runs(&drain_actions(&mut dispatcher, 0))[0];
-    let answers = [Ok(()), Ok(()), Err(Fate::Unknown)];
-    assert_eq!(dispatcher.claimed(run, answers, 0), [true, true, false]);
-    while let Some(now) = dispatcher.next_deadline().filter(|now| *now < 100_000) {
-        assert_eq!(drain_actions(&mut dispatcher, now), []);
-    }
-    assert!(dispatcher.is_current(run));
-    dispatcher.finished(run, failed(0), 100_000, 0);
-    assert_eq!(settles(&drain_actions(&mut dispatcher, 100_000)), []);
-    let counts = dispatcher.counts();
-    assert_eq!(
-        (counts.acknowledged, counts.unconfirmed, dispatcher.held()),
-        (2, 1, 0)
-    );
-}
-
-/// A message whose claim has failed may come again, and what is behind it waits for that.
-#[test]
-fn nothing_runs_behind_a_message_that_could_not_be_claimed() {
-    let mut dispatcher = dispatcher(DispatchOptions::default(), locked());
-    dispatcher.received(0, 10, (1..=3).map(|number| arrival(Some("a"), number)), 0);
-    let run = runs(&drain_actions(&mut dispatcher, 0))[0];
-    assert_eq!(dispatcher.claimed(run, [Err(Fate::Retry)], 5), [false]);
-    let rest = Rest::Cancelled;
-    dispatcher.finished(run, RunEnd { done: 0, rest }, 5, 0);
-    let actions = drain_actions(&mut dispatcher, 5);
-    let how = outcomes(&actions);
-    let back = Settlement::GiveBack;
-    assert_eq!(how, [(2, back.clone()), (3, back)]);
-    assert!(started(&actions).is_empty());
-}
-
 /// Without an answer, a lease is lost when it ends by the clock here.
 #[test]
 fn a_lease_that_nobody_could_extend_is_lost_at_its_end() {
@@ -648,10 +607,13 @@ fn a_pause_gives_back_what_waits_and_a_drain_ends_what_runs() {
         rest: Rest::Cancelled,
     };
     dispatcher.finished(run, end, 101, 0);
+    // It has begun, which is not undone.
     let back = settles(&drain_actions(&mut dispatcher, 101));
+    let delay = Duration::ZERO;
+    assert_eq!(back[0].2, Settlement::Defer { delay });
     dispatcher.settled(0, back.into_iter().map(|(id, _, _)| (id, Ok(()))), 102, 0);
     assert!(dispatcher.is_drained());
-    assert_eq!(dispatcher.counts().given_back, 4);
+    assert_eq!(dispatcher.counts().given_back, 3);
 }
 
 #[test]
@@ -719,65 +681,6 @@ fn options_out_of_range_are_refused_with_their_bounds() {
     assert_eq!(text, "lease must be 1 to 30000, not 30001");
 }
 
-/// What is acknowledged before it runs would be gone without having run.
-#[test]
-fn a_run_that_is_being_claimed_is_not_cancelled_and_its_time_begins_behind_the_claim() {
-    let options = DispatchOptions {
-        run_time_max: Some(100),
-        ..DispatchOptions::default()
-    };
-    let mut dispatcher = dispatcher(options, locked());
-    dispatcher.received(0, 10, [arrival(Some("a"), 1)], 0);
-    let run = runs(&drain_actions(&mut dispatcher, 0))[0];
-    dispatcher.claiming(run);
-    // Too long, a lease that is not there any more, and a drain whose deadline has come.
-    let actions = drain_actions(&mut dispatcher, 10_000);
-    let extended = actions.iter().find_map(|action| match action {
-        Action::Extend { items, .. } => Some(items[0].0),
-        _ => None,
-    });
-    dispatcher.extended([(extended.unwrap(), Err(Fate::Stale))], 10_000);
-    dispatcher.drain(10_000);
-    let actions = drain_actions(&mut dispatcher, 10_000);
-    assert!(
-        !actions
-            .iter()
-            .any(|action| matches!(action, Action::Cancel { .. }))
-    );
-    assert_eq!(dispatcher.claimed(run, [Ok(())], 10_050), [true]);
-    assert!(dispatcher.is_current(run));
-    assert_eq!(drain_actions(&mut dispatcher, 10_149), []);
-    let why = Cancelled::TooLong;
-    assert_eq!(
-        drain_actions(&mut dispatcher, 10_150),
-        [Action::Cancel { run, why }]
-    );
-}
-
-/// Nothing behind the failure was asked for, and none of it is gone.
-#[test]
-fn what_a_claim_did_not_get_to_goes_back() {
-    let options = DispatchOptions {
-        run_max: 3,
-        ..DispatchOptions::default()
-    };
-    let mut dispatcher = dispatcher(options, locked());
-    dispatcher.received(0, 10, (1..=3).map(|number| arrival(Some("a"), number)), 0);
-    let run = runs(&drain_actions(&mut dispatcher, 0))[0];
-    dispatcher.claiming(run);
-    assert_eq!(
-        dispatcher.claimed(run, [Ok(()), Err(Fate::Retry)], 5),
-        [true, false]
-    );
-    let rest = Rest::Cancelled;
-    dispatcher.finished(run, RunEnd { done: 1, rest }, 6, 0);
-    let actions = drain_actions(&mut dispatcher, 6);
-    let how = outcomes(&actions);
-    assert_eq!(how, [(3, Settlement::GiveBack)]);
-    let counts = dispatcher.counts();
-    assert_eq!((counts.acknowledged, counts.lost), (1, 1));
-}
-
 /// The settlement of one key fails again and again, that of the other once.
 #[test]
 fn a_settlement_that_keeps_failing_does_not_move_the_time_of_another() {
@@ -806,6 +709,33 @@ fn a_settlement_that_keeps_failing_does_not_move_the_time_of_another() {
     assert_eq!(dispatcher.next_deadline(), Some(due));
     let again = settles(&drain_actions(&mut dispatcher, due));
     assert_eq!(numbers(&again), [1]);
+}
+
+/// One key's settlement always fails, the other key's always succeeds: the first is asked for ever less often.
+#[test]
+fn settlements_that_succeed_do_not_hurry_one_that_fails() {
+    let mut dispatcher = dispatcher(DispatchOptions::default(), locked());
+    dispatcher.received(0, 10, [arrival(Some("a"), 1)], 0);
+    let run = runs(&drain_actions(&mut dispatcher, 0))[0];
+    dispatcher.finished(run, succeeded(), 0, 0);
+    let failing = settles(&drain_actions(&mut dispatcher, 0))[0].0;
+    let (mut now, mut waits) = (0, Vec::new());
+    for number in 2..8 {
+        dispatcher.settled(0, [(failing, Err(Fate::Retry))], now, 0);
+        dispatcher.received(0, 10, [arrival(Some("b"), number)], now);
+        let run = runs(&drain_actions(&mut dispatcher, now))[0];
+        dispatcher.finished(run, succeeded(), now, 0);
+        let other = settles(&drain_actions(&mut dispatcher, now))[0].0;
+        dispatcher.settled(0, [(other, Ok(()))], now, 0);
+        let due = dispatcher.next_deadline().unwrap();
+        assert_eq!(settles(&drain_actions(&mut dispatcher, due))[0].0, failing);
+        waits.push(due - now);
+        now = due;
+    }
+    assert!(
+        waits.is_sorted_by(|earlier, later| earlier < later),
+        "{waits:?}"
+    );
 }
 
 /// Of two receives under way at the same time, the answer to the later one may come first.

@@ -23,7 +23,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         8 => prop::collection::vec(0_u8..6, 0..8).prop_map(Step::Arrive),
         1 => Just(Step::ReceiveFails),
-        8 => (any::<usize>(), 0_u8..8, 0_usize..4).prop_map(|(at, how, done)| Step::End(at, how, done)),
+        8 => (any::<usize>(), 0_u8..9, 0_usize..4).prop_map(|(at, how, done)| Step::End(at, how, done)),
         6 => (any::<usize>(), prop::collection::vec(0_u8..8, 10)).prop_map(|(at, fates)| Step::Settled(at, fates)),
         3 => (any::<usize>(), prop::collection::vec(0_u8..6, 10)).prop_map(|(at, fates)| Step::Extended(at, fates)),
         4 => prop_oneof![1_u64..200, 5_000_u64..12_000].prop_map(Step::Wait),
@@ -111,6 +111,7 @@ impl World {
                         reason: "bad".into(),
                     },
                     3 => Rest::Cancelled,
+                    4 => Rest::NotBegun,
                     _ => return self.end(run, succeeded()),
                 };
                 self.end(run, RunEnd { done: *done, rest });

@@ -136,3 +136,76 @@ fn a_runtime_without_timers_is_refused() {
     });
     assert!(error.unwrap_err().contains("enable_time"));
 }
+
+/// Gives two messages at a time; its second answer comes when it is let, and the others say that it is closed.
+struct Closing {
+    queue: MemoryQueue,
+    calls: AtomicUsize,
+    second: Arc<Notify>,
+}
+
+impl Source for Closing {
+    type Receipt = Receipt;
+
+    fn source_capabilities(&self) -> SourceCapabilities {
+        let mut can = self.queue.source_capabilities();
+        can.receive_max = 2;
+        can
+    }
+
+    async fn receive_batch(
+        &self,
+        request: ReceiveRequest,
+    ) -> Result<Vec<Leased<Receipt>>, TransportError> {
+        match self.calls.fetch_add(1, Ordering::SeqCst) {
+            0 => {}
+            1 => self.second.notified().await,
+            _ => return Err(TransportError::new(Fate::Closed, "it is closed")),
+        }
+        self.queue.receive_batch(request).await
+    }
+
+    async fn settle_batch(
+        &self,
+        settles: Vec<(Receipt, Settlement)>,
+    ) -> Vec<Result<(), TransportError>> {
+        self.queue.settle_batch(settles).await
+    }
+
+    async fn extend_batch(
+        &self,
+        receipts: Vec<Receipt>,
+        lease: Duration,
+    ) -> Vec<Result<Duration, TransportError>> {
+        self.queue.extend_batch(receipts, lease).await
+    }
+}
+
+#[tokio::test]
+async fn what_a_receive_under_way_brings_from_a_closed_source_is_handled() {
+    let queue = queue(|_| {});
+    for number in 0..3 {
+        push(&queue, &number.to_string(), "m").await;
+    }
+    let second = Arc::new(Notify::new());
+    let source = Closing {
+        queue,
+        calls: AtomicUsize::new(0),
+        second: second.clone(),
+    };
+    let worker = Worker::over(source).start(|_: Job| async { Ok(()) });
+    let worker = worker.unwrap();
+    let first_two = async {
+        loop {
+            let state = worker.state().await.expect("a receive is under way");
+            if state.counts.acknowledged == 2 && state.errors[0].is_some() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(SOON, first_two).await.unwrap();
+    second.notify_one();
+    let ended = tokio::time::timeout(SOON, worker.ended()).await.unwrap();
+    assert_eq!((ended.counts.acknowledged, ended.left), (3, 0));
+}
