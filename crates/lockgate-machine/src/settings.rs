@@ -234,12 +234,17 @@ impl QueueSettings {
 
     /// How much heap memory the machine may need for the queue, in bytes: full to its quota with
     /// messages that each have their own key and a lease or a delay, and with all the unique ids
-    /// and key sequences that it may remember. `None` without a limit of messages.
+    /// and key sequences that it may remember. `None` without a limit of messages, or with a rate or a gap of each
+    /// key: what keys owe is remembered when their messages are gone, until it is paid.
     ///
     /// Only sends are bound by the quota; dead letters that are moved into the queue come on top.
     #[must_use]
     pub fn memory_bytes_max(&self) -> Option<u64> {
         let messages = self.quota_messages?;
+        let of_keys = self.limits().key.unwrap_or_default();
+        if of_keys.rate.is_some() || of_keys.gap.is_some() {
+            return None;
+        }
         let bytes = messages.saturating_mul(MESSAGE_MEMORY_MAX);
         let key_sequences = u64::from(self.key_sequences_max) * KEY_SEQUENCE_MEMORY_MAX;
         Some(bytes.saturating_add(self.unique_ids_bytes_max() + key_sequences))

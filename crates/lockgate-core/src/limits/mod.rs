@@ -258,7 +258,8 @@ impl Limiter {
     }
 
     /// Other limits from now on. What members owe, what goes on and what a gap still holds stays; of a window, what
-    /// the shorter one of both periods knows. Where there is no rate any more, nothing is owed.
+    /// the shorter one of both periods knows. Nobody owes more than the burst of the new rate: at a low rate, what a high
+    /// one has lent would take hours. Where there is no rate any more, nothing is owed.
     ///
     /// # Errors
     /// If one of them is out of range: then nothing has changed.
@@ -300,7 +301,7 @@ impl Limiter {
             (
                 Limit::Rate,
                 rate.map(|rate| {
-                    let owed = state.debt.owed();
+                    let owed = self.owed(state.debt);
                     Wait::Until(self.supply.admits(owed, cost, rate.burst))
                 }),
             ),
@@ -318,6 +319,16 @@ impl Limiter {
             .max_by_key(|(wait, limit)| (*wait, std::cmp::Reverse(*limit)))
     }
 
+    /// What a member owes under the rate of today.
+    fn owed(&self, debt: Debt) -> u128 {
+        let owed = debt.owed();
+        // A start of the very time of the change that came behind it owes a burst at most, as its cost is no more.
+        match debt.last_start() {
+            Some(last) if last > self.supply.since() => owed,
+            _ => owed.min(self.supply.most_at_change()),
+        }
+    }
+
     /// When the gap behind the last start is over.
     fn gap_over(&self, gap: Option<Millis>, debt: Debt) -> Option<Millis> {
         let last = debt.last_start().filter(|last| *last >= self.gap_from)?;
@@ -327,11 +338,11 @@ impl Limiter {
     /// Charges a start, whether or not a limit holds it: for whoever is told that it has happened.
     pub fn charge(&self, state: &mut LimitState, cost: u64, now: Millis) {
         state.running = state.running.saturating_add(1);
-        state.debt.last_start = now.saturating_add(1);
         if self.limits.rate.is_some() {
-            let owed = self.supply.charge(state.debt.owed(), cost, now);
+            let owed = self.supply.charge(self.owed(state.debt), cost, now);
             state.debt.set_owed(owed);
         }
+        state.debt.last_start = now.saturating_add(1);
         if let Some(window) = self.limits.window {
             state.starts.charge(window, cost, now);
         }
@@ -434,7 +445,7 @@ impl LimitState {
     pub fn refund(&mut self, limiter: &Limiter, cost: u64, at: Millis, now: Millis) {
         self.finish();
         let supply = &limiter.supply;
-        let owed = self.debt.owed();
+        let owed = limiter.owed(self.debt);
         let unpaid = if self.debt.last_start() == Some(at) {
             // It is paid last.
             owed.saturating_sub(supply.at(now))
@@ -468,7 +479,7 @@ impl LimitState {
         let times = [
             Some(self.debt.held_until),
             limiter.gap_over(gap, self.debt),
-            rate.map(|_| limiter.supply.reaches(self.debt.owed())),
+            rate.map(|_| limiter.supply.reaches(limiter.owed(self.debt))),
             window.and_then(|window| self.starts.over_at(window)),
         ];
         times.into_iter().flatten().max()

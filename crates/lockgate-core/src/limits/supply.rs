@@ -48,6 +48,17 @@ impl Supply {
         self.rate = rate;
     }
 
+    /// When the rate last changed.
+    pub(super) fn since(&self) -> Millis {
+        self.since
+    }
+
+    /// The most that somebody owes who has not started since the rate changed.
+    pub(super) fn most_at_change(&self) -> u128 {
+        let burst = self.rate.map_or(0, |rate| rate.burst);
+        self.supplied.saturating_add(parts(burst))
+    }
+
     /// What has been supplied by now.
     pub(super) fn at(&self, now: Millis) -> u128 {
         let Some(rate) = self.rate else {

@@ -250,6 +250,41 @@ proptest! {
     }
 }
 
+/// What a high rate has lent, a low one does not ask back for hours.
+#[test]
+fn a_lower_rate_asks_back_one_burst_at_most() {
+    let per_second = Rate::new(1_000, 1_000).unwrap();
+    let mut limiter = Limiter::new(only(Some(per_second), None), 0).unwrap();
+    let mut state = LimitState::default();
+    for _ in 0..1_000 {
+        start([(&limiter, &mut state)], 1, 5_000).unwrap();
+        state.finish();
+    }
+    let per_minute = Rate::new(1, 60_000).unwrap();
+    // In the same millisecond, and later.
+    for changed in [5_000, 5_100] {
+        let (mut limiter, mut state) = (limiter.clone(), state.clone());
+        limiter
+            .change(only(Some(per_minute), None), changed)
+            .unwrap();
+        assert_eq!(state.idle_at(&limiter), Some(changed + 60_000));
+        for number in 1..4 {
+            let at = changed + number * 60_000;
+            let held = start([(&limiter, &mut state)], 1, at - 1).unwrap_err();
+            assert_eq!((held.limit, held.wait), (Limit::Rate, Wait::Until(at)));
+            start([(&limiter, &mut state)], 1, at).unwrap();
+        }
+        // It survives that the limits are kept.
+        let kept = Limiter::restored(limiter.limits().clone(), limiter.saved()).unwrap();
+        assert_eq!(kept, limiter);
+    }
+    // A refund gives back no more than is owed.
+    limiter.change(only(Some(per_minute), None), 5_000).unwrap();
+    state.refund(&limiter, 1, 5_000, 5_000);
+    start([(&limiter, &mut state)], 1, 5_000).unwrap();
+    start([(&limiter, &mut state)], 1, 64_999).unwrap_err();
+}
+
 #[test]
 fn all_scopes_are_charged_or_none() {
     let rate = Rate::new(1, 1_000).unwrap();

@@ -12,8 +12,10 @@
 //! brings it back; it fires with [`Machine::tick`] and is not logged, because every start is checked against
 //! the debts again. A row whose debt is paid is the same as none, so its timer frees it.
 //!
-//! **A change of limits** keeps the debts. A [`Walk`] looks at each key again, in steps; until then the queue
+//! **A change of limits** keeps the debts. A [walk](Walks) looks at each key again, in steps; until then the queue
 //! gives no leases, so that no receive examines keys that its new limits hold.
+
+use std::collections::BTreeSet;
 
 use lockgate_core::{
     Key, MachineTime, Millis, QueueId,
@@ -63,13 +65,34 @@ pub(super) struct Debtor {
     pub(super) timer: u32,
 }
 
-/// Looks at rows again, from an index on.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Walk {
-    /// The keys of a queue whose limits have changed.
-    Keys(QueueId, u32),
-    /// All debtors, of all queues.
+/// Looks at the debtors and keys of queues again, whose limits have changed or which are gone. One walk is for all
+/// queues that wait when it begins, as it passes the rows of the whole shard.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Walks {
+    /// Queues that the next walk is for.
+    next: BTreeSet<QueueId>,
+    /// Queues that the walk under way is for.
+    queues: BTreeSet<QueueId>,
+    stage: Stage,
+}
+
+/// How far a walk has come; the numbers are of the row that is next.
+#[derive(Clone, Copy, Debug, Default)]
+enum Stage {
+    /// Nothing is under way.
+    #[default]
+    Over,
+    /// First the debtors, whose timers end the waits of keys.
     Debtors(u32),
+    Keys(u32),
+    /// The queues may give leases again, one after the other.
+    Queues,
+}
+
+impl Walks {
+    fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Over) && self.next.is_empty()
+    }
 }
 
 /// Whose timer it is.
@@ -106,12 +129,12 @@ fn both(limits: Scoped<Limits>) -> [Limits; 2] {
 
 impl QueueLimits {
     /// `None`: there are no limits.
-    pub(super) fn new(limits: Scoped<Limits>) -> Option<Box<Self>> {
+    pub(super) fn new(limits: Scoped<Limits>, now: MachineTime) -> Option<Box<Self>> {
         if limits.is_none() {
             return None;
         }
         // Settings are checked before they are stored; a record from elsewhere must not cause a panic.
-        let limiter = |limits| Limiter::new(limits, 0).unwrap_or_default();
+        let limiter = |limits| Limiter::new(limits, now.0).unwrap_or_default();
         let [queue, key] = both(limits).map(limiter);
         Some(Box::new(Self {
             queue,
@@ -383,24 +406,20 @@ impl Machine {
     /// Ends waits that are over and walks on; called with every tick. Returns whether there is more to do.
     pub(super) fn tick_limits(&mut self, now: MachineTime) -> bool {
         self.ticked = self.ticked.max(Some(now));
-        if self.waits.is_empty() && self.walks.is_empty() {
+        if self.waits.is_empty() && self.walks.is_over() {
             return false;
         }
         let mut left = MOVES_PER_STEP * LOOK;
-        while left > 0
-            && let Some(walk) = self.walks.pop_front()
-        {
-            if let Some(walk) = self.walk_limits(walk, &mut left) {
-                self.walks.push_front(walk);
-            }
+        while left > 0 && !self.walks.is_over() {
+            self.walk_limits(&mut left);
         }
         self.end_waits(now, TIMERS_PER_STEP, MOVES_PER_STEP);
-        !self.walks.is_empty() || self.waits.has_due(now.0)
+        !self.walks.is_over() || self.waits.has_due(now.0)
     }
 
     /// When limits next have something to do.
     pub(super) fn next_wait(&self) -> Option<MachineTime> {
-        match (self.walks.is_empty(), self.waits.is_empty()) {
+        match (self.walks.is_over(), self.waits.is_empty()) {
             (false, _) => Some(self.clock.now.machine),
             (true, false) => self.waits.next_deadline().map(MachineTime),
             (true, true) => None,
@@ -473,93 +492,138 @@ impl Machine {
         let now = self.clock.now.machine;
         let state = &mut self.queues[queue];
         let limits = state.settings.limits();
+        let of_keys = both(limits.clone())[1].clone();
+        let before = state
+            .limits
+            .as_ref()
+            .map(|known| known.key.limits().clone());
         match &mut state.limits {
-            Some(known) => {
-                let before = [&known.queue, &known.key].map(|limiter| limiter.limits().clone());
-                if before == both(limits.clone()) {
-                    return;
-                }
-                known.change(limits, now);
-            }
-            none => *none = QueueLimits::new(limits),
+            Some(known) => known.change(limits, now),
+            none => *none = QueueLimits::new(limits, now),
         }
-        self.walk_keys(queue);
-    }
-
-    /// Looks at all keys of the queue again.
-    pub(super) fn walk_keys(&mut self, queue: u32) {
-        let state = &mut self.queues[queue];
-        if let Some(limits) = &mut state.limits {
+        if before.unwrap_or_default() != of_keys
+            && let Some(limits) = &mut state.limits
+        {
             limits.walked = true;
-            // First the debtors, whose timers end the waits of keys.
-            self.walks.push_back(Walk::Debtors(0));
-            self.walks.push_back(Walk::Keys(state.id, 0));
+            self.walks.next.insert(state.id);
         }
+        self.await_queue(queue);
     }
 
     /// Frees what the keys of a deleted queue owe.
-    pub(super) fn forget_limits(&mut self, limits: Option<Box<QueueLimits>>) {
+    pub(super) fn forget_limits(&mut self, id: QueueId, limits: Option<Box<QueueLimits>>) {
         let Some(limits) = limits else { return };
         if limits.timer != NONE {
             self.waits.remove(limits.timer);
         }
-        self.walks.push_back(Walk::Debtors(0));
+        self.walks.next.insert(id);
     }
 
-    /// Walks on; returns what is left of the walk.
-    fn walk_limits(&mut self, walk: Walk, left: &mut u32) -> Option<Walk> {
-        match walk {
-            Walk::Keys(id, mut at) => {
-                let queue = self.queue_index(id)?;
-                let content = self.queues[queue].content;
-                while (at as usize) < self.keys.slots() {
-                    if *left == 0 {
-                        return Some(Walk::Keys(id, at));
-                    }
-                    *left -= 1;
-                    if self.keys.get(at).is_some_and(|key| key.content == content) {
-                        *left = left.saturating_sub(LOOK);
-                        self.refresh(at);
-                    }
-                    at += 1;
-                }
-                let later = |walk: &Walk| matches!(walk, Walk::Keys(other, _) if *other == id);
-                let walked = self.walks.iter().any(later);
-                if let Some(limits) = self.queues[queue].limits.as_deref_mut() {
-                    limits.walked = walked;
-                }
-                self.await_queue(queue);
-                self.wake(content);
+    /// Walks on, which takes away from what is left: 1 at least, and [`LOOK`] too much at most.
+    fn walk_limits(&mut self, left: &mut u32) {
+        let mut walks = std::mem::take(&mut self.walks);
+        *left = left.saturating_sub(1);
+        walks.stage = match walks.stage {
+            Stage::Over => {
+                walks.queues = std::mem::take(&mut walks.next);
+                Stage::Debtors(0)
             }
-            Walk::Debtors(mut at) => {
-                while (at as usize) < self.debtors.slots() {
-                    if *left == 0 {
-                        return Some(Walk::Debtors(at));
+            Stage::Debtors(at) => match self.walk_debtors(&walks.queues, at, left) {
+                Some(at) => Stage::Debtors(at),
+                // Queues that are gone have no keys.
+                None if !walks
+                    .queues
+                    .iter()
+                    .any(|id| self.queue_index(*id).is_some()) =>
+                {
+                    Stage::Queues
+                }
+                None => Stage::Keys(0),
+            },
+            Stage::Keys(at) => match self.walk_keys(&walks.queues, at, left) {
+                Some(at) => Stage::Keys(at),
+                None => Stage::Queues,
+            },
+            Stage::Queues => {
+                while *left > 0
+                    && let Some(id) = walks.queues.pop_first()
+                {
+                    *left = left.saturating_sub(LOOK);
+                    let Some(queue) = self.queue_index(id) else {
+                        continue;
+                    };
+                    if let Some(limits) = self.queues[queue].limits.as_deref_mut() {
+                        limits.walked = walks.next.contains(&id);
                     }
-                    *left -= 1;
-                    if self.debtors.get(at).is_some() {
-                        *left = left.saturating_sub(LOOK);
-                        self.look_at_debtor(at);
-                    }
-                    at += 1;
+                    self.await_queue(queue);
+                    self.wake(self.queues[queue].content);
+                }
+                match walks.queues.is_empty() {
+                    true => Stage::Over,
+                    false => Stage::Queues,
                 }
             }
+        };
+        self.walks = walks;
+    }
+
+    /// Looks at debtors of these queues again, from that row on. Returns the row to go on with.
+    fn walk_debtors(
+        &mut self,
+        queues: &BTreeSet<QueueId>,
+        mut at: u32,
+        left: &mut u32,
+    ) -> Option<u32> {
+        while (at as usize) < self.debtors.slots() {
+            if *left == 0 {
+                return Some(at);
+            }
+            *left -= 1;
+            let debtor = self.debtors.get(at);
+            if debtor.is_some_and(|debtor| queues.contains(&debtor.queue)) {
+                *left = left.saturating_sub(LOOK);
+                self.look_at_debtor(at);
+            }
+            at += 1;
+        }
+        None
+    }
+
+    /// The same of keys.
+    fn walk_keys(
+        &mut self,
+        queues: &BTreeSet<QueueId>,
+        mut at: u32,
+        left: &mut u32,
+    ) -> Option<u32> {
+        while (at as usize) < self.keys.slots() {
+            if *left == 0 {
+                return Some(at);
+            }
+            *left -= 1;
+            let of = self.keys.get(at).map(|key| &self.contents[key.content]);
+            if of.is_some_and(|of| !of.dead && queues.contains(&self.queues[of.queue].id)) {
+                *left = left.saturating_sub(LOOK);
+                self.refresh(at);
+            }
+            at += 1;
         }
         None
     }
 
     /// Begins what is volatile, after an image was loaded.
     pub(super) fn settle_limits(&mut self) {
-        self.walks.push_back(Walk::Debtors(0));
         let queues: Vec<u32> = self.queues.iter().map(|(index, _)| index).collect();
         for queue in queues {
             self.await_queue(queue);
             if self.queues[queue].limits.is_some() {
                 // The image may be of the middle of a walk.
-                let id = self.queues[queue].id;
-                self.walks.push_back(Walk::Keys(id, 0));
+                self.walks.next.insert(self.queues[queue].id);
             }
         }
+        // And of one for a queue that is gone by now.
+        let of_debtors = self.debtors.iter().map(|(_, debtor)| debtor.queue);
+        self.walks.next.extend(of_debtors);
     }
 }
 

@@ -58,7 +58,7 @@ use lockgate_core::{
 use self::{
     draft::Draft,
     housekeeping::PurgedContent,
-    limits::{Debtor, Walk},
+    limits::{Debtor, Walks},
     read_ahead::Likely,
     state::{
         Awaiting, Contents, FailuresEntry, Holder, Keys, LeaseState, Message, OriginEntry, Queues,
@@ -185,7 +185,7 @@ pub struct Machine {
     /// Timers by machine time of who waits for a limit. Volatile.
     waits: Wheel,
     /// Rows to look at again. Volatile.
-    walks: VecDeque<Walk>,
+    walks: Walks,
     /// The time of the last tick. Volatile.
     ticked: Option<MachineTime>,
     /// Unique ids remembered in all queues, including purged ones until they are freed.
@@ -264,7 +264,7 @@ impl Machine {
             debtors: Slab::default(),
             by_debtor: Table::default(),
             waits: Wheel::new(),
-            walks: VecDeque::new(),
+            walks: Walks::default(),
             ticked: None,
             unique_ids: 0,
             key_sequences: 0,

@@ -247,7 +247,7 @@ impl Machine {
             dedup_timer: NONE,
             dedup_at: MachineTime::MAX,
             key_sequences: KeySequences::new(self.seed),
-            limits: QueueLimits::new(settings.limits()),
+            limits: QueueLimits::new(settings.limits(), self.clock.now.machine),
             sweep_timer: NONE,
             totals: QueueTotals::default(),
             woken: false,
@@ -304,7 +304,7 @@ impl Machine {
                 self.machine.remove(timer);
             }
         }
-        self.forget_limits(queue.limits);
+        self.forget_limits(queue.id, queue.limits);
         self.deleted_totals.add(&queue.totals);
         Some(())
     }

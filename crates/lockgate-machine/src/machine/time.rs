@@ -363,7 +363,13 @@ impl Machine {
             self.secret = Some(*secret);
             // Tables must be used with the seed they were filled with. They are empty here, unless
             // the record of the first term was lost.
-            if self.queues.is_empty() && self.keys.is_empty() && self.holders.is_empty() {
+            let tables = [
+                self.queues.is_empty(),
+                self.keys.is_empty(),
+                self.holders.is_empty(),
+                self.debtors.is_empty(),
+            ];
+            if tables == [true; 4] {
                 self.seed = HashSeed::from_secret(secret);
             }
         }

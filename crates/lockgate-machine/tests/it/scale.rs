@@ -2,7 +2,7 @@
 //! every step costs the same, and would take many minutes if a step looked at what it cannot have.
 
 use lockgate_core::{
-    HolderName, Key, LeaseToken, MachineTime, Message, Now, Position, UniqueId, WallTime,
+    HolderName, Key, LeaseToken, MachineTime, Message, Now, Position, QueueName, UniqueId, WallTime,
 };
 use lockgate_machine::*;
 
@@ -353,4 +353,42 @@ fn a_limit_of_the_queue_is_shared_by_its_keys() {
     }
     // The other keys are done, and of the one with most messages as many are left as it had more.
     assert_eq!((shard.counts().ready, shard.counts().keys), (900, 1));
+}
+
+/// All keys of the shard are passed once for all queues whose limits have changed, and for none whose limits of
+/// keys are what they were.
+#[test]
+fn a_change_of_many_queues_passes_the_keys_once() {
+    let mut shard = Shard::new(limited("none", "1h per key"));
+    for key in 0..50_000 {
+        shard.send(key);
+    }
+    let names = (0..1_000).map(|number| QueueName::new(&format!("q{number}")).unwrap());
+    let names: Vec<_> = names.collect();
+    for name in &names {
+        shard.run(&Command::CreateQueue(Box::new(CreateQueue {
+            name: name.clone(),
+            settings: limited("none", "1h per key"),
+            annotations: Default::default(),
+            tags: Default::default(),
+        })));
+    }
+    shard.tick();
+    let mut steps_of = |rate: &str, gap: &str| {
+        for name in &names {
+            let change = Command::ChangeQueue(ChangeQueue {
+                queue: name.clone(),
+                settings: Some(Box::new(limited(rate, gap))),
+                annotations: None,
+                tags: None,
+            });
+            let decision = shard.machine.decide(&change, shard.now);
+            decision.outcome.unwrap();
+            shard.fold(&decision.effects);
+        }
+        shard.tick()
+    };
+    let steps = steps_of("none", "2h per key");
+    assert!((1..20).contains(&steps), "{steps} steps");
+    assert_eq!(steps_of("9/s", "2h per key"), 0);
 }

@@ -28,8 +28,8 @@ impl Queue {
         let charged = &mut self.charged;
         if !charged.ever {
             charged.ever = !limits.is_none();
-            charged.key = Limiter::new(limits.key.unwrap_or_default(), 0).unwrap();
-            charged.queue = Limiter::new(limits.queue.unwrap_or_default(), 0).unwrap();
+            charged.key = Limiter::new(limits.key.unwrap_or_default(), now.0).unwrap();
+            charged.queue = Limiter::new(limits.queue.unwrap_or_default(), now.0).unwrap();
             return;
         }
         let keys = limits.key.unwrap_or_default();
