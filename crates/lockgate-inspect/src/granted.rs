@@ -12,12 +12,14 @@ pub struct Granted {
     pub messages_max: Option<u64>,
     /// Bytes of bodies and headers on disk; `None` if a queue has no limit.
     pub message_bytes_max: Option<u64>,
-    /// Bytes of memory; `None` if a queue has no limit of messages.
+    /// Bytes of memory; `None` if a queue has no limit of messages, or if keys owe something in one.
     pub memory_bytes_max: Option<u64>,
     /// Bytes of memory for remembered unique ids, which always have a limit.
     pub unique_ids_bytes_max: u64,
     /// The queues without a limit of messages, in order of their names.
     pub messages_without_limit: Vec<String>,
+    /// The queues with a rate or a gap of each key: what keys owe is remembered without their messages.
+    pub keys_without_limit: Vec<String>,
     /// The queues without a limit of bytes.
     pub bytes_without_limit: Vec<String>,
 }
@@ -47,6 +49,9 @@ impl Granted {
             granted.unique_ids_bytes_max = granted.unique_ids_bytes_max.saturating_add(unique_ids);
             if messages.is_none() {
                 granted.messages_without_limit.push(queue.name.to_string());
+            }
+            if settings.keys_owe() {
+                granted.keys_without_limit.push(queue.name.to_string());
             }
             if bytes.is_none() {
                 granted.bytes_without_limit.push(queue.name.to_string());

@@ -241,13 +241,19 @@ impl QueueSettings {
     #[must_use]
     pub fn memory_bytes_max(&self) -> Option<u64> {
         let messages = self.quota_messages?;
-        let of_keys = self.limits().key.unwrap_or_default();
-        if of_keys.rate.is_some() || of_keys.gap.is_some() {
+        if self.keys_owe() {
             return None;
         }
         let bytes = messages.saturating_mul(MESSAGE_MEMORY_MAX);
         let key_sequences = u64::from(self.key_sequences_max) * KEY_SEQUENCE_MEMORY_MAX;
         Some(bytes.saturating_add(self.unique_ids_bytes_max() + key_sequences))
+    }
+
+    /// Whether keys owe something after a lease, because there is a rate or a gap of each.
+    #[must_use]
+    pub fn keys_owe(&self) -> bool {
+        let limits = self.limits().key.unwrap_or_default();
+        limits.rate.is_some() || limits.gap.is_some()
     }
 
     /// The key or group that determines a message's place in the queue with that name: the key in a

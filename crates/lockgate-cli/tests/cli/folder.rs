@@ -12,7 +12,7 @@ use std::{
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Done, Sandbox, Server, signal};
+use crate::support::{Done, Sandbox, Server, run_to_file, signal};
 
 /// Every file with its bytes, its mode and when it changed.
 pub(crate) type Contents = BTreeMap<String, (Vec<u8>, u32, SystemTime)>;
@@ -154,6 +154,7 @@ fn the_sum_of_all_limits_is_told() {
             "memory_bytes_max": null,
             "unique_ids_bytes_max": 5 * (256 << 20),
             "messages_without_limit": ["b", "later", "other"],
+            "keys_without_limit": [],
             "bytes_without_limit": ["b", "later", "other"],
         })
     );
@@ -185,18 +186,18 @@ fn the_sum_of_all_limits_is_told() {
         "{text}"
     );
 
-    // Dead letters come whatever the quota of their queue says.
+    // Dead letters come whatever the quota of their queue says, and what keys owe stays without their messages.
     let server = Server::start(&sandbox);
     let url = server.url.clone();
-    sandbox
-        .run(&format!(
-            "queue set a --dead-letter dead --attempts-max 3 --endpoint {url}"
-        ))
-        .ok();
+    let set = "queue set a --dead-letter dead --attempts-max 3";
+    let mut set = sandbox.command(&format!("{set} --endpoint {url}"));
+    run_to_file(set.args(["--limit-gap", "1s per key"])).ok();
     server.signal(Signal::TERM);
     server.wait();
-    let (granted, _) = check(&sandbox);
+    let (granted, text) = check(&sandbox);
     assert_eq!(granted["messages_without_limit"], json!(["dead"]));
+    let owed = "any number of messages in dead, any number of keys that owe a rate or a gap in a;";
+    assert!(text.contains(owed), "{text}");
 }
 
 /// Not even the lock is written. Where the tests run as root, who may write everything, the program
