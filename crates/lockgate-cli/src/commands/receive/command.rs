@@ -50,6 +50,7 @@ const VALUES_BYTES_MAX: usize = 256 << 10;
 pub(super) struct Leased {
     pub(super) id: String,
     pub(super) receipt: String,
+    pub(super) remaining_ms: u64,
     attempt: u64,
     sequence: u64,
     #[serde(default)]
@@ -235,7 +236,7 @@ mod tests {
     }
 
     fn message(headers: serde_json::Value) -> serde_json::Value {
-        serde_json::json!({"id": "i", "receipt": "r", "attempt": 2, "sequence": 7, "sent_at": "t",
+        serde_json::json!({"id": "i", "receipt": "r", "remaining_ms": 30_000, "attempt": 2, "sequence": 7, "sent_at": "t",
             "group": "g", "body": "AP8=", "body_encoding": "base64", "headers": headers})
     }
 

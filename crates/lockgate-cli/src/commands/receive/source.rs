@@ -244,9 +244,12 @@ impl Messages {
                 Err(error) if run.follow && error.may_pass() && retry.again().await => {}
                 Err(error) => return Err(error),
                 Ok(Received { messages, took_ms }) => {
-                    // The lease began when the server had waited.
-                    let until = asked + Duration::from_millis(took_ms) + run.lease;
-                    return Ok(messages.into_iter().map(|one| (one, until)).collect());
+                    // So much was left when the server had its answer, after as long as it took.
+                    let answered = asked + Duration::from_millis(took_ms);
+                    let until =
+                        |one: &command::Leased| answered + Duration::from_millis(one.remaining_ms);
+                    let messages = messages.into_iter().map(|one| (until(&one), one));
+                    return Ok(messages.map(|(until, one)| (one, until)).collect());
                 }
             }
         }

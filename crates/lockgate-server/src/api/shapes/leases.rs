@@ -117,6 +117,7 @@ pub(crate) struct Content {
     pub(crate) trace_context: Option<String>,
     /// How urgent it is, up to 9. Absent if it is 0.
     #[serde(skip_serializing_if = "is_zero")]
+    #[cfg_attr(test, schemars(range(max = 9)))]
     pub(crate) priority: u8,
     /// The queue that it was moved from, if it was moved.
     #[serde(skip_serializing_if = "Option::is_none")]
