@@ -187,6 +187,7 @@ fn through_dispatcher(keys: &[Key], time: Duration) -> anyhow::Result<f64> {
                 tenant: None,
                 priority: 0,
                 bytes: 100,
+                cost: 1,
                 attempt: 1,
                 lease: 30_000,
             });

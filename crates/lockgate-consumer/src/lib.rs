@@ -47,5 +47,6 @@ mod worker;
 pub use dispatch::{Backoff, Cancelled, Fairness, Order};
 pub use handler::{Failure, Handler};
 pub use job::{Batch, Context, Job};
+pub use lockgate_core::limits;
 pub use memory::{MemoryOptions, MemoryQueue};
 pub use worker::{Ended, StartError, Worker, WorkerBuilder, WorkerState};

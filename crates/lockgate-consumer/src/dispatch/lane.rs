@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockgate_core::{Key, Millis, Settlement};
+use lockgate_core::{Key, Millis, Settlement, limits::Limit};
 
 use super::{
     Cancelled,
@@ -27,7 +27,20 @@ pub(super) struct Item<M> {
     pub(super) stage: Stage,
     /// A call may have settled it: its answer did not come.
     pub(super) may_be_settled: bool,
+    /// What it is charged when it starts, where there are limits.
+    pub(super) charge: Option<Box<Charge>>,
     pub(super) next: Link,
+}
+
+/// What a start is charged to the limits of the worker.
+#[derive(Debug)]
+pub(super) struct Charge {
+    /// Where keys have limits: that of the message; `None`: messages without one are a group.
+    pub(super) key: Option<Key>,
+    /// 1 to [`UNITS_MAX`](lockgate_core::limits::UNITS_MAX).
+    pub(super) cost: u64,
+    /// When it started.
+    pub(super) at: Millis,
 }
 
 /// Where an item is on its way.
@@ -89,6 +102,15 @@ pub(super) enum LaneState {
     Running(u32),
     /// Waits for a retry.
     Delayed(Millis),
+    /// Waits for a limit of its key until then; [`Millis::MAX`]: until something of the key ends.
+    Limited(Millis, Limit),
+}
+
+impl LaneState {
+    /// Whether it waits for more than its turn.
+    pub(super) fn waits(self) -> bool {
+        matches!(self, Self::Delayed(_) | Self::Limited(..))
+    }
 }
 
 /// Messages that are being handled.

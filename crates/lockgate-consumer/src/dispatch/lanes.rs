@@ -5,13 +5,17 @@ use std::{
     sync::Arc,
 };
 
-use lockgate_core::{Key, KeyOrder, Millis, Settlement, cut_reason};
+use lockgate_core::{
+    Key, KeyOrder, Millis, Settlement, cut_reason,
+    limits::{Holds, Wait},
+};
 use smallvec::SmallVec;
 
 use super::{
     Arrival, Cancelled, Dispatcher, Fairness, KeyState, KeyWait, Mode, Order, Rest, RunEnd, RunId,
     Started,
     lane::{Item, Lane, LaneName, LaneState, Run, Stage},
+    limits::{HOLD_HERE_MAX, WorkerLimits, until_of},
     list::{List, place},
     turns::FlowOf,
 };
@@ -25,6 +29,8 @@ impl<M: Clone> Dispatcher<M> {
                 .clone()
                 .filter(|_| self.options.order == Order::Unordered),
         };
+        let limits = self.limits.as_ref();
+        let charge = limits.map(|limits| limits.charge_of(key.as_ref(), arrival.cost));
         let name = key.and_then(|key| self.name_of(key));
         let source = place(source);
         let lane = match name {
@@ -53,6 +59,7 @@ impl<M: Clone> Dispatcher<M> {
             look_at: 0,
             stage: Stage::Queued,
             may_be_settled: false,
+            charge,
             next: None,
         }));
         self.counts.arrived += 1;
@@ -151,16 +158,26 @@ impl<M: Clone> Dispatcher<M> {
     /// Begins the run whose turn it is, if there is room.
     pub(super) fn start(&mut self, now: Millis) -> Option<Started<M>> {
         while self.runs.len() < self.options.concurrency {
+            let limits = self.limits.as_deref_mut();
+            if limits.is_some_and(|limits| limits.is_held(now)) {
+                return None;
+            }
             let (items, run_max) = (&self.items, self.options.run_max);
-            let mut count = 0;
-            let at = self
-                .turns
-                .pop(&mut self.lanes, &self.priorities, now, |lanes, at| {
-                    count = runnable(items, &lanes[at as usize].queue, run_max);
+            let count_of = |lane: &Lane| runnable(items, &lane.queue, run_max);
+            let next = self.limits.as_mut().and_then(|limits| limits.next.take());
+            let mut count = next.map_or(0, |at| count_of(&self.lanes[at as usize]));
+            let at = next.or_else(|| {
+                let taken = |lanes: &mut slab::Slab<Lane>, at: u32| {
+                    count = count_of(&lanes[at as usize]);
                     count
-                })?;
+                };
+                (self.turns).pop(&mut self.lanes, &self.priorities, now, taken)
+            })?;
             self.lanes[at as usize].state = LaneState::Idle;
             self.drop_lost(at);
+            if count > 0 && self.limits.is_some() {
+                count = self.admit(at, count, now)?;
+            }
             if count == 0 {
                 self.drop_lane(at);
                 continue;
@@ -168,6 +185,46 @@ impl<M: Clone> Dispatcher<M> {
             return Some(self.begin(at, count, now));
         }
         None
+    }
+
+    /// How many of the first messages of a lane the limits let start. If there are none, it waits for a limit of its
+    /// key, or the first one is settled; `None`: the worker as a whole is held.
+    fn admit(&mut self, at: u32, count: usize, now: Millis) -> Option<usize> {
+        let lane = &mut self.lanes[at as usize];
+        let (Some(limits), Some(first)) = (self.limits.as_deref_mut(), lane.queue.first()) else {
+            return Some(count);
+        };
+        if let Some(never) = limits.never(&self.items[first as usize]) {
+            lane.queue.pop_front(&mut self.items);
+            self.reject(first, never.into());
+            self.make_ready(at, now);
+            return Some(0);
+        }
+        let held = match limits.admit(&mut self.items, &lane.queue, count, now) {
+            Ok(count) => return Some(count),
+            Err(held) => held,
+        };
+        if held.scope == 0 {
+            lane.state = LaneState::Ready;
+            (limits.next, limits.held) = (Some(at), Some(held));
+            return None;
+        }
+        let Wait::Until(until) = held.wait else {
+            lane.state = LaneState::Limited(Millis::MAX, held.limit);
+            limits.wait_for_key(&self.items[first as usize], at);
+            return Some(0);
+        };
+        let can = &self.sources[lane.source as usize].options.capabilities;
+        let source_waits = lane.name.is_none() || can.key_order == KeyOrder::Locked;
+        if until - now >= HOLD_HERE_MAX && source_waits && can.defer {
+            lane.queue.pop_front(&mut self.items);
+            let delay = std::time::Duration::from_millis(until - now);
+            self.wait(at, first, until - now, Settlement::Defer { delay }, now);
+        } else {
+            lane.state = LaneState::Limited(until, held.limit);
+            self.delayed.add(until, at);
+        }
+        Some(0)
     }
 
     fn begin(&mut self, at: u32, count: usize, now: Millis) -> Started<M> {
@@ -228,6 +285,10 @@ impl<M: Clone> Dispatcher<M> {
             },
             rest => rest,
         };
+        if let Rest::Held { delay } = rest {
+            let limits = self.limits.get_or_insert_with(WorkerLimits::none);
+            limits.hold_until(now.saturating_add(delay));
+        }
         self.moved = now;
         self.lanes[at as usize].state = LaneState::Idle;
         let mut untried: SmallVec<[u32; 8]> = SmallVec::new();
@@ -237,6 +298,8 @@ impl<M: Clone> Dispatcher<M> {
             let Some(item) = self.lanes[at as usize].queue.pop_front(&mut self.items) else {
                 break;
             };
+            let is_next = number == end.done && matches!(rest, Rest::NotBegun);
+            self.over(item, number <= end.done && !is_next, now);
             if self.items[item as usize].stage == Stage::Lost {
                 lost = true;
                 self.retire_lost(item);
@@ -287,6 +350,21 @@ impl<M: Clone> Dispatcher<M> {
         self.not_done(at, item, Rest::Deferred { delay }, now, random);
     }
 
+    /// A message that was started is over, or has not begun: lets those start that waited for it.
+    pub(super) fn over(&mut self, item: u32, has_begun: bool, now: Millis) {
+        let Some(limits) = self.limits.as_deref_mut() else {
+            return;
+        };
+        for at in limits.over(&self.items[item as usize], has_begun, now) {
+            let lane = self.lanes.get_mut(at as usize);
+            let is_it = |lane: &&mut Lane| matches!(lane.state, LaneState::Limited(Millis::MAX, _));
+            if let Some(lane) = lane.filter(is_it) {
+                lane.state = LaneState::Idle;
+                self.make_ready(at, now);
+            }
+        }
+    }
+
     fn too_long(&self) -> Arc<str> {
         let longest = self.options.run_time_max.unwrap_or_default();
         format!("it was cancelled after {longest} ms (run_time_max)").into()
@@ -316,7 +394,7 @@ impl<M: Clone> Dispatcher<M> {
                     self.counts.retried += 1;
                 }
             }
-            Rest::Deferred { delay } => {
+            Rest::Deferred { delay } | Rest::Held { delay } => {
                 let wait = std::time::Duration::from_millis(delay);
                 self.wait(at, item, delay, Settlement::Defer { delay: wait }, now);
             }
@@ -421,7 +499,11 @@ impl<M: Clone> Dispatcher<M> {
         while let Some((until, lanes)) = self.delayed.take_first(now) {
             for at in lanes {
                 let lane = self.lanes.get_mut(at as usize);
-                if let Some(lane) = lane.filter(|lane| lane.state == LaneState::Delayed(until)) {
+                let is_it = |lane: &&mut Lane| match lane.state {
+                    LaneState::Delayed(at) | LaneState::Limited(at, _) => at == until,
+                    _ => false,
+                };
+                if let Some(lane) = lane.filter(is_it) {
                     lane.state = LaneState::Idle;
                     self.make_ready(at, now);
                 }
@@ -433,10 +515,13 @@ impl<M: Clone> Dispatcher<M> {
     pub(super) fn give_back_waiting(&mut self) {
         self.turns.clear(&mut self.lanes);
         self.delayed.clear();
+        if let Some(limits) = &mut self.limits {
+            limits.next = None;
+        }
         let all: Vec<u32> = self.lanes.iter().map(|(at, _)| place(at)).collect();
         for at in all {
             let lane = &mut self.lanes[at as usize];
-            if matches!(lane.state, LaneState::Ready | LaneState::Delayed(_)) {
+            if lane.state.waits() || lane.state == LaneState::Ready {
                 lane.state = LaneState::Idle;
             }
             self.give_back_lane(at);
@@ -482,7 +567,7 @@ impl<M: Clone> Dispatcher<M> {
         }
         let lane = &mut self.lanes[at as usize];
         lane.queue = kept;
-        if lane.queue.len() == 0 && matches!(lane.state, LaneState::Delayed(_)) {
+        if lane.queue.len() == 0 && lane.state.waits() {
             lane.state = LaneState::Idle;
         }
     }
@@ -545,8 +630,20 @@ impl<M: Clone> Dispatcher<M> {
         let lane = &self.lanes[lane as usize];
         let wait = match lane.state {
             LaneState::Running(run) => KeyWait::Running(self.runs[run as usize].started),
-            LaneState::Ready => KeyWait::Room(lane.ready_since),
+            LaneState::Ready => match self.limits.as_ref().and_then(|limits| limits.held) {
+                Some(Holds { limit, wait, .. }) => KeyWait::Limit {
+                    limit,
+                    of_key: false,
+                    until: until_of(wait),
+                },
+                None => KeyWait::Room(lane.ready_since),
+            },
             LaneState::Delayed(until) => KeyWait::Retry(until),
+            LaneState::Limited(until, limit) => KeyWait::Limit {
+                limit,
+                of_key: true,
+                until: (until < Millis::MAX).then_some(until),
+            },
             LaneState::Idle if self.mode != Mode::Working => KeyWait::Stopped,
             LaneState::Idle => KeyWait::Settling,
         };

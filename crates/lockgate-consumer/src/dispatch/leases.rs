@@ -212,7 +212,13 @@ impl<M: Clone> Dispatcher<M> {
         let items: Vec<u32> = lane.queue.iter(&self.items).take(found.len).collect();
         let results: Vec<_> = items.into_iter().zip(results).collect();
         // What was not asked for stands behind a failure, and goes back with the rest of the lane.
-        found.len = results.len();
+        let len = std::mem::replace(&mut found.len, results.len());
+        let not_begun: Vec<u32> = lane
+            .queue
+            .iter(&self.items)
+            .take(len)
+            .skip(results.len())
+            .collect();
         let may_run = results.into_iter().map(|(item, result)| {
             let item = &mut self.items[item as usize];
             // If it is unknown, it is perhaps gone, and must not run twice.
@@ -226,6 +232,9 @@ impl<M: Clone> Dispatcher<M> {
             result.is_ok()
         });
         let may_run = may_run.collect();
+        for item in not_begun {
+            self.over(item, false, now);
+        }
         if self.drain_over {
             self.cancel(run, Cancelled::Draining);
         }

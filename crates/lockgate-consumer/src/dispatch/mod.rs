@@ -30,6 +30,7 @@
 //!         tenant: None,
 //!         priority: 0,
 //!         bytes: 4,
+//!         cost: 1,
 //!         attempt: 1,
 //!         lease: 30_000,
 //!     })
@@ -74,6 +75,7 @@
 mod lane;
 mod lanes;
 mod leases;
+mod limits;
 mod list;
 mod options;
 mod receives;
@@ -87,12 +89,13 @@ mod turns;
 use std::{collections::VecDeque, hash::RandomState, sync::Arc};
 
 use hashbrown::HashTable;
-use lockgate_core::{Key, Millis, Settlement};
+use lockgate_core::{Key, Millis, Settlement, limits::Limit};
 use slab::Slab;
 use smallvec::SmallVec;
 
 use self::{
     lane::{Item, Lane, Run},
+    limits::WorkerLimits,
     timers::Timers,
     turns::Turns,
 };
@@ -119,6 +122,8 @@ pub struct Dispatcher<M> {
     hasher: RandomState,
     turns: Turns,
     runs: Slab<Run>,
+    /// If there are any.
+    limits: Option<Box<WorkerLimits>>,
     /// When to look at which leases.
     looks: Timers<ItemId>,
     /// When which lanes are ready again.
@@ -183,6 +188,9 @@ pub struct Arrival<M> {
     pub priority: u8,
     /// Its size.
     pub bytes: u64,
+    /// What it costs under [`DispatchOptions::limits`], 1 to [`UNITS_MAX`](lockgate_core::limits::UNITS_MAX). A message
+    /// that costs more than they ever admit is rejected.
+    pub cost: u32,
     /// Which attempt it is, from 1.
     pub attempt: u32,
     /// How much longer its lease lasts, in milliseconds.
@@ -296,6 +304,11 @@ pub enum Rest {
         /// After how many milliseconds.
         delay: Millis,
     },
+    /// The same, and nothing of the worker starts before.
+    Held {
+        /// After how many milliseconds.
+        delay: Millis,
+    },
     /// It can never succeed.
     Rejected {
         /// Why.
@@ -363,6 +376,15 @@ pub enum KeyWait {
     Room(Millis),
     /// It waits for a retry until then.
     Retry(Millis),
+    /// It waits for a limit of the worker.
+    Limit {
+        /// Which one.
+        limit: Limit,
+        /// Whether it is one of the key, or of the worker as a whole.
+        of_key: bool,
+        /// Until when; `None`: until something that it counts ends.
+        until: Option<Millis>,
+    },
     /// Nothing of it waits here: only settlements are on their way.
     Settling,
     /// The dispatcher is paused or drained.
@@ -386,14 +408,15 @@ impl<M: Clone> Dispatcher<M> {
     /// A dispatcher for these sources, which are named by their place.
     ///
     /// # Errors
-    /// If an option is out of range, or there are no sources, more than 4,096, or more than messages may be
-    /// held.
+    /// If an option or a limit is out of range, or there are no sources, more than 4,096, or more than messages
+    /// may be held.
     pub fn new(
         options: DispatchOptions,
         sources: Vec<SourceOptions>,
         now: Millis,
     ) -> Result<Self, OptionsError> {
         options.check()?;
+        let limits = WorkerLimits::new(&options.limits, now)?;
         SourceOptions::check_all(&sources, options.held_max)?;
         Ok(Self {
             priorities: sources.iter().map(|source| source.priority).collect(),
@@ -406,6 +429,7 @@ impl<M: Clone> Dispatcher<M> {
             by_name: HashTable::new(),
             hasher: RandomState::new(),
             runs: Slab::new(),
+            limits,
             looks: Timers::default(),
             delayed: Timers::default(),
             overdue: Timers::default(),
@@ -439,6 +463,14 @@ impl<M: Clone> Dispatcher<M> {
         if let Some(started) = self.start(now) {
             return Some(Action::Start(started));
         }
+        if self.limits.is_some() {
+            // What limits hold for long, or for ever, goes back.
+            let settlement =
+                (0..self.sources.len()).find_map(|source| self.settlement(source, now));
+            if settlement.is_some() {
+                return settlement;
+            }
+        }
         (0..self.sources.len()).find_map(|source| self.receive(source, now))
     }
 
@@ -454,8 +486,10 @@ impl<M: Clone> Dispatcher<M> {
             let receive = (self.mode == Mode::Working).then_some(source.receive_at);
             [source.resting.next(), receive]
         });
+        let limits = self.limits.as_ref().filter(|_| self.mode == Mode::Working);
+        let held = limits.and_then(|limits| limits.held_until());
         // What is not in the future waits for an input, not for time.
-        let deadlines = of_maps.into_iter().chain([drain]).chain(of_sources);
+        let deadlines = of_maps.into_iter().chain([drain, held]).chain(of_sources);
         deadlines.flatten().filter(|&at| at > self.now).min()
     }
 
@@ -523,13 +557,17 @@ impl<M: Clone> Dispatcher<M> {
     }
 
     /// Whether work waits while nothing has moved for [`DispatchOptions::stall_after`]: messages that are
-    /// ready, or those that a source cannot bring because its share of what may be held is taken.
+    /// ready, or those that a source cannot bring because its share of what may be held is taken. While a
+    /// [limit](DispatchOptions::limits) of the worker as a whole says until when nothing starts, nothing stalls.
     #[must_use]
     pub fn stall(&self, now: Millis) -> Option<Stall> {
         let ready = self.turns.ready();
+        let limits = self.limits.as_ref();
+        let is_held = limits.is_some_and(|limits| limits.held_until().is_some());
         let is_full = |source: &SourceState| source.held >= self.share();
         let is_stalled = (ready > 0 || self.sources.iter().any(is_full))
             && self.mode == Mode::Working
+            && !is_held
             && now.saturating_sub(self.moved) >= self.options.stall_after;
         is_stalled.then(|| Stall {
             since: self.moved,

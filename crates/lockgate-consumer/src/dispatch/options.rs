@@ -3,7 +3,10 @@
 use std::num::NonZeroU16;
 
 pub use lockgate_core::PRIORITY_MAX;
-use lockgate_core::{Millis, SourceCapabilities};
+use lockgate_core::{
+    Millis, SourceCapabilities,
+    limits::{Limits, LimitsError, Scoped},
+};
 
 use super::retry::Backoff;
 
@@ -62,6 +65,10 @@ pub struct DispatchOptions {
     /// here, under one lease, so that the source's limit never acts. A source that cannot reject is told of
     /// a failure instead. Default: no limit.
     pub attempts_max: Option<u32>,
+    /// How often messages start, and how many go on: [`queue`](Scoped::queue) of all messages of the worker together,
+    /// [`key`](Scoped::key) of each key, whichever source it comes from; messages without a key count as one. Default:
+    /// no limits.
+    pub limits: Scoped<Limits>,
     /// How long a failed message waits. Default: see [`Backoff`].
     pub backoff: Backoff,
     /// In how many milliseconds a waiting message rises by one priority; 1 or more. [`Millis::MAX`]: never.
@@ -110,6 +117,7 @@ impl Default for DispatchOptions {
             held_bytes_max: 64 << 20,
             run_time_max: None,
             attempts_max: None,
+            limits: Scoped::NONE,
             backoff: Backoff::default(),
             aging: 1_000,
             stall_after: 60_000,
@@ -146,6 +154,23 @@ impl DispatchOptions {
             ("backoff.first", self.backoff.first, 0, self.backoff.max),
         ];
         OptionsError::first(rows)
+    }
+}
+
+impl From<LimitsError> for OptionsError {
+    fn from(error: LimitsError) -> Self {
+        let LimitsError {
+            what,
+            given,
+            min,
+            max,
+        } = error;
+        Self {
+            what,
+            given,
+            min,
+            max,
+        }
     }
 }
 

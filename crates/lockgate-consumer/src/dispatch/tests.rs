@@ -14,6 +14,7 @@ use super::*;
 mod cases;
 mod claims;
 mod histories;
+mod limits;
 
 /// A message of the tests: its key, if it has one, and its number among all messages.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,6 +62,7 @@ fn arrival(key_name: Option<&'static str>, number: u64) -> Arrival<Text> {
         tenant: None,
         priority: 0,
         bytes: 1,
+        cost: 1,
         attempt: 1,
         lease: 30_000,
     }

@@ -56,6 +56,16 @@ impl Failure {
         })
     }
 
+    /// Whoever the worker calls takes nothing for so long, as the answer 429 says by its `Retry-After`: the message is
+    /// [deferred](Self::defer), and nothing of the worker starts before. An earlier end than one that holds already
+    /// changes nothing. To hold one key only, [defer](Self::defer): what is behind the message waits for it.
+    #[must_use]
+    pub fn hold(delay: Duration) -> Self {
+        Self(Rest::Held {
+            delay: millis(delay),
+        })
+    }
+
     /// The message was not tried because the run was cancelled: it comes again at once, and the attempt does
     /// not count. If nobody has cancelled the run, it is [deferred](Self::defer) by the worker's
     /// [`Backoff`](crate::Backoff), or goes back at once if its source is closed.

@@ -8,7 +8,10 @@ mod tests;
 
 use std::{fmt, future::Future, panic::catch_unwind, sync::Arc, time::Duration};
 
-use lockgate_core::{HolderName, Key, Message, Millis, NameError, Source, TransportError};
+use lockgate_core::{
+    HolderName, Key, Message, Millis, NameError, Source, TransportError,
+    limits::{Limits, Scoped},
+};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinHandle,
@@ -53,6 +56,7 @@ pub struct WorkerBuilder {
     at_most_once: bool,
     tenant: ByMessage<Option<Key>>,
     priority: ByMessage<u8>,
+    cost: ByMessage<Option<u32>>,
 }
 
 /// Handles messages until it is [drained](Self::drain). Messages of one key run one after the other, in
@@ -159,6 +163,7 @@ impl Worker {
             at_most_once: false,
             tenant: None,
             priority: None,
+            cost: None,
         }
     }
 
@@ -354,6 +359,38 @@ impl WorkerBuilder {
         priority: impl Fn(&Message) -> u8 + Send + Sync + 'static,
     ) -> Self {
         self.priority = Some(Arc::new(priority));
+        self
+    }
+
+    /// Limits how often messages start, and how many go on: [`queue`](Scoped::queue) all of this worker together,
+    /// [`key`](Scoped::key) each key, whichever source it comes from; messages without a key count as one. What a
+    /// limit holds waits in its order, and takes no run.
+    ///
+    /// The limits are of this process, and forgotten when it ends; those of a Lockgate queue (`limit_rate` and others)
+    /// hold for all its consumers together. A message that a limit of its key holds for a second or longer goes back to
+    /// its source until then, if the source can defer it (an embedded queue and a server's); over others it waits here,
+    /// among the [`held_max`](Self::held_max) messages. Default: no limits.
+    ///
+    /// ```
+    /// use lockgate_consumer::{Job, MemoryQueue, Worker, limits::{Limits, Rate, Scoped}};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let queue = MemoryQueue::new(Default::default())?;
+    /// let each_key = Limits { rate: Some(Rate::new(10, 1_000)?), ..Limits::default() };
+    /// let in_all = Limits { concurrency: Some(3), ..Limits::default() };
+    /// let limits = Scoped { queue: Some(in_all), key: Some(each_key) };
+    /// let worker = Worker::over(queue).limits(limits).start(|_: Job| async { Ok(()) })?;
+    /// # Ok(()) }
+    /// ```
+    pub fn limits(mut self, limits: Scoped<Limits>) -> Self {
+        self.options.limits = limits;
+        self
+    }
+
+    /// Says how many units a message costs under the [`limits`](Self::limits), for a callee that bills per unit: 1 to
+    /// 1,000,000,000. A message that costs none, or more than a limit ever admits, is rejected. Default: 1.
+    pub fn cost_by(mut self, cost: impl Fn(&Message) -> u32 + Send + Sync + 'static) -> Self {
+        self.cost = Some(Arc::new(move |message| Some(cost(message))));
         self
     }
 

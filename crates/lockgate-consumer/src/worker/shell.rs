@@ -56,6 +56,7 @@ pub(super) struct Shell<H> {
     at_most_once: bool,
     tenant: ByMessage<Option<lockgate_core::Key>>,
     priority: ByMessage<u8>,
+    cost: ByMessage<Option<u32>>,
     random: RandomState,
     drawn: u64,
     panics: u64,
@@ -150,6 +151,7 @@ impl<H: Handler> Shell<H> {
             at_most_once: builder.at_most_once,
             tenant: builder.tenant,
             priority: builder.priority,
+            cost: builder.cost,
             random: RandomState::new(),
             drawn: 0,
             panics: 0,
@@ -556,6 +558,7 @@ impl<H: Handler> Shell<H> {
             return self.dispatcher.receive_failed(source, max, now, random);
         }
         let (tenant, priority) = (self.tenant.clone(), self.priority.clone());
+        let cost = self.cost.clone();
         let arrivals = messages.into_iter().map(|held| {
             let lease = held.lease();
             let ends = came.saturating_add(floor_millis(lease.remaining));
@@ -568,6 +571,10 @@ impl<H: Handler> Shell<H> {
                     .as_ref()
                     .map_or(message.priority, |priority| ask(priority, message)),
                 bytes: message.size() as u64,
+                cost: cost
+                    .as_ref()
+                    .and_then(|cost| ask(cost, message))
+                    .unwrap_or(1),
                 attempt: lease.attempt,
                 lease: ends.saturating_sub(now),
                 message: held,
@@ -657,7 +664,7 @@ fn ask<T: Default>(function: &ByFunction<T>, message: &Message) -> T {
     let answer = catch_unwind(AssertUnwindSafe(|| function(message)));
     answer.unwrap_or_else(|panic| {
         let text = panic_text(panic);
-        tracing::error!(panic = %text, "a function of `fair_by` or `priority_by` panicked");
+        tracing::error!(panic = %text, "a function of `fair_by`, `priority_by` or `cost_by` panicked");
         T::default()
     })
 }

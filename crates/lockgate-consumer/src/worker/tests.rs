@@ -20,6 +20,7 @@ use crate::{
 };
 
 mod faults;
+mod limits;
 
 const SOON: Duration = Duration::from_secs(20);
 

@@ -146,10 +146,14 @@ pub struct Holds {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the {what} is {given}, and may be {min} to {max}")]
 pub struct LimitsError {
-    what: &'static str,
-    given: u64,
-    min: u64,
-    max: u64,
+    /// Which part of which limit.
+    pub what: &'static str,
+    /// What was given.
+    pub given: u64,
+    /// The lowest allowed value.
+    pub min: u64,
+    /// The highest allowed value.
+    pub max: u64,
 }
 
 impl LimitsError {

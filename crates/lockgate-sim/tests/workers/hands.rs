@@ -447,6 +447,7 @@ impl World {
                 tenant: Some(key_of(message as u64 % 2)),
                 priority: u8::try_from(message % 3).expect("small"),
                 bytes: 10,
+                cost: 1,
                 attempt,
                 lease: remaining,
             });

@@ -1,6 +1,11 @@
 //! Seeded histories.
 
-use super::*;
+use lockgate_core::limits::{Limits, Scoped};
+
+use super::{
+    limits::{at_once, rate, window},
+    *,
+};
 
 /// What the world does next. Numbers choose among what there is.
 #[derive(Clone, Debug)]
@@ -23,7 +28,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         8 => prop::collection::vec(0_u8..6, 0..8).prop_map(Step::Arrive),
         1 => Just(Step::ReceiveFails),
-        8 => (any::<usize>(), 0_u8..9, 0_usize..4).prop_map(|(at, how, done)| Step::End(at, how, done)),
+        8 => (any::<usize>(), 0_u8..10, 0_usize..4).prop_map(|(at, how, done)| Step::End(at, how, done)),
         6 => (any::<usize>(), prop::collection::vec(0_u8..8, 10)).prop_map(|(at, fates)| Step::Settled(at, fates)),
         3 => (any::<usize>(), prop::collection::vec(0_u8..6, 10)).prop_map(|(at, fates)| Step::Extended(at, fates)),
         4 => prop_oneof![1_u64..200, 5_000_u64..12_000].prop_map(Step::Wait),
@@ -112,6 +117,7 @@ impl World {
                     },
                     3 => Rest::Cancelled,
                     4 => Rest::NotBegun,
+                    5 => Rest::Held { delay: 200 },
                     _ => return self.end(run, succeeded()),
                 };
                 self.end(run, RunEnd { done: *done, rest });
@@ -200,6 +206,10 @@ impl World {
                     }
                     self.runs.push((started.run, numbers, key));
                     assert!(self.runs.len() <= options.concurrency);
+                    let limits = options.limits.queue.as_ref();
+                    let most = limits.and_then(|limits| limits.concurrency);
+                    let going: usize = self.runs.iter().map(|(_, numbers, _)| numbers.len()).sum();
+                    assert!(most.is_none_or(|most| going <= most as usize));
                 }
                 Action::Cancel { run, .. } => {
                     assert!(self.cancelled.insert(run), "cancelled twice");
@@ -266,8 +276,16 @@ impl World {
             }
         }
         assert_eq!(self.dispatcher.held(), 0);
-        // Lanes that have become empty are dropped when their turn comes.
+        // Lanes that have become empty are dropped when their turn comes, and while the worker is held none has.
         self.act(options);
+        while let Some(at) = self
+            .dispatcher
+            .next_deadline()
+            .filter(|_| !self.dispatcher.lanes.is_empty())
+        {
+            self.now = at;
+            self.act(options);
+        }
         assert!(
             self.dispatcher.lanes.is_empty(),
             "{:?}",
@@ -289,6 +307,24 @@ fn check(options: &DispatchOptions, source: &SourceOptions, steps: &[Step]) {
     world.come_to_rest(options);
 }
 
+/// None, of one scope, of both.
+fn limits() -> impl Strategy<Value = Scoped<Limits>> {
+    let short = Limits {
+        gap: Some(20),
+        ..at_once(2)
+    };
+    let some = [
+        rate(10, 1_000),
+        rate(1, 10_000),
+        at_once(1),
+        window(3, 500),
+        short,
+    ];
+    let one =
+        || prop_oneof![3 => Just(None), 1 => prop::sample::select(some.to_vec()).prop_map(Some)];
+    (one(), one()).prop_map(|(queue, key)| Scoped { queue, key })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
@@ -301,6 +337,7 @@ proptest! {
         fairness in prop_oneof![Just(Fairness::Keys), Just(Fairness::Tenants)],
         attempts_max in prop_oneof![Just(None), Just(Some(2))],
         run_time_max in prop_oneof![Just(None), Just(Some(1_000))],
+        limits in limits(),
         locks in any::<bool>(),
     ) {
         let options = DispatchOptions {
@@ -311,6 +348,7 @@ proptest! {
             held_max: 12,
             attempts_max,
             run_time_max,
+            limits,
             ..DispatchOptions::default()
         };
         let source = if locks { locked() } else { plain() };
