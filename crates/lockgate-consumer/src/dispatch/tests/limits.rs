@@ -193,8 +193,10 @@ fn costs_are_paid_in_turn() {
 
 #[test]
 fn a_hold_is_of_the_worker() {
-    let mut options = DispatchOptions::default();
-    options.stall_after = 100;
+    let options = DispatchOptions {
+        stall_after: 100,
+        ..DispatchOptions::default()
+    };
     let mut dispatcher = dispatcher(options, plain());
     for (number, key) in (1..).zip(["a", "b"]) {
         dispatcher.received(0, 10, [arrival(Some(key), number)], 0);
