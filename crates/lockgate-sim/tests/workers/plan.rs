@@ -1,9 +1,12 @@
 //! What a history is made of: its queues, its workers and their options.
 
-use std::time::Duration;
+use std::{fmt::Debug, str::FromStr, time::Duration};
 
 use lockgate_consumer::dispatch::{Backoff, DispatchOptions, Fairness, Order, SourceOptions};
-use lockgate_core::{KeyOrder, Millis, QueueName, SourceCapabilities};
+use lockgate_core::{
+    KeyOrder, Millis, QueueName, SourceCapabilities,
+    limits::{Limits, Scoped, Window},
+};
 use lockgate_machine::{KeyPolicy, KeyProfile, QueueSettings, Settle};
 use lockgate_sim::SeededRandom;
 
@@ -55,6 +58,7 @@ pub(crate) fn any(random: &mut SeededRandom) -> Plan {
             first: 1 + random.below(1_000),
             max: 1_000 + random.below(9_000),
         },
+        limits: worker_limits(random),
         ..DispatchOptions::default()
     };
     Plan {
@@ -69,11 +73,46 @@ pub(crate) fn any(random: &mut SeededRandom) -> Plan {
     }
 }
 
+/// Mostly none.
+fn some<T: FromStr<Err: Debug>>(random: &mut SeededRandom, limits: &[&str]) -> Scoped<T> {
+    match random.chance(6) {
+        true => limits[random.index(limits.len())].parse().expect("a limit"),
+        false => Scoped::NONE,
+    }
+}
+
+fn worker_limits(random: &mut SeededRandom) -> Scoped<Limits> {
+    let limits = Scoped::of(
+        some(random, &["10/s", "3/s per key", "1/s burst 1 per key"]),
+        some(random, &["1", "3", "1 per key"]),
+        some(random, &["50ms", "2s per key"]),
+    );
+    let window = random
+        .chance(10)
+        .then(|| Window::new(3, 1_000).expect("in range"));
+    Scoped {
+        queue: match window {
+            None => limits.queue,
+            Some(_) => Some(Limits {
+                window,
+                ..limits.queue.unwrap_or_default()
+            }),
+        },
+        ..limits
+    }
+}
+
 fn any_queue(random: &mut SeededRandom, number: usize) -> QueuePlan {
     let keyed = random.chance(75);
     let mut settings = settings(keyed);
     settings.attempts_max = 2 + u16::from(random.chance(50));
     settings.key_profile = [KeyProfile::Sqs, KeyProfile::Strict][random.index(2)];
+    settings.limit_rate = some(
+        random,
+        &["5/s", "2/s burst 1 per key", "10/s + 1/s per key"],
+    );
+    settings.limit_concurrency = some(random, &["2", "1 per key"]);
+    settings.limit_gap = some(random, &["100ms", "700ms per key"]);
     let dead = Some(queue_name(DEAD[usize::from(keyed)]));
     match random.below(3) {
         0 => {}
