@@ -32,6 +32,7 @@ mod log;
 mod manual_clock;
 mod message;
 mod names;
+mod records;
 mod time;
 mod transport;
 pub mod units;
@@ -56,7 +57,12 @@ pub use log::{
 };
 pub use manual_clock::ManualClock;
 pub use message::{Header, Message, PRIORITY_MAX, SizeError};
-pub use names::{HolderName, Key, NameError, QueueName, UniqueId};
+pub use names::{HolderName, Key, NameError, QueueName, RecordName, UniqueId};
+pub use records::{
+    DeleteRecord, ExtendRecord, LeaseRecord, ListRecords, PutRecord, RECORD_BYTES_MAX,
+    RECORD_LEASE_MAX, Record, RecordLease, RecordPage, RecordVersion, RecordWritten, Records,
+    RecordsError, ReleaseRecord, Revision, WatchRecord,
+};
 pub use time::{MachineTime, Millis, Now, WallTime};
 pub use transport::{
     Accepted, Fate, KeyOrder, Leased, MessageName, ReceiveRequest, Settlement, Sink,

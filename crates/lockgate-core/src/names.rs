@@ -158,6 +158,16 @@ name!(
     |c| !c.is_control()
 );
 
+name!(
+    /// A record's name: 1 to 512 bytes of any text without control characters. A `/` between its parts
+    /// makes them easy to list by prefix.
+    RecordName,
+    "record name",
+    512,
+    "all characters but control characters",
+    |c| !c.is_control()
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,8 @@
 //! The engine without its threads: synchronous and deterministic, for the engine's owner thread and
 //! for simulation.
 
+mod watches;
+
 use std::{collections::BTreeSet, mem, sync::Arc};
 
 use lockgate_core::{
@@ -14,6 +16,7 @@ use lockgate_machine::{
 };
 use smallvec::SmallVec;
 
+use self::watches::Watches;
 use crate::{
     EngineError, EngineOptions, MaintenanceCounts, QueueEntry, StartError, StopReason,
     maintenance::{Pins, Plan},
@@ -53,7 +56,8 @@ pub struct Driver<T> {
     queues_deleted: Vec<QueueId>,
     /// The end of the last record whose sync an answer waits for.
     promised: Position,
-    waiters: Waiters<T>,
+    waiters: Waiters<QueueId, Receive, T>,
+    watches: Watches<T>,
     waiters_max: usize,
     /// When waiters whose callers are gone were last removed.
     swept: MachineTime,
@@ -202,6 +206,7 @@ impl<T: Ticket> Driver<T> {
             epoch,
             clock_offset,
             waiters: Waiters::default(),
+            watches: Watches::default(),
             waiters_max: options.waiters_max,
             swept: MachineTime::default(),
             machine_time: MachineTime::default(),
@@ -280,6 +285,9 @@ impl<T: Ticket> Driver<T> {
                     Work::Receive { receive, until } => {
                         self.run_receive(receive, until, ticket, now);
                     }
+                    Work::Watch { name, seen, until } => {
+                        self.run_watch(name, seen, until, ticket, now);
+                    }
                     Work::Query(query) => {
                         self.counts.queries += 1;
                         let outcome = Answer::Query(self.machine.query(&query, now));
@@ -290,7 +298,8 @@ impl<T: Ticket> Driver<T> {
             }
         }
         self.serve_woken(now);
-        while let Some(waiter) = self.waiters.pop_ended(now.machine) {
+        self.serve_watches(now);
+        while let Some((_, waiter)) = self.waiters.pop_ended(now.machine) {
             let seen = Wait::Sync(self.promised);
             self.answer(waiter.ticket, Ok(Answer::Received(Ok(Vec::new()))), seen);
         }
@@ -305,9 +314,15 @@ impl<T: Ticket> Driver<T> {
         self.machine.reached(durable);
     }
 
-    /// Answers all waiting receives with no messages, for a shutdown.
+    /// Answers all waiting receives with no messages, and watches with their record as it is, for a shutdown.
     pub fn end_waiters(&mut self, out: &mut impl FnMut(Output<T>)) {
-        while let Some(waiter) = self.waiters.pop_ended(MachineTime::MAX) {
+        let now = Now {
+            wall: WallTime::default(),
+            machine: self.machine_time,
+        };
+        self.end_watches(MachineTime::MAX, now);
+        self.hand_out(out);
+        while let Some((_, waiter)) = self.waiters.pop_ended(MachineTime::MAX) {
             out(Output {
                 written: self.cursor,
                 durable: self.promised,
@@ -346,12 +361,15 @@ impl<T: Ticket> Driver<T> {
     /// get an error.
     pub fn stop(&mut self, reason: StopReason, out: &mut impl FnMut(Output<T>)) {
         let reason = self.stopped.get_or_insert(reason).clone();
-        while let Some(waiter) = self.waiters.pop_ended(MachineTime::MAX) {
+        let receives = std::iter::from_fn(|| self.waiters.pop_ended(MachineTime::MAX));
+        let watches = std::iter::from_fn(|| self.watches.pop_ended(MachineTime::MAX));
+        let tickets = receives.map(|(_, waiter)| waiter.ticket);
+        for ticket in tickets.chain(watches.map(|(_, waiter)| waiter.ticket)) {
             out(Output {
                 written: Position::default(),
                 durable: Position::default(),
                 kind: OutputKind::Answer {
-                    ticket: waiter.ticket,
+                    ticket,
                     result: Err(EngineError::Stopped {
                         reason: reason.clone(),
                     }),
@@ -382,21 +400,18 @@ impl<T: Ticket> Driver<T> {
         self.capabilities
     }
 
-    /// The number of receives that wait for a message.
+    /// The number of receives that wait for a message, and of watches.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.waiters.len()
+        self.waiters.len() + self.watches.len()
     }
 
     /// When time next has an effect without a request.
     #[must_use]
     pub fn next_deadline(&self) -> Deadlines {
         let mut next = self.machine.next_deadline();
-        let waiter = self.waiters.next_deadline();
-        next.machine = match (next.machine, waiter) {
-            (Some(timer), Some(waiter)) => Some(timer.min(waiter)),
-            (timer, waiter) => timer.or(waiter),
-        };
+        let waits = [self.waiters.next_deadline(), self.watches.next_deadline()];
+        next.machine = waits.into_iter().chain([next.machine]).flatten().min();
         next
     }
 
@@ -620,7 +635,7 @@ impl<T: Ticket> Driver<T> {
         match (queue, until) {
             (Some(queue), Some(until)) if until > now.machine && is_empty(&result) => {
                 let waiter = Waiter {
-                    receive,
+                    request: receive,
                     until,
                     ticket,
                 };
@@ -630,13 +645,18 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    fn let_wait(&mut self, queue: QueueId, waiter: Waiter<T>, now: Now) {
-        if self.waiters.len() >= self.waiters_max && now.machine.since(self.swept) >= SWEEP_EVERY_MS
-        {
+    /// Whether another request may wait.
+    fn may_wait(&mut self, now: Now) -> bool {
+        if self.waiting() >= self.waiters_max && now.machine.since(self.swept) >= SWEEP_EVERY_MS {
             self.swept = now.machine;
             self.waiters.sweep(T::is_gone);
+            self.watches.sweep(T::is_gone);
         }
-        if self.waiters.len() < self.waiters_max {
+        self.waiting() < self.waiters_max
+    }
+
+    fn let_wait(&mut self, queue: QueueId, waiter: Waiter<Receive, T>, now: Now) {
+        if self.may_wait(now) {
             self.waiters.push(queue, waiter);
         } else {
             self.counts.overloaded += 1;
@@ -687,17 +707,17 @@ impl<T: Ticket> Driver<T> {
         if self.unfinished.contains(&queue) {
             return;
         }
-        while let Some(waiter) = self.waiters.first(queue) {
+        while let Some(waiter) = self.waiters.first(&queue) {
             if waiter.ticket.is_gone() {
-                self.waiters.pop(queue);
+                self.waiters.pop(&queue);
                 continue;
             }
             // If the queue was deleted, or created again under its name, the receive is rejected.
-            let there = self.machine.queue_id(&waiter.receive.queue) == Some(queue);
-            if there && !self.machine.leasable(&waiter.receive.queue) {
+            let there = self.machine.queue_id(&waiter.request.queue) == Some(queue);
+            if there && !self.machine.leasable(&waiter.request.queue) {
                 return;
             }
-            let receive = waiter.receive.clone();
+            let receive = waiter.request.clone();
             let (result, wait) = if there {
                 self.lease(&receive, now)
             } else {
@@ -709,7 +729,7 @@ impl<T: Ticket> Driver<T> {
                 // Only exhausted messages so far. The receive keeps its place.
                 return;
             }
-            if let Some(waiter) = self.waiters.pop(queue) {
+            if let Some(waiter) = self.waiters.pop(&queue) {
                 self.answer(waiter.ticket, Ok(Answer::Received(result)), wait);
             }
         }
@@ -908,7 +928,10 @@ fn grows(command: AnyCommand<'_>) -> bool {
         return false;
     };
     match command {
-        Command::Send(_) | Command::CreateQueue(_) | Command::ChangeQueue(_) => true,
+        Command::Send(_)
+        | Command::CreateQueue(_)
+        | Command::ChangeQueue(_)
+        | Command::PutRecord(_) => true,
         Command::Transact(Transact { sends, .. }) => !sends.is_empty(),
         _ => false,
     }

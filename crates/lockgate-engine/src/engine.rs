@@ -3,7 +3,8 @@
 use std::{io::Write, sync::Arc, time::Duration};
 
 use lockgate_core::{
-    Clock, Key, Level, MachineTime, MessageId, Now, QueueName, Sequence, Storage, Term,
+    Clock, Key, Level, MachineTime, MessageId, Now, QueueName, Record, Sequence, Storage, Term,
+    WatchRecord,
 };
 use lockgate_machine::{
     Delivery, FindMessage, ListMessages, ListQueues, MessagePage, Query, QueryReply,
@@ -239,6 +240,27 @@ impl Engine {
             _ => None,
         });
         Ok(reply.await??)
+    }
+
+    /// Returns the record as soon as it is another than the caller has seen, or as it is when the wait is over. Of changes
+    /// that follow one another quickly, the last is seen. A waiting call costs nothing meanwhile; it counts among the
+    /// receives that may wait ([`waiters_max`](EngineOptions::waiters_max)).
+    ///
+    /// Cancellation safe.
+    ///
+    /// # Errors
+    /// See [`EngineError`].
+    pub async fn watch_record(&self, watch: WatchRecord) -> Result<Option<Record>, EngineError> {
+        let work = Work::Watch {
+            until: self.now().machine.plus(millis(watch.wait)),
+            name: watch.name,
+            seen: watch.seen,
+        };
+        let reply = self.ask(work, |answer| match answer {
+            GuardedAnswer::Other(Answer::Query(Ok(QueryReply::Record(record)))) => Some(record),
+            _ => None,
+        });
+        Ok(reply.await?.map(|record| *record))
     }
 
     /// Returns the first queues by name, up to `limit`, in their present state. The state may not be durable

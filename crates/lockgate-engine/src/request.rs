@@ -2,7 +2,7 @@
 
 use std::marker::PhantomData;
 
-use lockgate_core::MachineTime;
+use lockgate_core::{MachineTime, RecordName, Revision};
 use lockgate_machine::{
     ChangeQueue, Command, Delivery, EngineCommand, KeyPage, MessagePage, Move, Query, QueryReply,
     QueuePage, Receive, Rejection, Reply, Transact, Upcoming,
@@ -30,6 +30,13 @@ pub enum Work {
         until: Option<MachineTime>,
     },
     Query(Query),
+    /// The record as soon as it is another than the caller has seen, or as it is at `until`. The answer is that to a
+    /// query for it.
+    Watch {
+        name: RecordName,
+        seen: Option<Revision>,
+        until: MachineTime,
+    },
 }
 
 /// The answer to a [`Work`] of the same kind.
@@ -63,6 +70,13 @@ impl Answer {
                     size_of_val(&messages[..])
                 }
                 Self::Query(Ok(QueryReply::Keys(KeyPage { keys, .. }))) => size_of_val(&keys[..]),
+                Self::Query(Ok(QueryReply::Record(Some(record)))) => {
+                    size_of_val(&**record) + record.value.len()
+                }
+                Self::Query(Ok(QueryReply::Records(page))) => {
+                    let values = page.records.iter().map(|record| record.value.len());
+                    size_of_val(&page.records[..]) + values.sum::<usize>()
+                }
                 Self::Received(Err(_)) | Self::Query(_) => 0,
             }
     }
@@ -74,7 +88,7 @@ impl Work {
         let (commands, receive) = match self {
             Self::Commands(commands) => (&commands[..], None),
             Self::Receive { receive, .. } => (&[][..], Some(Upcoming::Receive(receive))),
-            Self::Engine(_) | Self::Query(_) => (&[][..], None),
+            Self::Engine(_) | Self::Query(_) | Self::Watch { .. } => (&[][..], None),
         };
         commands.iter().map(Upcoming::Command).chain(receive)
     }
@@ -85,7 +99,7 @@ impl Work {
             Self::Commands(commands) => commands.len(),
             Self::Receive { receive, .. } => usize::from(receive.max),
             Self::Engine(commands) => commands.len(),
-            Self::Query(_) => 0,
+            Self::Query(_) | Self::Watch { .. } => 0,
         }
     }
 
@@ -95,7 +109,7 @@ impl Work {
             Self::Commands(commands) => commands
                 .iter()
                 .all(|command| matches!(command, Command::Send(_))),
-            Self::Engine(_) | Self::Receive { .. } | Self::Query(_) => false,
+            Self::Engine(_) | Self::Receive { .. } | Self::Query(_) | Self::Watch { .. } => false,
         }
     }
 
@@ -104,7 +118,7 @@ impl Work {
         match self {
             Self::Commands(commands) => commands.iter().map(command_bytes).sum(),
             Self::Engine(commands) => commands.iter().map(engine_command_bytes).sum(),
-            Self::Receive { .. } | Self::Query(_) => 0,
+            Self::Receive { .. } | Self::Query(_) | Self::Watch { .. } => 0,
         }
     }
 }
@@ -202,6 +216,7 @@ fn command_bytes(command: &Command) -> usize {
             let maps = [annotations, tags];
             FIXED_BYTES + maps.into_iter().flatten().map(map_bytes).sum::<usize>()
         }
+        Command::PutRecord(put) => FIXED_BYTES + put.name.as_str().len() + put.value.len(),
         Command::Receive(receive) => usize::from(receive.max) * FIXED_BYTES,
         Command::Move(Move { max, .. }) => usize::from(*max) * FIXED_BYTES,
         _ => FIXED_BYTES,

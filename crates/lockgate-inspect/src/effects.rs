@@ -170,6 +170,41 @@ fn fields(effect: &Effect, bodies: Bodies) -> Value {
         }),
         Effect::KeyParked { queue, key } => json!({ "queue": queue.0, "key": key.as_str() }),
         Effect::KeyResumed { queue, key } => json!({ "queue": queue.0, "key": key.as_str() }),
+        Effect::RecordPut {
+            name,
+            version,
+            revision,
+            at,
+            value,
+        } => {
+            let mut put = Map::from_iter([
+                ("record".to_owned(), name.as_str().into()),
+                ("version".to_owned(), version.0.into()),
+                ("revision".to_owned(), revision.0.into()),
+                ("at".to_owned(), time(*at)),
+                ("value_bytes".to_owned(), value.len().into()),
+            ]);
+            if bodies == Bodies::Shown {
+                put.append(&mut text_or_hex("value", value));
+            }
+            put.into()
+        }
+        Effect::RecordLeased {
+            name,
+            holder,
+            epoch,
+            deadline,
+            delete_at_end,
+        } => json!({
+            "record": name.as_str(),
+            "holder": holder.as_str(),
+            "epoch": epoch.0,
+            "deadline": deadline.0,
+            "delete_at_end": delete_at_end,
+        }),
+        Effect::RecordDeleted { name, revision } | Effect::RecordReleased { name, revision } => {
+            json!({ "record": name.as_str(), "revision": revision.0 })
+        }
         // A fallback for effects of later versions of the machine.
         other => json!({ "text": format!("{other:?}") }),
     }

@@ -6,8 +6,9 @@ use std::{
 };
 
 use lockgate_core::{
-    BootId, HolderName, Key, LeaseToken, Location, Message, MessageId, Millis, QueueId, QueueName,
-    Sequence, Term, WallTime,
+    BootId, DeleteRecord, ExtendRecord, HolderName, Key, LeaseRecord, LeaseToken, Location,
+    Message, MessageId, Millis, PutRecord, QueueId, QueueName, Record, RecordWritten,
+    ReleaseRecord, Sequence, Term, WallTime,
 };
 
 use crate::{
@@ -31,6 +32,11 @@ pub enum Command {
     Reschedule(Reschedule),
     Move(Move),
     ChangeKey(ChangeKey),
+    PutRecord(Box<PutRecord>),
+    DeleteRecord(DeleteRecord),
+    LeaseRecord(LeaseRecord),
+    ExtendRecord(ExtendRecord),
+    ReleaseRecord(ReleaseRecord),
 }
 
 /// Commands that only the engine of a machine gives. No caller can submit one.
@@ -127,6 +133,11 @@ commands! {
     Reschedule Reschedule (it => it) -> () { Reply::Done => () }
     Move Move (it => it) -> Moved { Reply::Moved(moved) => moved }
     ChangeKey ChangeKey (it => it) -> u64 { Reply::Dropped(messages) => messages, Reply::Done => 0 }
+    PutRecord PutRecord (it => Box::new(it)) -> RecordWritten { Reply::RecordWritten(written) => written }
+    DeleteRecord DeleteRecord (it => it) -> () { Reply::Done => () }
+    LeaseRecord LeaseRecord (it => it) -> Record { Reply::Record(record) => *record }
+    ExtendRecord ExtendRecord (it => it) -> () { Reply::Done => () }
+    ReleaseRecord ReleaseRecord (it => it) -> () { Reply::Done => () }
 }
 
 impl TypedCommand for Command {

@@ -2,9 +2,11 @@
 
 use std::{collections::BTreeMap, num::NonZeroU64, sync::Arc};
 
+use bytes::Bytes;
 use lockgate_core::{
-    BootId, HolderName, Key, LeaseNumber, Level, MachineTime, Message, MessageId, Millis, Now,
-    QueueId, QueueName, Sequence, Term, UniqueId, WallTime,
+    BootId, Epoch, HolderName, Key, LeaseNumber, Level, MachineTime, Message, MessageId, Millis,
+    Now, QueueId, QueueName, RecordName, RecordVersion, Revision, Sequence, Term, UniqueId,
+    WallTime,
 };
 use smallvec::SmallVec;
 
@@ -141,6 +143,33 @@ pub enum Effect {
     KeyParked { queue: QueueId, key: Key },
     /// A key was resumed.
     KeyResumed { queue: QueueId, key: Key },
+    /// A record was written.
+    RecordPut {
+        name: RecordName,
+        version: RecordVersion,
+        revision: Revision,
+        at: WallTime,
+        value: Bytes,
+    },
+    /// A record was deleted, and its lease with it.
+    RecordDeleted {
+        name: RecordName,
+        revision: Revision,
+    },
+    /// A lease of a record was given; or extended, if the record has the lease with that epoch.
+    RecordLeased {
+        name: RecordName,
+        holder: HolderName,
+        /// The revision of its grant.
+        epoch: Epoch,
+        deadline: MachineTime,
+        delete_at_end: bool,
+    },
+    /// A lease of a record was ended by a command.
+    RecordReleased {
+        name: RecordName,
+        revision: Revision,
+    },
     /// A message's bytes are now in this record: compaction wrote them again. The message is named
     /// by its present queue and number.
     Compacted(Box<StoredMessage>),
@@ -173,6 +202,10 @@ impl Effect {
             Self::Rescheduled { .. } => "rescheduled",
             Self::KeyParked { .. } => "key parked",
             Self::KeyResumed { .. } => "key resumed",
+            Self::RecordPut { .. } => "record put",
+            Self::RecordDeleted { .. } => "record deleted",
+            Self::RecordLeased { .. } => "record leased",
+            Self::RecordReleased { .. } => "record released",
         }
     }
 }

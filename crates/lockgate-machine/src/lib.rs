@@ -91,10 +91,12 @@ pub use effect::{DeadLetterReason, DropReason, Effect, Effects, Failed, StoredMe
 pub use live::{LiveMessage, LiveRange};
 pub use machine::{
     ClockState, Deadlines, Frozen, Housekeeping, ImageLoader, KeyView, LeaseView, Machine,
-    MachineLimits, MessageState, MessageView, QueueView, StateView, Upcoming,
+    MachineLimits, MessageState, MessageView, QueueView, RecordCounts, RecordsView, StateView,
+    Upcoming,
 };
 pub use query::{
-    DescribeQueue, ExplainKey, FindMessage, ListKeys, ListMessages, ListQueues, Query, TypedQuery,
+    DescribeQueue, ExplainKey, FindMessage, GetRecord, ListKeys, ListMessages, ListQueues, Query,
+    TypedQuery,
 };
 pub use reply::{
     CreatedQueue, Decision, Delivery, KeyPage, KeyStatus, KeyWait, MessagePage, MessageStatus,

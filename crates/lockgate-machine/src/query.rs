@@ -1,6 +1,8 @@
 //! The queries of a machine.
 
-use lockgate_core::{Key, MessageId, QueueName, Sequence};
+use lockgate_core::{
+    Key, ListRecords, MessageId, QueueName, Record, RecordName, RecordPage, Sequence,
+};
 
 use crate::{KeyPage, KeyStatus, MessagePage, QueryReply, QueueDescription, QueuePage};
 
@@ -14,6 +16,8 @@ pub enum Query {
     FindMessage(FindMessage),
     ListKeys(ListKeys),
     ExplainKey(ExplainKey),
+    GetRecord(GetRecord),
+    ListRecords(ListRecords),
 }
 
 impl Query {
@@ -57,6 +61,8 @@ queries! {
     FindMessage -> MessagePage { QueryReply::Messages(page) => page }
     ListKeys -> KeyPage { QueryReply::Keys(page) => page }
     ExplainKey -> KeyStatus { QueryReply::Key(status) => status }
+    GetRecord -> Option<Record> { QueryReply::Record(record) => record.map(|record| *record) }
+    ListRecords -> RecordPage { QueryReply::Records(page) => page }
 }
 
 impl TypedQuery for Query {
@@ -65,6 +71,12 @@ impl TypedQuery for Query {
     fn reply(reply: QueryReply) -> Option<QueryReply> {
         Some(reply)
     }
+}
+
+/// One record, if there is one of that name.
+#[derive(Clone, Debug)]
+pub struct GetRecord {
+    pub name: RecordName,
 }
 
 /// Everything about one queue.

@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use lockgate_core::{
     Failures, HolderName, Key, LeaseToken, Level, Location, MachineTime, MessageId, Millis,
-    Position, QueueId, QueueName, Sequence, ShardId, WallTime, limits::Limit,
+    Position, QueueId, QueueName, Record, RecordPage, RecordWritten, RecordsError, Sequence,
+    ShardId, WallTime, limits::Limit,
 };
 
 use crate::{DeadLetterReason, Effects, QueueSettings, QueueTotals, SettingsError};
@@ -44,6 +45,10 @@ pub enum Reply {
     Moved(Moved),
     /// The number of dropped messages.
     Dropped(u64),
+    /// The record was written.
+    RecordWritten(RecordWritten),
+    /// The record, which is leased now.
+    Record(Box<Record>),
 }
 
 /// The answer to the creation of a queue.
@@ -192,6 +197,9 @@ impl fmt::Display for StaleReason {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Rejection {
+    /// A command for a record cannot be done as the record is now.
+    #[error(transparent)]
+    Record(#[from] RecordsError),
     /// The queue does not exist.
     #[error("queue {queue} does not exist")]
     QueueNotFound { queue: QueueName },
@@ -348,6 +356,8 @@ pub enum QueryReply {
     Messages(MessagePage),
     Keys(KeyPage),
     Key(KeyStatus),
+    Record(Option<Box<Record>>),
+    Records(RecordPage),
 }
 
 /// A page of queues, in the order of their names.

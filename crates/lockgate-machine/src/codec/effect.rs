@@ -5,9 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use lockgate_core::{
     BootId, Epoch, HolderName, Incarnation, Key, LeaseNumber, MachineTime, NameError, Now, QueueId,
-    Sequence, Term, WallTime,
+    RecordName, RecordVersion, Revision, Sequence, Term, WallTime,
 };
 
 use super::{
@@ -72,6 +73,10 @@ effects! {
         RESCHEDULED = 20: Rescheduled { queue, sequence, due };
         KEY_PARKED = 21: KeyParked { queue, key };
         KEY_RESUMED = 22: KeyResumed { queue, key };
+        RECORD_PUT = 23: RecordPut { name, version, revision, at, value };
+        RECORD_DELETED = 24: RecordDeleted { name, revision };
+        RECORD_LEASED = 25: RecordLeased { name, holder, epoch, deadline, delete_at_end };
+        RECORD_RELEASED = 26: RecordReleased { name, revision };
     }
     others: {
         QUEUE_CREATED = 4: QueueCreated;
@@ -120,6 +125,12 @@ parts! {
     u32: |number, w| w.number(u64::from(*number)), |r| r.small();
     i64: |number, w| w.raw(&number.to_le_bytes()), |r| r.array().map(i64::from_le_bytes);
     [u8; 32]: |bytes, w| w.raw(bytes), |r| r.array();
+    Epoch: |epoch, w| w.number(epoch.0), |r| r.number().map(Epoch);
+    RecordVersion: |version, w| w.number(version.0), |r| r.number().map(RecordVersion);
+    Revision: |revision, w| w.number(revision.0), |r| r.number().map(Revision);
+    RecordName: |name, w| w.bytes(name.as_str().as_bytes()), |r| record_name(r);
+    HolderName: |name, w| w.bytes(name.as_str().as_bytes()), |r| holder_name(r);
+    Bytes: |bytes, w| w.bytes(bytes), |r| Ok(r.bytes()?.to_bytes());
 }
 
 impl Part for Term {
@@ -410,6 +421,16 @@ fn read_moved(mut reader: Reader<'_>) -> Result<Effect, DecodeError> {
         reason,
         at,
     })
+}
+
+fn record_name(reader: &mut Reader<'_>) -> Result<RecordName, DecodeError> {
+    let text = reader.counted_text()?;
+    RecordName::new(text).map_err(|_| reader.malformed("no record name"))
+}
+
+fn holder_name(reader: &mut Reader<'_>) -> Result<HolderName, DecodeError> {
+    let text = reader.counted_text()?;
+    HolderName::new(text).map_err(|_| reader.malformed("no holder name"))
 }
 
 fn drop_reason(reader: &mut Reader<'_>) -> Result<DropReason, DecodeError> {

@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, fmt::Write, fs, num::NonZeroU64, path::Path, sy
 
 use lockgate_core::{
     BootId, Epoch, Header, HolderName, Incarnation, Key, LeaseNumber, Level, MachineTime, Message,
-    MessageId, Now, PRIORITY_MAX, QueueId, QueueName, Sequence, ShardId, Term, UniqueId, WallTime,
+    MessageId, Now, PRIORITY_MAX, QueueId, QueueName, RecordName, RecordVersion, Revision,
+    Sequence, ShardId, Term, UniqueId, WallTime,
 };
 use proptest::prelude::*;
 
@@ -17,7 +18,7 @@ use crate::{
 
 /// The number of kinds of effects. A new effect makes the match in `place` incomplete. Giving the effect the
 /// next place and raising this number makes every test below need its strategy and its golden bytes.
-const KINDS: usize = 22;
+const KINDS: usize = 26;
 
 fn place(effect: &Effect) -> usize {
     match effect {
@@ -43,6 +44,10 @@ fn place(effect: &Effect) -> usize {
         Effect::Rescheduled { .. } => 19,
         Effect::KeyParked { .. } => 20,
         Effect::KeyResumed { .. } => 21,
+        Effect::RecordPut { .. } => 22,
+        Effect::RecordDeleted { .. } => 23,
+        Effect::RecordLeased { .. } => 24,
+        Effect::RecordReleased { .. } => 25,
     }
 }
 
@@ -62,6 +67,7 @@ fn examples() -> Vec<Effect> {
         machine: MachineTime(5_000_000),
     };
     let key = Key::new("user-42").unwrap();
+    let record = RecordName::new("jobs/a").unwrap();
     let map = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
     let settings = Box::new(QueueSettings {
         keyed: true,
@@ -172,6 +178,28 @@ fn examples() -> Vec<Effect> {
             key: key.clone(),
         },
         Effect::KeyResumed { queue, key },
+        Effect::RecordPut {
+            name: record.clone(),
+            version: RecordVersion(3),
+            revision: Revision(1_700_000_000_000_001),
+            at,
+            value: Bytes::from_static(b"on"),
+        },
+        Effect::RecordDeleted {
+            name: record.clone(),
+            revision: Revision(1_700_000_000_000_002),
+        },
+        Effect::RecordLeased {
+            name: record.clone(),
+            holder: HolderName::new("worker-1").unwrap(),
+            epoch: Epoch(1_700_000_000_000_003),
+            deadline: MachineTime(5_030_000),
+            delete_at_end: true,
+        },
+        Effect::RecordReleased {
+            name: record,
+            revision: Revision(1_700_000_000_000_004),
+        },
     ]
 }
 
@@ -242,6 +270,10 @@ const GOLDEN: [&str; KINDS] = [
     "140907ac02e0a499ffbc31",
     "15090707757365722d3432",
     "16090707757365722d3432",
+    "1719066a6f62732f61038180f9c0c1c4820380d095ffbc31026f6e",
+    "180f066a6f62732f618280f9c0c1c48203",
+    "191d066a6f62732f6108776f726b65722d318380f9c0c1c48203f080b30201",
+    "1a0f066a6f62732f618480f9c0c1c48203",
 ];
 
 fn hex(bytes: &[u8]) -> String {
@@ -468,7 +500,7 @@ fn a_message_is_found_by_its_part_and_shares_the_record() {
             assert_eq!(read, Err(DecodeError::NoMessage { part }));
         }
     }
-    let part = 22;
+    let part = u16::try_from(KINDS).unwrap();
     assert_eq!(
         read_message(&record, part),
         Err(DecodeError::NoSuchPart { part })
@@ -651,6 +683,12 @@ fn bring_together(effect: &mut Effect) {
         Effect::KeyParked { queue, key } | Effect::KeyResumed { queue, key } => {
             few(queue);
             few_keys(key);
+        }
+        Effect::RecordPut { name, .. }
+        | Effect::RecordDeleted { name, .. }
+        | Effect::RecordLeased { name, .. }
+        | Effect::RecordReleased { name, .. } => {
+            *name = RecordName::new(&format!("{}", name.as_str().len() % 3)).unwrap();
         }
     }
 }

@@ -260,6 +260,9 @@ impl Machine {
             named(false, queue.dedup_timer, Timer::Dedup(index));
             named(false, queue.hold_timer, Timer::Hold(index));
         }
+        for (index, record) in self.records.entries.iter() {
+            named(false, record.timer, Timer::RecordLease(index));
+        }
         for (_, ttl) in self.times_to_live.iter() {
             named(true, ttl.timer, Timer::TimeToLive(ttl.message));
         }
@@ -275,6 +278,11 @@ impl Machine {
                 timer,
                 Timer::Message(index),
             );
+        }
+        for (_, record) in self.records.entries.iter() {
+            problems.expect(record.lease.is_some() == (record.timer != NONE), || {
+                format!("the lease of record {} does not fit its timer", record.name)
+            });
         }
         problems.expect_equal("timers by wall time", wall, self.wall.len());
         problems.expect_equal("timers by machine time", machine, self.machine.len());
@@ -377,6 +385,11 @@ impl Machine {
             ),
             ("keys by name", self.keys.len(), self.by_key.len()),
             ("debtors by name", self.debtors.len(), self.by_debtor.len()),
+            (
+                "records by name",
+                self.records.entries.len(),
+                self.records.by_name.len(),
+            ),
             ("holders by name", self.holders.len(), self.by_holder.len()),
             (
                 "keys that are counted",

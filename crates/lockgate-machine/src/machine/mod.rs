@@ -7,6 +7,7 @@
 //! - `order`: a message's way through its queue, and which keys are ready.
 //! - `send`, `receive`, `settle`, `transact`, `messages`, `keys`, `queues`: the commands.
 //!   `compact`: the places of messages' bytes in the log, and compaction.
+//! - `records`: versioned values that may be leased.
 //! - `failures`: what is kept of failed attempts. `limits`: what limits hold.
 //! - `time`: terms, timers, retention. `query`: queries. `housekeeping`: freeing purged memory.
 //!   `read_ahead`: reading ahead for a group of commands.
@@ -37,6 +38,7 @@ mod query_pages;
 mod queues;
 mod read_ahead;
 mod receive;
+mod records;
 mod send;
 mod settle;
 mod state;
@@ -52,7 +54,8 @@ use std::{
 };
 
 use lockgate_core::{
-    BootId, HolderName, Level, MachineTime, Now, Position, QueueId, QueueName, ShardId, Term,
+    BootId, HolderName, Level, MachineTime, Now, Position, QueueId, QueueName, RecordsError,
+    ShardId, Term,
 };
 
 use self::{
@@ -60,6 +63,7 @@ use self::{
     housekeeping::PurgedContent,
     limits::{Debtor, Walks},
     read_ahead::Likely,
+    records::RecordTable,
     state::{
         Awaiting, Contents, FailuresEntry, Holder, Keys, LeaseState, Message, OriginEntry, Queues,
         TimeToLive,
@@ -85,7 +89,10 @@ pub use self::housekeeping::Housekeeping;
 pub(crate) use self::image::IMAGE_VERSION;
 pub use self::image::{Frozen, ImageLoader};
 pub use self::read_ahead::Upcoming;
-pub use self::state_view::{KeyView, LeaseView, MessageState, MessageView, QueueView, StateView};
+pub use self::records::RecordCounts;
+pub use self::state_view::{
+    KeyView, LeaseView, MessageState, MessageView, QueueView, RecordsView, StateView,
+};
 
 /// Bounds of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,6 +110,9 @@ pub struct MachineLimits {
     /// How many bytes the failures of all messages may take. Where they take more, those that come are
     /// counted and their reasons left out. Default: 256 MiB.
     pub failure_bytes_max: u64,
+    /// How many bytes all records may take: their names and values, and 256 bytes for each. Where they would take
+    /// more, writes are refused. Default: 256 MiB.
+    pub record_bytes_max: u64,
 }
 
 impl Default for MachineLimits {
@@ -113,6 +123,7 @@ impl Default for MachineLimits {
             log_level: Level::Disk,
             range_bits: 32,
             failure_bytes_max: 256 << 20,
+            record_bytes_max: 256 << 20,
         }
     }
 }
@@ -179,6 +190,7 @@ pub struct Machine {
     by_failed_message: Table,
     /// Memory of the failures, including those of purged messages until they are freed.
     failure_bytes: u64,
+    records: RecordTable,
     /// What keys owe under the limits of their queues.
     debtors: Slab<Debtor>,
     by_debtor: Table,
@@ -261,6 +273,7 @@ impl Machine {
             failures: Slab::default(),
             by_failed_message: Table::default(),
             failure_bytes: 0,
+            records: RecordTable::default(),
             debtors: Slab::default(),
             by_debtor: Table::default(),
             waits: Wheel::new(),
@@ -358,6 +371,11 @@ impl Machine {
             Command::ChangeKey(ChangeKey { queue, key, action }) => {
                 self.decide_key(draft, queue, key, *action)
             }
+            Command::PutRecord(put) => self.decide_put_record(draft, put, now),
+            Command::DeleteRecord(delete) => self.decide_delete_record(draft, delete, now),
+            Command::LeaseRecord(lease) => self.decide_lease_record(draft, lease, now),
+            Command::ExtendRecord(extend) => self.decide_extend_record(draft, extend, now),
+            Command::ReleaseRecord(release) => self.decide_release_record(draft, release, now),
         }
     }
 
@@ -536,6 +554,22 @@ impl Machine {
             } => self.fold_rescheduled(*queue, *sequence, *due),
             Effect::KeyParked { queue, key } => self.fold_key_parked(*queue, key),
             Effect::KeyResumed { queue, key } => self.fold_key_resumed(*queue, key),
+            Effect::RecordPut {
+                name,
+                version,
+                revision,
+                at,
+                value,
+            } => self.fold_record_put(name, *version, *revision, *at, value),
+            Effect::RecordDeleted { name, revision } => self.fold_record_deleted(name, *revision),
+            Effect::RecordLeased {
+                name,
+                holder,
+                epoch,
+                deadline,
+                delete_at_end,
+            } => self.fold_record_leased(name, holder, *epoch, *deadline, *delete_at_end),
+            Effect::RecordReleased { name, revision } => self.fold_record_released(name, *revision),
             Effect::Compacted(stored) => self.fold_compacted(stored, part),
         }
     }
@@ -605,6 +639,9 @@ impl Machine {
                 if let Some(settle) = settles.get(*index) {
                     self.count_stale(settle.token.queue);
                 }
+            }
+            (_, Err(Rejection::Record(RecordsError::LeaseLost { .. }))) => {
+                self.records.stale += 1;
             }
             _ => {}
         }

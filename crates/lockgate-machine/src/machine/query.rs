@@ -9,9 +9,9 @@ use super::{
     state::{State, flag},
 };
 use crate::{
-    DescribeQueue, ExplainKey, FindMessage, KeyStatus, KeyWait, ListKeys, ListMessages, ListQueues,
-    Query, QueryReply, QueueCounts, QueueDescription, QueuePage, QueueTotals, Rejection,
-    slab::NONE,
+    DescribeQueue, ExplainKey, FindMessage, GetRecord, KeyStatus, KeyWait, ListKeys, ListMessages,
+    ListQueues, Query, QueryReply, QueueCounts, QueueDescription, QueuePage, QueueTotals,
+    Rejection, slab::NONE,
 };
 
 /// How many delayed messages of a key a query examines for the first that is due, so that a query
@@ -52,6 +52,10 @@ impl Machine {
             Query::ExplainKey(ExplainKey { queue, key }) => {
                 self.query_key(queue, key, now).map(QueryReply::Key)
             }
+            Query::GetRecord(GetRecord { name }) => {
+                Ok(QueryReply::Record(self.record(name, now).map(Box::new)))
+            }
+            Query::ListRecords(list) => self.query_records(list, now).map(QueryReply::Records),
         }
     }
 
@@ -104,6 +108,8 @@ impl Machine {
             + self.debtors.bytes()
             + self.by_debtor.bytes()
             + self.waits.bytes()
+            + self.records.entries.bytes()
+            + usize::try_from(self.records.bytes).unwrap_or(usize::MAX)
             + self.by_failed_message.bytes()
             + usize::try_from(self.failure_bytes).unwrap_or(usize::MAX)
             + self.wall.bytes()

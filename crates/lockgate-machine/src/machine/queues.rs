@@ -160,7 +160,7 @@ impl Machine {
     }
 
     /// Changes of a queue itself are synced, whatever the level of its messages.
-    fn administration_level(&self) -> Level {
+    pub(super) fn administration_level(&self) -> Level {
         self.limits.log_level.min(Level::Disk)
     }
 

@@ -562,6 +562,8 @@ pub(super) enum Timer {
     Dedup(u32),
     /// A queue that was held back after a power cut gives leases again (machine time).
     Hold(u32),
+    /// The end of a record's lease (machine time).
+    RecordLease(u32),
 }
 
 impl Timer {
@@ -572,6 +574,7 @@ impl Timer {
             Self::Sweep(index) => (2, index),
             Self::Dedup(index) => (3, index),
             Self::Hold(index) => (4, index),
+            Self::RecordLease(index) => (5, index),
         };
         kind << 32 | u64::from(index)
     }
@@ -587,6 +590,7 @@ impl Timer {
             1 => Self::TimeToLive(index),
             2 => Self::Sweep(index),
             3 => Self::Dedup(index),
+            5 => Self::RecordLease(index),
             _ => Self::Hold(index),
         }
     }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use lockgate_core::{
     Failures, HolderName, Key, LeaseNumber, Location, MachineTime, MessageId, QueueId, QueueName,
-    Sequence, Term, WallTime,
+    Record, RecordName, RecordVersion, Revision, Sequence, Term, WallTime,
 };
 
 use super::{
@@ -28,6 +28,18 @@ pub struct StateView {
     /// Totals of deleted queues.
     pub deleted: QueueTotals,
     pub queues: BTreeMap<QueueName, QueueView>,
+    pub records: RecordsView,
+}
+
+/// The records of a [`StateView`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct RecordsView {
+    /// The records, as of the last logged instant.
+    pub records: BTreeMap<RecordName, Record>,
+    /// The highest revision that was given out.
+    pub revision: Revision,
+    /// The highest version of a record that was deleted.
+    pub deleted_version: RecordVersion,
 }
 
 /// One queue of a [`StateView`].
@@ -134,7 +146,19 @@ impl Machine {
                 .iter()
                 .map(|(name, &index)| (name.clone(), self.queue_snapshot(index)))
                 .collect(),
+            records: RecordsView {
+                records: self.all_records(),
+                revision: Revision(self.records.revision),
+                deleted_version: RecordVersion(self.records.deleted_version),
+            },
         }
+    }
+
+    fn all_records(&self) -> BTreeMap<RecordName, Record> {
+        let names = self.records.by_name.keys();
+        names
+            .filter_map(|name| Some((name.clone(), self.record(name, self.clock.now)?)))
+            .collect()
     }
 
     fn queue_snapshot(&self, index: u32) -> QueueView {

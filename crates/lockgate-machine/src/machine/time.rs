@@ -137,6 +137,10 @@ impl Machine {
                 self.wake(content);
                 1
             }
+            Timer::RecordLease(record) => {
+                self.fire_record_lease(record);
+                1
+            }
         }
     }
 

@@ -42,6 +42,10 @@ pub(super) fn key() -> impl Strategy<Value = Key> {
     text(60).prop_map(|text| Key::new(&text).unwrap())
 }
 
+pub(super) fn record() -> impl Strategy<Value = RecordName> {
+    text(60).prop_map(|text| RecordName::new(&text).unwrap())
+}
+
 pub(super) fn message() -> impl Strategy<Value = Message> {
     let header = (shared_text(), shared_text(), bytes()).prop_map(|(name, kind, value)| Header {
         name,
@@ -329,6 +333,38 @@ pub(super) fn effect_at(place: usize) -> BoxedStrategy<Effect> {
             .boxed(),
         21 => (queue(), key())
             .prop_map(|(queue, key)| Effect::KeyResumed { queue, key })
+            .boxed(),
+        22 => (record(), number(), number(), wall(), bytes())
+            .prop_map(|(name, version, revision, at, value)| Effect::RecordPut {
+                name,
+                version: RecordVersion(version),
+                revision: Revision(revision),
+                at,
+                value,
+            })
+            .boxed(),
+        23 => (record(), number())
+            .prop_map(|(name, revision)| Effect::RecordDeleted {
+                name,
+                revision: Revision(revision),
+            })
+            .boxed(),
+        24 => (record(), text(20), number(), number(), any::<bool>())
+            .prop_map(
+                |(name, holder, epoch, deadline, delete_at_end)| Effect::RecordLeased {
+                    name,
+                    holder: HolderName::new(&holder).unwrap(),
+                    epoch: Epoch(epoch),
+                    deadline: MachineTime(deadline),
+                    delete_at_end,
+                },
+            )
+            .boxed(),
+        25 => (record(), number())
+            .prop_map(|(name, revision)| Effect::RecordReleased {
+                name,
+                revision: Revision(revision),
+            })
             .boxed(),
         _ => unreachable!("a new effect needs a strategy here"),
     }

@@ -177,6 +177,13 @@ impl ImageLoader {
                 Ok(())
             }
             Kind::DebtorPages => machine.debtors.read_page(first, input),
+            Kind::Records => {
+                machine.records.revision = input.u64()?;
+                machine.records.deleted_version = input.u64()?;
+                machine.records.entries = Slab::decode_outline(input)?;
+                Ok(())
+            }
+            Kind::RecordPages => machine.records.entries.read_page(first, input),
             Kind::End => Ok(()),
         }
     }
@@ -296,6 +303,9 @@ impl Machine {
         self.by_debtor = table(&self.debtors, |debtor| {
             debtor_hash(seed, debtor.queue, debtor.key.as_ref())
         });
+        if !self.records.rebuild() {
+            return Err(damaged("two records have one name"));
+        }
         let failures = self.failures.iter();
         self.failure_bytes = failures.map(|(_, entry)| memory_of(&entry.failures)).sum();
         // A restore's log may have other ranges.
@@ -316,6 +326,7 @@ impl Machine {
         self.times_to_live.check_complete()?;
         self.failures.check_complete()?;
         self.debtors.check_complete()?;
+        self.records.entries.check_complete()?;
         self.messages.check_complete()
     }
 

@@ -71,10 +71,14 @@ enum Kind {
     Debtors = 20,
     /// The pages of debtors.
     DebtorPages = 21,
+    /// The numbers of the records and the outline of their table, if there ever were some.
+    Records = 22,
+    /// The pages of records.
+    RecordPages = 23,
 }
 
 impl Kind {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 23] = [
         Self::Shard,
         Self::Queues,
         Self::Contents,
@@ -95,6 +99,8 @@ impl Kind {
         Self::FailurePages,
         Self::Debtors,
         Self::DebtorPages,
+        Self::Records,
+        Self::RecordPages,
         Self::End,
     ];
 
@@ -172,6 +178,7 @@ impl Machine {
             + self.failures.len() as u64 * 8
             + self.failure_bytes
             + self.debtors.len() as u64 * 32
+            + self.records.bytes
     }
 
     /// A machine that shares the pages, without tables and volatile parts.
@@ -213,6 +220,7 @@ impl Machine {
             times_to_live: self.times_to_live.share(),
             failures: self.failures.share(),
             debtors: self.debtors.share(),
+            records: self.records.share(),
             wall: self.wall.share(),
             machine: self.machine.share(),
             awaiting: self.awaiting.clone(),
@@ -342,6 +350,7 @@ impl Machine {
             }
             Kind::Failures | Kind::FailurePages if self.failures.is_empty() => Vec::new(),
             Kind::Debtors | Kind::DebtorPages if self.debtors.is_empty() => Vec::new(),
+            Kind::Records | Kind::RecordPages if self.records.is_unused() => Vec::new(),
             _ => vec![0],
         }
     }
@@ -355,7 +364,12 @@ impl Machine {
         out: &mut Vec<u8>,
     ) -> Option<u32> {
         match kind {
-            Kind::Shard | Kind::KeySequences | Kind::Failures | Kind::Debtors | Kind::End
+            Kind::Shard
+            | Kind::KeySequences
+            | Kind::Failures
+            | Kind::Debtors
+            | Kind::Records
+            | Kind::End
                 if page > 0 =>
             {
                 None
@@ -398,6 +412,13 @@ impl Machine {
                 Some(0)
             }
             Kind::DebtorPages => encode_page(&mut self.debtors, page, out),
+            Kind::Records => {
+                put_u64(out, self.records.revision);
+                put_u64(out, self.records.deleted_version);
+                self.records.entries.encode_outline(out);
+                Some(0)
+            }
+            Kind::RecordPages => encode_page(&mut self.records.entries, page, out),
             Kind::End => Some(0),
         }
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use lockgate_core::{
-    FailedAttempt, Failures, HolderName, Key, MachineTime, MessageId, Position, QueueId, QueueName,
-    Sequence, WallTime, limits::Debt,
+    Epoch, FailedAttempt, Failures, HolderName, Key, MachineTime, MessageId, Position, QueueId,
+    QueueName, RECORD_BYTES_MAX, RecordName, Sequence, WallTime, limits::Debt,
 };
 
 use super::{
@@ -22,6 +22,7 @@ use crate::{
     machine::{
         key_sequences::KeySequences,
         limits::{Debtor, QueueLimits},
+        records::{EntryLease, RecordEntry},
     },
     sequences::Sequences,
     slab::NONE,
@@ -219,6 +220,78 @@ impl Row for Holder {
             },
         )?;
         column!(columns, number leases, U32)
+    }
+}
+
+impl Row for RecordEntry {
+    fn blank() -> Self {
+        Self {
+            name: RecordName::new("-").expect("a valid name"),
+            value: Bytes::new(),
+            version: 0,
+            revision: 0,
+            written: WallTime(0),
+            lease: None,
+            timer: NONE,
+        }
+    }
+
+    fn columns(columns: &mut impl Columns<Self>) -> Result<(), ImageError> {
+        columns.bytes(
+            |record, out| out.extend_from_slice(record.name.as_str().as_bytes()),
+            |record, bytes| {
+                record.name = RecordName::new(str::from_utf8(bytes).ok()?).ok()?;
+                Some(())
+            },
+        )?;
+        columns.bytes(
+            |record, out| out.extend_from_slice(&record.value),
+            |record, bytes| {
+                record.value = Bytes::copy_from_slice(bytes);
+                (bytes.len() <= RECORD_BYTES_MAX).then_some(())
+            },
+        )?;
+        column!(columns, u64 version)?;
+        column!(columns, u64 revision)?;
+        column!(columns, wrapped written, WallTime)?;
+        // As in the record of its grant, without the name.
+        columns.bytes(
+            |record, out| {
+                if let Some(lease) = &record.lease {
+                    let leased = Effect::RecordLeased {
+                        name: RecordName::new("-").expect("a valid name"),
+                        holder: lease.holder.clone(),
+                        epoch: Epoch(lease.epoch),
+                        deadline: lease.until,
+                        delete_at_end: lease.delete_at_end,
+                    };
+                    encode_record(&[leased], out);
+                }
+            },
+            |record, bytes| {
+                if bytes.is_empty() {
+                    return Some(());
+                }
+                let Effect::RecordLeased {
+                    holder,
+                    epoch,
+                    deadline,
+                    delete_at_end,
+                    ..
+                } = effect(bytes)?
+                else {
+                    return None;
+                };
+                record.lease = Some(EntryLease {
+                    holder,
+                    epoch: epoch.0,
+                    until: deadline,
+                    delete_at_end,
+                });
+                Some(())
+            },
+        )?;
+        column!(columns, index timer)
     }
 }
 

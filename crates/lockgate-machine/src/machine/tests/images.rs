@@ -40,7 +40,11 @@ fn pieces(mut frozen: Frozen) -> Vec<Vec<u8>> {
 }
 
 fn load(pieces: &[Vec<u8>]) -> Result<Machine, ImageError> {
-    let mut loader = ImageLoader::new(MachineLimits::default());
+    load_within(MachineLimits::default(), pieces)
+}
+
+fn load_within(limits: MachineLimits, pieces: &[Vec<u8>]) -> Result<Machine, ImageError> {
+    let mut loader = ImageLoader::new(limits);
     for piece in pieces {
         loader.piece(piece)?;
     }
@@ -127,7 +131,8 @@ proptest! {
         one.run.set_syncing(true);
         other.run.set_syncing(true);
         one.run.sync();
-        other.run.machine = load(&pieces(one.run.machine.freeze())).unwrap();
+        let image = pieces(one.run.machine.freeze());
+        other.run.machine = load_within(super::random::limits(), &image).unwrap();
         other.run.sync();
         for step in &after {
             one.step(step);

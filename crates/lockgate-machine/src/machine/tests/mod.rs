@@ -13,6 +13,7 @@ mod key_sequences;
 mod keys;
 mod queues;
 mod random;
+mod records;
 mod scale;
 mod settles;
 mod shards;

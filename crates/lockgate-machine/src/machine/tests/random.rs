@@ -71,6 +71,11 @@ pub(super) enum Step {
         retention: u8,
         limit: u8,
     },
+    Record {
+        name: u8,
+        how: u8,
+        with: u8,
+    },
     Damaged {
         which: u8,
     },
@@ -108,6 +113,8 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         1 => (any8(), any::<bool>()).prop_map(|(queue, paused)| Step::Pause { queue, paused }),
         1 => (any8(), any8(), any8())
             .prop_map(|(queue, retention, limit)| Step::Change { queue, retention, limit }),
+        6 => (any8(), any8(), any8())
+            .prop_map(|(name, how, with)| Step::Record { name, how, with }),
         1 => any8().prop_map(|which| Step::Damaged { which }),
         4 => (any8(), any::<bool>())
             .prop_map(|(which, stale)| Step::Compact { which, stale }),
@@ -121,20 +128,28 @@ pub(super) struct History {
     pub(super) run: Run,
     tokens: Vec<LeaseToken>,
     ids: Vec<(QueueName, MessageId)>,
+    records: super::records::Seen,
+}
+
+pub(super) fn limits() -> MachineLimits {
+    MachineLimits {
+        // Records are a hundred positions apart, so a range contains a few.
+        range_bits: 9,
+        // So little that some are left out.
+        failure_bytes_max: 2_000,
+        // Too little for all.
+        record_bytes_max: 800,
+        ..MachineLimits::default()
+    }
 }
 
 impl History {
     pub(super) fn new() -> Self {
         let mut history = Self {
-            run: Run::with_limits(MachineLimits {
-                // Records are a hundred positions apart, so a range contains a few.
-                range_bits: 9,
-                // So little that some are left out.
-                failure_bytes_max: 2_000,
-                ..MachineLimits::default()
-            }),
+            run: Run::with_limits(limits()),
             tokens: Vec::new(),
             ids: Vec::new(),
+            records: super::records::Seen::default(),
         };
         history.run.set_syncing(false);
         for queue in ["dead", "loose-dead"].iter().chain(&QUEUES) {
@@ -268,6 +283,9 @@ impl History {
                     annotations: None,
                     tags: None,
                 }));
+            }
+            Step::Record { name, how, with } => {
+                self.records.step(&mut self.run, name, how, with);
             }
             Step::Damaged { which } => {
                 if let Some(&LeaseToken {

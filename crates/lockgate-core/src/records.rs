@@ -1,0 +1,320 @@
+//! Records: small versioned values that may be leased, for what must be agreed on.
+//!
+//! A record has a name, a value of at most [`RECORD_BYTES_MAX`] and a version. A write names the version
+//! that it replaces, so that of two writers one is told. A lease gives one holder the right to write a
+//! record until a deadline, with an [`Epoch`] that is higher than that of every earlier lease: a
+//! *fencing token*, with which whoever is written to can refuse a holder from before.
+
+use std::{fmt, future::Future, time::Duration};
+
+use bytes::Bytes;
+
+use crate::{Epoch, HolderName, Millis, RecordName, WallTime};
+
+/// The most bytes of a record's value: 256 KiB.
+pub const RECORD_BYTES_MAX: usize = 256 << 10;
+
+/// The longest lease of a record, as of a message: 12 hours.
+pub const RECORD_LEASE_MAX: Millis = 12 * 3600 * 1000;
+
+/// The number of a record's value: the next one with each write. The first of a new record is above those of
+/// all records that were deleted, so no version of a name comes twice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RecordVersion(pub u64);
+
+/// The number of a change to the records of one store: a write, a deletion, or a lease that begins or
+/// ends. It rises with each change of any of them, and is at least the microseconds of the wall clock, so it
+/// rises over the restore of a backup too. An extension of a lease is no change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Revision(pub u64);
+
+impl fmt::Display for RecordVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A record as it was at one instant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// What it is called.
+    pub name: RecordName,
+    /// Its value; a record that was only leased has an empty one.
+    pub value: Bytes,
+    /// The number of the value.
+    pub version: RecordVersion,
+    /// The number of the record's last change.
+    pub revision: Revision,
+    /// When its value was written.
+    pub written: WallTime,
+    /// Who may write it, if it is leased.
+    pub lease: Option<RecordLease>,
+}
+
+/// The lease of a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordLease {
+    /// Whose it is.
+    pub holder: HolderName,
+    /// Its fencing token.
+    pub epoch: Epoch,
+    /// How much longer it lasts, as of the answer.
+    pub remaining: Duration,
+    /// Whether the record is deleted when the lease ends, whichever way.
+    pub delete_at_end: bool,
+}
+
+/// Writes a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PutRecord {
+    /// Which one.
+    pub name: RecordName,
+    /// The new value, of at most [`RECORD_BYTES_MAX`].
+    pub value: Bytes,
+    /// The version that it replaces. `None`: there must be no such record.
+    pub replaces: Option<RecordVersion>,
+    /// The writer's lease. `None`: the record must not be leased.
+    pub epoch: Option<Epoch>,
+}
+
+/// Deletes a record, and its lease with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeleteRecord {
+    /// Which one.
+    pub name: RecordName,
+    /// The version that it must have.
+    pub replaces: RecordVersion,
+    /// The caller's lease. `None`: the record must not be leased.
+    pub epoch: Option<Epoch>,
+}
+
+/// Leases a record. One that is not there is made, with an empty value. The holder of the record's lease is
+/// given that lease again, with the same epoch and a new end: so a caller whose answer was lost asks again. For this
+/// a holder's name must be its own; two that share one share their leases.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseRecord {
+    /// Which one.
+    pub name: RecordName,
+    /// For whom.
+    pub holder: HolderName,
+    /// How long from now on: more than 0 and up to [`RECORD_LEASE_MAX`].
+    pub lease: Millis,
+    /// Whether to delete the record when the lease ends, whichever way.
+    pub delete_at_end: bool,
+}
+
+/// Lets a lease last `lease` from now on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExtendRecord {
+    /// Of which record.
+    pub name: RecordName,
+    /// Which lease.
+    pub epoch: Epoch,
+    /// More than 0 and up to [`RECORD_LEASE_MAX`].
+    pub lease: Millis,
+}
+
+/// Ends a lease. Anybody who has read the lease's epoch may do it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReleaseRecord {
+    /// Of which record.
+    pub name: RecordName,
+    /// Which lease.
+    pub epoch: Epoch,
+}
+
+/// What a write did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordWritten {
+    /// The new version.
+    pub version: RecordVersion,
+    /// The number of the change.
+    pub revision: Revision,
+}
+
+/// Waits until a record is another than the caller has seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatchRecord {
+    /// Which one.
+    pub name: RecordName,
+    /// The revision that the caller has seen; `None`: it has seen that there is no such record.
+    pub seen: Option<Revision>,
+    /// How long to wait.
+    pub wait: Duration,
+}
+
+/// Records by name, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListRecords {
+    /// Only names that start with this.
+    pub prefix: String,
+    /// Only names after this one: the last of the page before.
+    pub after: Option<RecordName>,
+    /// The most records, 1 to [`LIMIT_MAX`](Self::LIMIT_MAX). A page ends earlier with the record that takes its
+    /// values to [`BYTES_MAX`](Self::BYTES_MAX).
+    pub limit: usize,
+}
+
+impl ListRecords {
+    /// The most records of a page.
+    pub const LIMIT_MAX: usize = 1_000;
+
+    /// About how many bytes of values a page has at most.
+    pub const BYTES_MAX: usize = 1 << 20;
+}
+
+/// Some records in order of their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecordPage {
+    /// The records.
+    pub records: Vec<Record>,
+    /// Where the next page begins: [`ListRecords::after`]. `None`: this is the last.
+    pub next: Option<RecordName>,
+}
+
+/// Why a command for a record did nothing, or may have done it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecordsError {
+    /// The record has another version. Read it, and decide again.
+    #[error("{}", conflict(name, *version))]
+    Conflict {
+        /// Which record.
+        name: RecordName,
+        /// Its version; `None`: there is no such record.
+        version: Option<RecordVersion>,
+    },
+    /// Somebody holds the record's lease.
+    #[error("record {name} is leased by {holder} for another {} ms", remaining.as_millis())]
+    Held {
+        /// Which record.
+        name: RecordName,
+        /// Who holds it.
+        holder: HolderName,
+        /// How much longer, as of the answer.
+        remaining: Duration,
+    },
+    /// The lease with that epoch has ended, and somebody else may hold the record.
+    #[error("the lease of record {name} with epoch {} has ended", epoch.0)]
+    LeaseLost {
+        /// Which record.
+        name: RecordName,
+        /// The lease that was given.
+        epoch: Epoch,
+    },
+    /// The store has no room for more.
+    #[error("the records may have {max} bytes together. Delete some, or raise that")]
+    Full {
+        /// The bytes that all records may have.
+        max: u64,
+    },
+    /// The command can never succeed: a value or a duration is out of its bounds.
+    #[error("{why}")]
+    Invalid {
+        /// What is wrong, and what is right.
+        why: String,
+    },
+    /// The command may have happened: its answer was lost. Read the record to learn it.
+    #[error("the command's outcome is not known: {why}")]
+    Unknown {
+        /// What happened to the answer.
+        why: String,
+    },
+    /// The command did not happen, and may succeed later.
+    #[error("the store does not answer now: {why}")]
+    Unavailable {
+        /// Why.
+        why: String,
+    },
+}
+
+fn conflict(name: &RecordName, version: Option<RecordVersion>) -> String {
+    match version {
+        Some(version) => format!("record {name} has version {version}"),
+        None => format!("there is no record {name}"),
+    }
+}
+
+/// A store of records. Every operation is atomic and *linearizable*: it takes effect at one instant between
+/// call and answer. An operation that has been answered survives whatever the store promises to survive; what a
+/// read has shown too.
+///
+/// # Cancellation
+/// A command whose future is dropped may have happened. Reads change nothing.
+pub trait Records: Send + Sync {
+    /// The record with that name; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`Unavailable`](RecordsError::Unavailable).
+    fn get(
+        &self,
+        name: RecordName,
+    ) -> impl Future<Output = Result<Option<Record>, RecordsError>> + Send;
+
+    /// Records by name, in order. The pages of one listing need not be of one instant.
+    ///
+    /// # Errors
+    /// [`Invalid`](RecordsError::Invalid) for a limit out of range, and `Unavailable`.
+    fn list(
+        &self,
+        list: ListRecords,
+    ) -> impl Future<Output = Result<RecordPage, RecordsError>> + Send;
+
+    /// The record as soon as it is another than the caller has seen, or as it is when the wait is over. Of changes
+    /// that follow one another quickly, the last is seen.
+    ///
+    /// # Errors
+    /// `Unavailable`.
+    fn watch(
+        &self,
+        watch: WatchRecord,
+    ) -> impl Future<Output = Result<Option<Record>, RecordsError>> + Send;
+
+    /// Writes a record. A lost answer leaves open who has written: two writers of one value look alike, so a writer
+    /// that must know puts something of its own in it.
+    ///
+    /// # Errors
+    /// `Conflict`, `Held`, `LeaseLost`, `Full`, `Invalid`, `Unknown` and `Unavailable`.
+    fn put(
+        &self,
+        put: PutRecord,
+    ) -> impl Future<Output = Result<RecordWritten, RecordsError>> + Send;
+
+    /// Deletes a record.
+    ///
+    /// # Errors
+    /// `Conflict`, `Held`, `LeaseLost`, `Unknown` and `Unavailable`.
+    fn delete(&self, delete: DeleteRecord)
+    -> impl Future<Output = Result<(), RecordsError>> + Send;
+
+    /// Leases a record, and reads it with the lease.
+    ///
+    /// # Errors
+    /// `Held`, `Full`, `Invalid`, `Unknown` and `Unavailable`.
+    fn lease(
+        &self,
+        lease: LeaseRecord,
+    ) -> impl Future<Output = Result<Record, RecordsError>> + Send;
+
+    /// Lets a lease last longer, or end earlier.
+    ///
+    /// # Errors
+    /// `LeaseLost`, `Invalid`, `Unknown` and `Unavailable`.
+    fn extend(&self, extend: ExtendRecord)
+    -> impl Future<Output = Result<(), RecordsError>> + Send;
+
+    /// Ends a lease.
+    ///
+    /// # Errors
+    /// `LeaseLost`, `Unknown` and `Unavailable`.
+    fn release(
+        &self,
+        release: ReleaseRecord,
+    ) -> impl Future<Output = Result<(), RecordsError>> + Send;
+}
