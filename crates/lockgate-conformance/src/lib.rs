@@ -16,4 +16,5 @@
 
 pub mod log;
 pub mod queue;
+pub mod records;
 pub mod transport;

@@ -101,6 +101,7 @@ mod open;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod queue;
+pub mod records;
 mod redrive;
 mod settling;
 mod storage;

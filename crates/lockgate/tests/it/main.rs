@@ -5,6 +5,7 @@
 mod durability;
 mod errors;
 mod order;
+mod records;
 mod settling;
 mod shards;
 mod time;

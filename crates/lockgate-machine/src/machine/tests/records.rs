@@ -359,7 +359,7 @@ impl Seen {
         let name = name(record);
         run.tick();
         let before = run.machine.record(&name, run.now);
-        let right = with % 8 != 0;
+        let right = !with.is_multiple_of(8);
         let lease_before = before.as_ref().and_then(|record| record.lease.clone());
         let epoch_before = lease_before.as_ref().map(|lease| lease.epoch);
         let epoch = epoch_before.filter(|_| right);
@@ -382,7 +382,7 @@ impl Seen {
             }
             .into(),
             3 => LeaseRecord {
-                delete_at_end: with % 3 == 0,
+                delete_at_end: with.is_multiple_of(3),
                 ..lease(record, holder, millis)
             }
             .into(),
