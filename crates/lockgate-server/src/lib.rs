@@ -74,7 +74,7 @@ pub mod fuzzing {
     };
 }
 
-pub use auth::{AccessKey, AccessKeys, Authentication, Grant, KeyError, Secret, Verb};
+pub use auth::{AccessKey, AccessKeys, Authentication, Grant, KeyError, Names, Secret, Verb};
 pub use declare::{
     DeclareError, DeclareProblem, Declared, DeclaredPart, DeclaredQueue, check_queues,
     declare_queues,

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lockgate_server::{AccessKey, FileBytes, FileKinds, Grant, Secret, Verb, WatchedFiles};
+use lockgate_server::{AccessKey, FileBytes, FileKinds, Grant, Names, Secret, Verb, WatchedFiles};
 use serde::Deserialize;
 use tokio::task::spawn_blocking;
 
@@ -29,7 +29,8 @@ struct Key {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct GrantEntry {
-    queues: String,
+    queues: Option<String>,
+    records: Option<String>,
     verbs: Vec<String>,
 }
 
@@ -176,8 +177,17 @@ fn access_key(
                 )
             })
         });
+        let on = match (grant.queues, grant.records) {
+            (Some(queues), None) => Names::Queues(queues),
+            (None, Some(records)) => Names::Records(records),
+            _ => {
+                return Err(format!(
+                    "key {id}: a grant names either queues or records; give each a grant of its own"
+                ));
+            }
+        };
         Ok(Grant {
-            queues: grant.queues,
+            on,
             verbs: verbs.collect::<Result<_, String>>()?,
         })
     });

@@ -7,9 +7,10 @@ use super::{
     input::{body, query},
     route::{self, Operation},
     shapes::{
-        ChangeQueue, CreateQueue, ListDeadLetterSources, ListDeadLetters, ListKeys, ListMessages,
-        ListQueues, Nothing, ReceiveMessages, Redrive, Reschedule, SendMessages, SettleMessages,
-        Transaction,
+        ChangeQueue, CreateQueue, DeleteRecord, ExtendRecord, LeaseRecord, ListDeadLetterSources,
+        ListDeadLetters, ListKeys, ListMessages, ListQueues, ListRecords, Nothing, PutRecord,
+        ReceiveMessages, Redrive, ReleaseRecord, Reschedule, SendMessages, SettleMessages,
+        Transaction, WatchRecord,
     },
 };
 
@@ -53,6 +54,13 @@ fn read(method: &Method, path: &str, given: Option<&str>, bytes: &[u8]) -> Resul
         Operation::SettleMessages => drop(body::<SettleMessages<'_>>(bytes)?),
         Operation::RedriveDeadLetters => drop(body::<Redrive>(bytes)?),
         Operation::Transact => drop(body::<Transaction<'_>>(bytes)?),
+        Operation::ListRecords => drop(query::<ListRecords>(given)?),
+        Operation::GetRecord => drop(query::<WatchRecord>(given)?),
+        Operation::PutRecord => drop(body::<PutRecord>(bytes)?),
+        Operation::DeleteRecord => drop(query::<DeleteRecord>(given)?),
+        Operation::LeaseRecord => drop(body::<LeaseRecord>(bytes)?),
+        Operation::ExtendRecord => drop(body::<ExtendRecord>(bytes)?),
+        Operation::ReleaseRecord => drop(body::<ReleaseRecord>(bytes)?),
         Operation::GetServer
         | Operation::GetQueue
         | Operation::GetSending

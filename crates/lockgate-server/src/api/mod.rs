@@ -17,14 +17,14 @@ mod shapes;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use hyper::{
     HeaderMap, Method, StatusCode,
     header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue},
 };
-use lockgate_core::{HolderName, QueueName, WallTime};
+use lockgate_core::{HolderName, QueueName, RecordName, WallTime};
 use lockgate_engine::{Engine, QueueEntry};
 use serde::Serialize;
 use tokio::sync::Mutex;
@@ -221,6 +221,29 @@ impl Service {
                 .redrive_dead_letters(request, part(0), body(given)?)
                 .await?),
             Operation::Transact => ok(&self.transact(request, body(given)?).await?),
+            Operation::ListRecords => {
+                ok(&self.list_records(request, query(request.query)?).await?)
+            }
+            Operation::GetRecord => ok(&self
+                .get_record(request, part(0), &query(request.query)?)
+                .await?),
+            Operation::PutRecord => ok(&self.put_record(request, part(0), body(given)?).await?),
+            Operation::DeleteRecord => {
+                let input = query(request.query)?;
+                self.delete_record(request, part(0), &input).await?;
+                ok(&Nothing {})
+            }
+            Operation::LeaseRecord => {
+                ok(&self.lease_record(request, part(0), body(given)?).await?)
+            }
+            Operation::ExtendRecord => {
+                self.extend_record(request, part(0), &body(given)?).await?;
+                ok(&Nothing {})
+            }
+            Operation::ReleaseRecord => {
+                self.release_record(request, part(0), &body(given)?).await?;
+                ok(&Nothing {})
+            }
         }
     }
 
@@ -257,14 +280,22 @@ impl Request<'_> {
         if self.may(verb, queue) {
             return Ok(());
         }
+        Err(self.denied(verb, format_args!("queue {queue}")))
+    }
+
+    /// Whether the caller may do `verb` with the record.
+    fn may_with_record(&self, verb: Verb, record: &RecordName) -> bool {
+        let key = self.identity.as_ref();
+        key.is_none_or(|key| key.may_with_record(verb, record))
+    }
+
+    fn denied(&self, verb: Verb, what: fmt::Arguments<'_>) -> Problem {
         let id = self.identity.as_ref().map_or("", |key| &key.id);
-        Err(Problem::new(
+        let verb = verb.as_str();
+        Problem::new(
             Code::AccessDenied,
-            format!(
-                "the access key {id} has no grant of {} on queue {queue}",
-                verb.as_str()
-            ),
-        ))
+            format!("the access key {id} has no grant of {verb} on {what}"),
+        )
     }
 }
 
@@ -276,6 +307,9 @@ fn takes_parameters(operation: Operation) -> bool {
             | Operation::PeekMessages
             | Operation::ListDeadLetterSources
             | Operation::ListDeadLetters
+            | Operation::ListRecords
+            | Operation::GetRecord
+            | Operation::DeleteRecord
     )
 }
 

@@ -8,7 +8,7 @@ use lockgate_engine::EngineError;
 use lockgate_machine::{Rejection, Setting, SettingsError, StaleReason};
 use serde::Serialize;
 
-use super::shapes::StaleWord;
+use super::shapes::{RecordFault, StaleWord};
 use crate::{
     fault::{shorten, shortened},
     http::response::Response,
@@ -65,12 +65,15 @@ codes! {
     QueueNotFound = "queue_not_found", 404, "There is no such queue";
     MessageNotFound = "message_not_found", 404, "There is no such message in the queue";
     KeyNotFound = "key_not_found", 404, "The queue has nothing under that key";
+    RecordNotFound = "record_not_found", 404, "There is no such record";
     MethodNotAllowed = "method_not_allowed", 405, "The address does not take this method";
     // About the state.
     QueueExists = "queue_exists", 409, "There is a queue of that name with other settings";
     QueueNotKeyed = "queue_not_keyed", 409, "The queue is not keyed, so nothing holds its messages up";
     MessageInFlight = "message_in_flight", 409, "The message is in flight";
     LeaseStale = "lease_stale", 409, "A lease is not current any more";
+    RecordConflict = "record_conflict", 409, "The record has another version";
+    RecordHeld = "record_held", 409, "Somebody holds the record's lease";
     // About limits.
     BodyTooLarge = "body_too_large", 413, "The request body is too large";
     MessageTooLarge = "message_too_large", 413, "The message is too large for the queue";
@@ -78,6 +81,7 @@ codes! {
     QueueFull = "queue_full", 429, "The queue holds as much as its quota allows";
     UniqueIdsFull = "unique_ids_full", 429, "The memory for remembered unique ids is used up";
     InFlightFull = "in_flight_full", 429, "As many messages are in flight as the queue allows";
+    RecordsFull = "records_full", 429, "The records take as much memory as they may";
     // About the server.
     UnknownOutcome = "unknown_outcome", 500, "Storage failed, and whether it was done is unknown";
     Unavailable = "unavailable", 503, "The server cannot do it now; nothing was done";
@@ -108,6 +112,9 @@ pub(crate) struct Problem {
     /// With `queue_not_found`: the name, as it was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     queue: Option<String>,
+    /// With the codes of records, and with `lease_stale` for the lease of a record: what it is instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    record: Option<Box<RecordFault>>,
 }
 
 impl Problem {
@@ -121,6 +128,7 @@ impl Problem {
             field: None,
             reason: None,
             queue: None,
+            record: None,
         }
     }
 
@@ -147,6 +155,12 @@ impl Problem {
             reason: Some(reason.into()),
             ..Self::new(Code::LeaseStale, detail)
         }
+    }
+
+    /// The same error, for a record.
+    pub(super) fn of_record(mut self, record: RecordFault) -> Self {
+        self.record = Some(Box::new(record));
+        self
     }
 
     /// The same error for a field.
@@ -245,6 +259,7 @@ impl From<Rejection> for Problem {
             Rejection::MessageNotFound { .. } => Self::new(Code::MessageNotFound, detail),
             Rejection::MessageInFlight { .. } => Self::new(Code::MessageInFlight, detail),
             Rejection::KeyNotFound { .. } => Self::new(Code::KeyNotFound, detail),
+            Rejection::Record(error) => error.into(),
             Rejection::LogFull { .. } => Self::new(Code::DiskFull, detail),
             Rejection::ShardFull { .. } | Rejection::OutOfDescriptors => {
                 Self::new(Code::Unavailable, detail)

@@ -145,6 +145,33 @@ operations! {
     /// transaction. If the answer is lost, repeat the request: if it happened, the settled leases
     /// are now stale (`gone`).
     Transact = POST "/transactions";
+    /// List records.
+    ///
+    /// In order of their names, with their values. Those that the caller may not read are left out, so a
+    /// page may be short or empty and still have a next page.
+    ListRecords = GET "/records";
+    /// Show a record, or wait until it changes.
+    ///
+    /// With `wait_ms`, the answer comes as soon as the record is another than `seen`, or as it is when the
+    /// wait is over. Of changes that follow one another quickly, the last is seen.
+    GetRecord = GET "/records/{record}";
+    /// Write a record.
+    ///
+    /// Names the version that it replaces, so that of two writers one is refused (`record_conflict`). While
+    /// the record is leased, only the holder of the lease can write it, by the lease's epoch. If the answer
+    /// is lost, read the record.
+    PutRecord = PUT "/records/{record}";
+    /// Delete a record, and its lease with it.
+    DeleteRecord = DELETE "/records/{record}";
+    /// Lease a record.
+    ///
+    /// One that is not there is made, with an empty value. Its epoch is higher than that of every earlier lease.
+    /// The holder of the lease is given it again, so if the answer is lost, repeat the request.
+    LeaseRecord = POST "/records/{record}/lease";
+    /// Let a lease last longer, or end earlier.
+    ExtendRecord = POST "/records/{record}/extend";
+    /// End a lease.
+    ReleaseRecord = POST "/records/{record}/release";
 }
 
 /// The operation of a request, with the decoded parts of its path.

@@ -14,23 +14,23 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use lockgate_core::QueueName;
+use lockgate_core::{QueueName, RecordName};
 use lockgate_engine::Directory;
 use lockgate_machine::MoveTo;
 pub use lockgate_sigv4::Secret;
 pub(crate) use lockgate_sigv4::{BodyDigest, Claim, Head};
 use lockgate_sigv4::{SignatureError, is_plain};
 
-/// What may be done with a queue.
+/// What may be done with a queue, or with a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verb {
     /// Send messages; also be named as where another queue's dead letters go.
     Send,
     /// Receive, delete, and change the visibility of messages.
     Receive,
-    /// Read its attributes, tags and counts, and find it in lists.
+    /// Read its attributes, tags and counts, and find it in lists. A record: read, list and watch it.
     Read,
-    /// Make it, and change its attributes, tags and permissions.
+    /// Make it, and change its attributes, tags and permissions. A record: write, delete and lease it.
     Manage,
     /// Empty it, or remove it with all it holds.
     Purge,
@@ -64,19 +64,22 @@ impl Verb {
     }
 }
 
-/// Verbs for the queues of a pattern.
+/// Verbs for what has a name that fits a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Names of queues; each `*` stands for any number of characters.
-    pub queues: String,
-    /// What may be done with them.
+    /// Names of queues, or of records.
+    pub on: Names,
+    /// What may be done with them; with records: [`Verb::Read`] and [`Verb::Manage`].
     pub verbs: Vec<Verb>,
 }
 
-impl Grant {
-    fn covers(&self, queue: &str) -> bool {
-        matches(&self.queues, queue)
-    }
+/// A pattern of names. Each `*` stands for any number of characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// Names of queues.
+    Queues(String),
+    /// Names of records.
+    Records(String),
 }
 
 /// Whether a name fits a pattern in which `*` stands for any number of characters.
@@ -118,23 +121,39 @@ impl AccessKey {
     /// Whether it may do that with that queue.
     #[must_use]
     pub fn may(&self, verb: Verb, queue: &QueueName) -> bool {
-        self.grants
-            .iter()
-            .any(|grant| grant.verbs.contains(&verb) && grant.covers(queue.as_str()))
+        self.grants_of(verb).any(
+            |names| matches!(names, Names::Queues(pattern) if matches(pattern, queue.as_str())),
+        )
+    }
+
+    /// Whether it may do that with that record.
+    #[must_use]
+    pub fn may_with_record(&self, verb: Verb, record: &RecordName) -> bool {
+        self.grants_of(verb).any(
+            |names| matches!(names, Names::Records(pattern) if matches(pattern, record.as_str())),
+        )
+    }
+
+    /// What it may do that with.
+    fn grants_of(&self, verb: Verb) -> impl Iterator<Item = &Names> {
+        let grants = self.grants.iter();
+        let grants = grants.filter(move |grant| grant.verbs.contains(&verb));
+        grants.map(|grant| &grant.on)
     }
 }
 
 impl AccessKey {
-    /// Whether it may do everything with every queue.
+    /// Whether it may do everything with every queue, and read every record.
     pub(crate) fn may_everything(&self) -> bool {
+        let all = |names: &Names| matches!(names, Names::Records(pattern) if pattern == "*");
         Verb::ALL.iter().all(|&verb| self.may_everywhere(verb))
+            && self.grants_of(Verb::Read).any(all)
     }
 
     /// Whether it may do that with every queue.
     fn may_everywhere(&self, verb: Verb) -> bool {
-        self.grants
-            .iter()
-            .any(|grant| grant.queues == "*" && grant.verbs.contains(&verb))
+        self.grants_of(verb)
+            .any(|names| matches!(names, Names::Queues(pattern) if pattern == "*"))
     }
 
     /// Where messages go that it takes back to where they came from: a queue that one came from is
@@ -211,6 +230,11 @@ pub enum KeyError {
     /// Its secret is too short or too long.
     #[error("the secret of the access key {id:?} is too short or too long: give it 8 to 256 bytes")]
     Secret { id: String },
+    /// A grant has a verb that nothing can be done by.
+    #[error(
+        "the access key {id:?} is granted {} on records: there are read and manage", verb.as_str()
+    )]
+    RecordVerb { id: String, verb: Verb },
 }
 
 /// Whether a server would take these keys.
@@ -227,6 +251,12 @@ pub(crate) fn check_keys(keys: &[AccessKey]) -> Result<(), KeyError> {
         }
         if !(8..=256).contains(&key.secret.len()) {
             return Err(KeyError::Secret { id: id() });
+        }
+        let of_records = key.grants.iter();
+        let of_records = of_records.filter(|grant| matches!(grant.on, Names::Records(_)));
+        let mut verbs = of_records.flat_map(|grant| &grant.verbs);
+        if let Some(&verb) = verbs.find(|verb| !matches!(verb, Verb::Read | Verb::Manage)) {
+            return Err(KeyError::RecordVerb { id: id(), verb });
         }
     }
     Ok(())
@@ -372,11 +402,13 @@ mod tests {
         let queue = QueueName::new("orders").unwrap();
         assert!(Verb::ALL.iter().all(|&verb| !key.may(verb, &queue)));
         key.grants.push(Grant {
-            queues: "orders".into(),
+            on: Names::Queues("orders".into()),
             verbs: vec![Verb::Send],
         });
         assert!(key.may(Verb::Send, &queue));
         assert!(!key.may(Verb::Receive, &queue));
+        let record = RecordName::new("orders").unwrap();
+        assert!(!key.may_with_record(Verb::Send, &record));
         assert!(!format!("{key:?}").contains("show"));
     }
 }

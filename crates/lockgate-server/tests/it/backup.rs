@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use lockgate_engine::restore;
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
-use lockgate_server::{AccessKey, Authentication, Grant, Secret, Verb};
+use lockgate_server::{AccessKey, Authentication, Grant, Names, Secret, Verb};
 use serde_json::json;
 use tokio::io::AsyncReadExt as _;
 
@@ -98,8 +98,12 @@ async fn others_and_other_methods_are_refused() {
 #[tokio::test]
 async fn where_keys_are_needed_it_takes_one_for_everything() {
     let grant = |queues: &str, verbs: &[Verb]| Grant {
-        queues: queues.to_owned(),
+        on: Names::Queues(queues.to_owned()),
         verbs: verbs.to_vec(),
+    };
+    let records = || Grant {
+        on: Names::Records("*".to_owned()),
+        verbs: vec![Verb::Read],
     };
     let key = |id: &str, grants: Vec<Grant>| AccessKey {
         id: id.to_owned(),
@@ -108,17 +112,22 @@ async fn where_keys_are_needed_it_takes_one_for_everything() {
     };
     let server = TestServer::start_with(|options| {
         options.authentication = Authentication::AccessKeys(vec![
-            key("ALL", vec![grant("*", &Verb::ALL)]),
+            key("ALL", vec![grant("*", &Verb::ALL), records()]),
+            key("QUEUES", vec![grant("*", &Verb::ALL)]),
             key(
                 "SOME",
-                vec![grant("*", &Verb::ALL[1..]), grant("q*", &Verb::ALL)],
+                vec![
+                    grant("*", &Verb::ALL[1..]),
+                    grant("q*", &Verb::ALL),
+                    records(),
+                ],
             ),
         ]);
     })
     .await;
     let unsigned = server.ask(GET).await;
     assert_eq!(unsigned.status, 401, "{unsigned:?}");
-    for (id, status) in [("SOME", 403), ("ALL", 200)] {
+    for (id, status) in [("SOME", 403), ("QUEUES", 403), ("ALL", 200)] {
         let mut headers = hyper::HeaderMap::new();
         headers.insert("host", "localhost".parse().unwrap());
         let now = jiff::Timestamp::now().as_second();

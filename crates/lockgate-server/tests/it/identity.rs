@@ -1,7 +1,7 @@
 //! Who may do what, over the wire.
 
 use hyper::{HeaderMap, header::HeaderValue};
-use lockgate_server::{AccessKey, Authentication, Grant, Secret, Verb};
+use lockgate_server::{AccessKey, Authentication, Grant, Names, Secret, Verb};
 use serde_json::{Value, json};
 
 use crate::support::{Answer, TestServer, sign};
@@ -15,7 +15,7 @@ fn key(id: &str, grants: &[(&str, &[Verb])]) -> AccessKey {
         grants: grants
             .iter()
             .map(|(queues, verbs)| Grant {
-                queues: (*queues).to_owned(),
+                on: Names::Queues((*queues).to_owned()),
                 verbs: verbs.to_vec(),
             })
             .collect(),

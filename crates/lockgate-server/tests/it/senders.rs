@@ -1,7 +1,7 @@
 //! What a server keeps in memory for whom it does not know yet.
 
 use hyper::{HeaderMap, header::HeaderValue};
-use lockgate_server::{AccessKey, Authentication, Grant, Secret, Verb};
+use lockgate_server::{AccessKey, Authentication, Grant, Names, Secret, Verb};
 use sha2::{Digest as _, Sha256};
 use tokio::net::TcpSocket;
 
@@ -14,7 +14,7 @@ async fn start() -> TestServer {
         id: "ADMIN".to_owned(),
         secret: Secret::new("secret of ADMIN"),
         grants: vec![Grant {
-            queues: "*".to_owned(),
+            on: Names::Queues("*".to_owned()),
             verbs: Verb::ALL.to_vec(),
         }],
     };

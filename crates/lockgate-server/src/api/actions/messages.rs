@@ -184,7 +184,7 @@ impl Service {
 
 impl Encoding {
     /// Decodes a text into its bytes.
-    fn decode(self, field: &str, text: String) -> Result<Bytes, Problem> {
+    pub(in crate::api) fn decode(self, field: &str, text: String) -> Result<Bytes, Problem> {
         match self {
             Self::Text => Ok(text.into()),
             Self::Base64 => match STANDARD.decode(text) {

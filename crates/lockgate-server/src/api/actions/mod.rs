@@ -6,6 +6,7 @@ mod leases;
 mod messages;
 mod peek;
 mod queues;
+mod records;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use lockgate_core::{QueueName, Sequence, SpaceState};

@@ -9,6 +9,7 @@ mod leases;
 mod messages;
 mod peek;
 mod queues;
+mod records;
 mod server;
 mod settings;
 mod within;
@@ -18,8 +19,8 @@ use lockgate_core::WallTime;
 use serde::{Deserialize, Serialize, Serializer};
 
 pub(super) use self::{
-    dead_letters::*, keys::*, leases::*, messages::*, peek::*, queues::*, server::*, settings::*,
-    within::Within,
+    dead_letters::*, keys::*, leases::*, messages::*, peek::*, queues::*, records::*, server::*,
+    settings::*, within::Within,
 };
 
 /// An empty answer: the operation is done.

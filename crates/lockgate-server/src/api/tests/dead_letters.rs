@@ -9,7 +9,7 @@ use super::{
     Shop,
     operations::{queue, send},
 };
-use crate::auth::{AccessKey, Grant, Secret, Verb};
+use crate::auth::{AccessKey, Grant, Names, Secret, Verb};
 
 /// Sends messages to a queue, and rejects them.
 async fn die(shop: &Shop, queue: &str, count: usize) {
@@ -80,7 +80,7 @@ async fn dead_letters_go_back_in_steps_and_it_is_said_where_that_ends() {
         assert_eq!((&*refused.1, &*refused.2), (code, "to"), "{to}");
     }
     let grant = |queues: &str, verb| Grant {
-        queues: queues.into(),
+        on: Names::Queues(queues.into()),
         verbs: vec![verb, Verb::Read],
     };
     shop.identity = Some(Arc::new(AccessKey {
@@ -185,7 +185,7 @@ async fn a_dead_letter_goes_home_only_for_those_who_may_send_there() {
     let none = json!({"settings": {"dead_letter": null}});
     shop.ok(Method::PATCH, "/queues/b", none).await;
     let grant = |queues: &str, verbs: &[Verb]| Grant {
-        queues: queues.into(),
+        on: Names::Queues(queues.into()),
         verbs: verbs.to_vec(),
     };
     let key = |grants| {

@@ -81,6 +81,11 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
         answers,
         codes: &[Code::QueueNotFound],
     };
+    let record = |verb, answers| Described {
+        tag: "records",
+        codes: &[Code::RecordConflict, Code::RecordHeld, Code::LeaseStale],
+        ..queue(verb, answers)
+    };
     match operation {
         Operation::GetServer => Described {
             tag: "server",
@@ -225,6 +230,45 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
             ],
             ..queue("receive and send", to.ok::<Transacted>())
         },
+        Operation::ListRecords => Described {
+            parameters: to.input::<ListRecords>(),
+            codes: &[Code::InvalidPage],
+            ..record("read", to.ok::<Records>())
+        },
+        Operation::GetRecord => Described {
+            parameters: to.input::<WatchRecord>(),
+            codes: &[Code::RecordNotFound],
+            ..record("read", to.ok::<RecordView>())
+        },
+        Operation::PutRecord => Described {
+            body: to.input::<PutRecord>(),
+            codes: &[
+                Code::RecordConflict,
+                Code::RecordHeld,
+                Code::LeaseStale,
+                Code::RecordsFull,
+            ],
+            ..record("manage", to.ok::<RecordWritten>())
+        },
+        Operation::DeleteRecord => Described {
+            parameters: to.input::<DeleteRecord>(),
+            ..record("manage", to.ok::<Nothing>())
+        },
+        Operation::LeaseRecord => Described {
+            body: to.input::<LeaseRecord>(),
+            codes: &[Code::RecordHeld, Code::RecordsFull],
+            ..record("manage", to.ok::<RecordView>())
+        },
+        Operation::ExtendRecord => Described {
+            body: to.input::<ExtendRecord>(),
+            codes: &[Code::LeaseStale],
+            ..record("manage", to.ok::<Nothing>())
+        },
+        Operation::ReleaseRecord => Described {
+            body: to.input::<ReleaseRecord>(),
+            codes: &[Code::LeaseStale],
+            ..record("manage", to.ok::<Nothing>())
+        },
     }
 }
 
@@ -290,7 +334,7 @@ pub(super) fn document(examples: &[Example]) -> Value {
         "security": [{}, {"sigv4": []}],
         "tags": [
             {"name": "server"}, {"name": "queues"}, {"name": "keys"}, {"name": "messages"},
-            {"name": "transactions"}, {"name": "dead letters"},
+            {"name": "transactions"}, {"name": "dead letters"}, {"name": "records"},
         ],
         "paths": paths,
         "components": {
@@ -413,6 +457,7 @@ fn parameters(operation: Operation, described: &Described, generators: &Generato
                 "queue" => "The queue's name.",
                 "key" => "The key, percent-encoded.",
                 "id" => "The message's id.",
+                "record" => "The record's name, percent-encoded.",
                 other => panic!("{other} is not described"),
             };
             parameters.push(json!({
@@ -488,7 +533,9 @@ fn tidy(schemas: &mut Map<String, Value>) {
         }
     }
     // Parameters are described with their operations.
-    schemas.retain(|name, _| !name.starts_with("List"));
+    schemas.retain(|name, _| {
+        !name.starts_with("List") && !matches!(&**name, "WatchRecord" | "DeleteRecord")
+    });
     schemas.values_mut().for_each(walk);
 }
 

@@ -226,6 +226,28 @@ pub(super) async fn record() -> Vec<Example> {
     to.get("not keyed", "/queues/mail/keys/user-7").await;
     to.get("sending", "/queues/orders.fifo/sending").await;
 
+    let leader = "/records/reports%2Fleader";
+    let lease = json!({"holder": "host-1", "lease_ms": 10_000});
+    let leased = to.post("lease", &format!("{leader}/lease"), lease).await;
+    let epoch = leased["lease"]["epoch"].clone();
+    let other = json!({"holder": "host-2", "lease_ms": 10_000});
+    to.post("held", &format!("{leader}/lease"), other).await;
+    let put = json!({"value": "page 7", "replaces": leased["version"], "epoch": epoch});
+    let written = to.record("write", Method::PUT, leader, put.clone()).await;
+    to.record("another version", Method::PUT, leader, put).await;
+    to.get("record", leader).await;
+    to.get("records", "/records?prefix=reports%2F").await;
+    let extend = json!({"epoch": epoch, "lease_ms": 60_000});
+    to.post("extend", &format!("{leader}/extend"), extend).await;
+    let release = json!({"epoch": epoch});
+    let target = format!("{leader}/release");
+    to.post("release", &target, release.clone()).await;
+    to.post("again", &target, release).await;
+    let target = format!("{leader}?replaces={}", written["version"]);
+    to.record("delete", Method::DELETE, &target, Value::Null)
+        .await;
+    to.get("no such record", leader).await;
+
     to.post("pause", "/queues/mail/pause", Value::Null).await;
     to.post("resume", "/queues/mail/resume", Value::Null).await;
     to.post("purge", "/queues/mail/purge", Value::Null).await;

@@ -7,6 +7,7 @@ mod examples;
 mod limits;
 mod operations;
 mod reads;
+mod records;
 mod schema;
 
 use std::sync::Arc;

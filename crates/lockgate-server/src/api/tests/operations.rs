@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Shop;
 use crate::{
-    auth::{AccessKey, Grant, Secret, Verb},
+    auth::{AccessKey, Grant, Names, Secret, Verb},
     receipt::Receipts,
 };
 
@@ -221,7 +221,7 @@ async fn pages_of_queues_join_to_the_whole_list() {
     {
         shop.identity = verbs.map(|verb| {
             let grant = |queues: &str| Grant {
-                queues: queues.into(),
+                on: Names::Queues(queues.into()),
                 verbs: vec![verb],
             };
             Arc::new(AccessKey {
@@ -282,7 +282,7 @@ async fn sources_of_dead_letters_come_in_pages_that_are_filled_up() {
         secret: Secret::new("secret of K"),
         grants: ["dead", "a", "c", "e"]
             .map(|queues| Grant {
-                queues: queues.into(),
+                on: Names::Queues(queues.into()),
                 verbs: vec![Verb::Read],
             })
             .into(),
@@ -789,7 +789,7 @@ async fn a_key_may_do_what_it_was_granted_and_sees_nothing_else() {
             id: "K".into(),
             secret: Secret::new("secret of K"),
             grants: vec![Grant {
-                queues: "orders*".into(),
+                on: Names::Queues("orders*".into()),
                 verbs: vec![verb, Verb::Read],
             }],
         }));

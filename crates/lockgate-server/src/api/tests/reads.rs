@@ -18,10 +18,13 @@ async fn what_is_asked_by_get_changes_nothing() {
     receive(&shop, "q.fifo").await;
     let peeked = shop.get("/queues/q.fifo/messages").await;
     let id = peeked["messages"][0]["id"].as_str().unwrap().to_owned();
+    shop.ok(Method::PUT, "/records/r", json!({"value": "x"}))
+        .await;
     let before = shop.engine.metrics().records;
     for operation in Operation::ALL {
         if operation.method() == Method::GET {
             let path = operation.path().replace("{queue}", "q.fifo");
+            let path = path.replace("{record}", "r");
             shop.get(&path.replace("{key}", "k").replace("{id}", &id))
                 .await;
         }
