@@ -21,6 +21,7 @@ use tokio::{
 use crate::{
     CallError, Credentials, Endpoint, TrustError,
     connection::{Connection, Failed, Idle},
+    error::RecordFault,
     trust::Trust,
 };
 
@@ -385,6 +386,7 @@ impl Client {
             detail: String,
             field: Option<String>,
             queue: Option<String>,
+            record: Option<RecordFault>,
         }
         let status = head.status;
         match serde_json::from_slice(body) {
@@ -393,6 +395,17 @@ impl Client {
             }) => CallError::NoQueue {
                 endpoint: self.endpoint().clone(),
                 name,
+            },
+            Ok(Problem {
+                code,
+                detail,
+                record: Some(fault),
+                ..
+            }) => CallError::Record {
+                status,
+                code,
+                message: detail,
+                fault,
             },
             Ok(Problem {
                 code,

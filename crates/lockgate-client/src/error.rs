@@ -4,6 +4,7 @@ use std::{io, time::Duration};
 
 use hyper::StatusCode;
 use lockgate_core::{Fate, TransportError, units::show_millis};
+use serde::Deserialize;
 
 use crate::{Endpoint, TlsCause};
 
@@ -61,6 +62,18 @@ pub enum CallError {
         /// The part of the request that is at fault, such as `sends[2].message.key`, if the server names one.
         field: Option<String>,
     },
+    /// A record is not what the request says of it. Nothing was done.
+    #[error("{message} ({code})")]
+    Record {
+        /// The status of the answer.
+        status: StatusCode,
+        /// For programs, such as `record_conflict`.
+        code: String,
+        /// For people.
+        message: String,
+        /// What the record is.
+        fault: RecordFault,
+    },
     /// There is no such queue, or not for this caller.
     #[error("there is no queue {name:?} at {endpoint}")]
     NoQueue {
@@ -79,6 +92,22 @@ pub enum CallError {
     },
 }
 
+/// What a record is, where it is not what a request says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[non_exhaustive]
+pub struct RecordFault {
+    /// Its name.
+    pub name: Option<String>,
+    /// Its version, if another was named.
+    pub version: Option<u64>,
+    /// Who holds its lease, if that is in the way.
+    pub holder: Option<String>,
+    /// How much longer that lease lasts, in milliseconds.
+    pub remaining_ms: Option<u64>,
+    /// How many bytes all records may have, if these would be more.
+    pub bytes_max: Option<u64>,
+}
+
 fn show(duration: Duration) -> String {
     show_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
@@ -92,7 +121,7 @@ impl CallError {
             Self::Request { .. } => Fate::Refused,
             Self::Connect { .. } | Self::NoTls { .. } => Fate::Retry,
             Self::NoQueue { .. } => Fate::Closed,
-            Self::Refused { status, .. } => of_status(*status),
+            Self::Refused { status, .. } | Self::Record { status, .. } => of_status(*status),
             Self::Lost { .. } | Self::Timeout { .. } | Self::NoLockgate { .. } => Fate::Unknown,
         }
     }

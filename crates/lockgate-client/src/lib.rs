@@ -82,12 +82,13 @@ mod credentials;
 mod endpoint;
 mod error;
 mod queue;
+mod records;
 mod trust;
 
 pub use client::{BackupBody, BuildError, Client, ClientBuilder};
 pub use credentials::Credentials;
 pub use endpoint::{Endpoint, EndpointError};
-pub use error::CallError;
+pub use error::{CallError, RecordFault};
 pub use hyper::{Method, StatusCode};
 pub use lockgate_sigv4::Secret;
 pub use queue::{Receipt, RemoteQueue};

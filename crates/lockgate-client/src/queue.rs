@@ -707,13 +707,13 @@ fn instant(time: WallTime) -> Result<String, Unfit> {
     Ok(format!("{time:.3}"))
 }
 
-fn wall_time(text: &str) -> Option<WallTime> {
+pub(crate) fn wall_time(text: &str) -> Option<WallTime> {
     let time: jiff::Timestamp = text.parse().ok()?;
     u64::try_from(time.as_millisecond()).ok().map(WallTime)
 }
 
 /// Whole milliseconds, rounded up. More than there can be is refused by the server.
-fn millis(span: Duration) -> Millis {
+pub(crate) fn millis(span: Duration) -> Millis {
     let millis = span.as_nanos().div_ceil(1_000_000);
     Millis::try_from(millis).unwrap_or(Millis::MAX)
 }

@@ -6,5 +6,6 @@ mod bounds;
 mod canned;
 mod connections;
 mod fates;
+mod records;
 mod support;
 mod transport;

@@ -8,7 +8,9 @@ use lockgate_core::{
 };
 use lockgate_engine::{Engine, EngineOptions};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
-use lockgate_server::{AccessKey, Authentication, Grant, RunReport, Server, ServerOptions, Verb};
+use lockgate_server::{
+    AccessKey, Authentication, Grant, Names, RunReport, Server, ServerOptions, Verb,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{sync::oneshot, task::JoinHandle};
@@ -27,7 +29,15 @@ pub(crate) struct TestServer {
 impl TestServer {
     /// Over the data in `folder`; at a free port unless `change` says otherwise.
     pub(crate) async fn start(folder: &Path, change: impl FnOnce(&mut ServerOptions)) -> Self {
-        let clock = ManualClock::default();
+        Self::start_at(folder, ManualClock::default(), change).await
+    }
+
+    /// The same, by that clock: a restart goes on in its time.
+    pub(crate) async fn start_at(
+        folder: &Path,
+        clock: ManualClock,
+        change: impl FnOnce(&mut ServerOptions),
+    ) -> Self {
         let (path, time) = (folder.join("data"), Arc::new(clock.clone()));
         let engine = tokio::task::spawn_blocking(move || {
             let disk = FolderDisk::open(path).unwrap();
@@ -91,10 +101,16 @@ pub(crate) fn with_access_key(options: &mut ServerOptions) {
     options.authentication = Authentication::AccessKeys(vec![AccessKey {
         id: KEY_ID.to_owned(),
         secret: Secret::new(SECRET),
-        grants: vec![Grant {
-            queues: "*".to_owned(),
-            verbs: Verb::ALL.to_vec(),
-        }],
+        grants: vec![
+            Grant {
+                on: Names::Queues("*".to_owned()),
+                verbs: Verb::ALL.to_vec(),
+            },
+            Grant {
+                on: Names::Records("*".to_owned()),
+                verbs: vec![Verb::Read, Verb::Manage],
+            },
+        ],
     }]);
 }
 
