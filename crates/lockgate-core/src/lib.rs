@@ -26,6 +26,7 @@ mod disk;
 mod error_text;
 mod failures;
 mod ids;
+mod key_state;
 mod level;
 pub mod limits;
 mod log;
@@ -48,6 +49,7 @@ pub use ids::{
     Epoch, Incarnation, LeaseNumber, LeaseToken, Location, MessageId, ParseMessageIdError,
     Position, QueueId, Sequence, ShardId, ShardIdError, Term,
 };
+pub use key_state::{KeyState, KeyStateWrite, Replaces};
 pub use level::{Level, ParseLevelError};
 pub use log::{
     AppendError, DamagedRange, Log, LogCapabilities, LogError, LogMaintenance, LogProgress,

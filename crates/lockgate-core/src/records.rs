@@ -209,9 +209,9 @@ pub enum RecordsError {
         epoch: Epoch,
     },
     /// The store has no room for more.
-    #[error("the records may have {max} bytes together. Delete some, or raise that")]
+    #[error("records and states of keys may have {max} bytes together. Delete some, or raise that")]
     Full {
-        /// The bytes that all records may have.
+        /// The bytes that all records, and states of keys, may have.
         max: u64,
     },
     /// The command can never succeed: a value or a duration is out of its bounds.

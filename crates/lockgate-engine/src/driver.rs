@@ -932,7 +932,10 @@ fn grows(command: AnyCommand<'_>) -> bool {
         | Command::CreateQueue(_)
         | Command::ChangeQueue(_)
         | Command::PutRecord(_) => true,
-        Command::Transact(Transact { sends, .. }) => !sends.is_empty(),
+        Command::Transact(Transact { states, sends, .. }) => {
+            !sends.is_empty() || states.iter().any(|state| state.write.value.is_some())
+        }
+        Command::ChangeKeyState(change) => change.write.value.is_some(),
         _ => false,
     }
 }

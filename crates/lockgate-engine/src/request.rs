@@ -2,7 +2,8 @@
 
 use std::marker::PhantomData;
 
-use lockgate_core::{MachineTime, RecordName, Revision};
+use bytes::Bytes;
+use lockgate_core::{KeyStateWrite, MachineTime, RecordName, Revision};
 use lockgate_machine::{
     ChangeQueue, Command, Delivery, EngineCommand, KeyPage, MessagePage, Move, Query, QueryReply,
     QueuePage, Receive, Rejection, Reply, Transact, Upcoming,
@@ -56,13 +57,15 @@ impl Answer {
             + match self {
                 Self::Commands(results) => {
                     let sent = |result: &Result<Reply, Rejection>| match result {
-                        Ok(Reply::Transacted(sent)) => size_of_val(&sent[..]),
-                        Ok(Reply::Received(deliveries)) => size_of_val(&deliveries[..]),
+                        Ok(Reply::Transacted(done)) => {
+                            size_of_val(&done.sent[..]) + size_of_val(&done.states[..])
+                        }
+                        Ok(Reply::Received(deliveries)) => delivery_bytes(deliveries),
                         _ => 0,
                     };
                     size_of_val(&results[..]) + results.iter().map(sent).sum::<usize>()
                 }
-                Self::Received(Ok(deliveries)) => size_of_val(&deliveries[..]),
+                Self::Received(Ok(deliveries)) => delivery_bytes(deliveries),
                 Self::Query(Ok(QueryReply::Queues(QueuePage { queues, .. }))) => {
                     size_of_val(&queues[..])
                 }
@@ -70,6 +73,9 @@ impl Answer {
                     size_of_val(&messages[..])
                 }
                 Self::Query(Ok(QueryReply::Keys(KeyPage { keys, .. }))) => size_of_val(&keys[..]),
+                Self::Query(Ok(QueryReply::KeyState(Some(state)))) => {
+                    size_of_val(&**state) + state.value.len()
+                }
                 Self::Query(Ok(QueryReply::Record(Some(record)))) => {
                     size_of_val(&**record) + record.value.len()
                 }
@@ -80,6 +86,13 @@ impl Answer {
                 Self::Received(Err(_)) | Self::Query(_) => 0,
             }
     }
+}
+
+fn delivery_bytes(deliveries: &[Delivery]) -> usize {
+    let states = deliveries
+        .iter()
+        .filter_map(|delivery| delivery.state.as_deref());
+    size_of_val(deliveries) + states.map(|state| state.value.len()).sum::<usize>()
 }
 
 impl Work {
@@ -198,15 +211,25 @@ impl From<EngineCommand> for Work {
 /// other small effects take about as much.
 const FIXED_BYTES: usize = 256;
 
+fn state_bytes(write: &KeyStateWrite) -> usize {
+    FIXED_BYTES + write.value.as_ref().map_or(0, Bytes::len)
+}
+
 /// The approximate bytes of the record with the command's effects, which count in the inbox. The
 /// log later reserves the exact bytes.
 fn command_bytes(command: &Command) -> usize {
     match command {
         Command::Send(send) => message_bytes(&send.message),
-        Command::Transact(Transact { settles, sends }) => {
+        Command::Transact(Transact {
+            settles,
+            states,
+            sends,
+        }) => {
             let sends: usize = sends.iter().map(|send| message_bytes(&send.message)).sum();
-            sends + settles.len() * FIXED_BYTES
+            let states: usize = states.iter().map(|state| state_bytes(&state.write)).sum();
+            sends + states + settles.len() * FIXED_BYTES
         }
+        Command::ChangeKeyState(change) => state_bytes(&change.write),
         Command::CreateQueue(create) => {
             FIXED_BYTES + map_bytes(&create.annotations) + map_bytes(&create.tags)
         }

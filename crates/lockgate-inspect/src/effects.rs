@@ -169,7 +169,9 @@ fn fields(effect: &Effect, bodies: Bodies) -> Value {
             "due": time(*due),
         }),
         Effect::KeyParked { queue, key } => json!({ "queue": queue.0, "key": key.as_str() }),
-        Effect::KeyResumed { queue, key } => json!({ "queue": queue.0, "key": key.as_str() }),
+        Effect::KeyResumed { queue, key } | Effect::KeyStateDropped { queue, key } => {
+            json!({ "queue": queue.0, "key": key.as_str() })
+        }
         Effect::RecordPut {
             name,
             version,
@@ -181,6 +183,25 @@ fn fields(effect: &Effect, bodies: Bodies) -> Value {
                 ("record".to_owned(), name.as_str().into()),
                 ("version".to_owned(), version.0.into()),
                 ("revision".to_owned(), revision.0.into()),
+                ("at".to_owned(), time(*at)),
+                ("value_bytes".to_owned(), value.len().into()),
+            ]);
+            if bodies == Bodies::Shown {
+                put.append(&mut text_or_hex("value", value));
+            }
+            put.into()
+        }
+        Effect::KeyStatePut {
+            queue,
+            key,
+            version,
+            at,
+            value,
+        } => {
+            let mut put = Map::from_iter([
+                ("queue".to_owned(), queue.0.into()),
+                ("key".to_owned(), key.as_str().into()),
+                ("version".to_owned(), version.0.into()),
                 ("at".to_owned(), time(*at)),
                 ("value_bytes".to_owned(), value.len().into()),
             ]);
@@ -228,7 +249,9 @@ pub(crate) fn queues_of(effect: &Effect) -> impl Iterator<Item = QueueId> {
         | Effect::Dropped { queue, .. }
         | Effect::Rescheduled { queue, .. }
         | Effect::KeyParked { queue, .. }
-        | Effect::KeyResumed { queue, .. } => (Some(*queue), None),
+        | Effect::KeyResumed { queue, .. }
+        | Effect::KeyStatePut { queue, .. }
+        | Effect::KeyStateDropped { queue, .. } => (Some(*queue), None),
         Effect::Accepted(stored) | Effect::Compacted(stored) => (Some(stored.queue), None),
         Effect::Moved { from, to, .. } => (Some(*from), Some(*to)),
         _ => (None, None),

@@ -6,13 +6,14 @@ use std::{
 };
 
 use lockgate_core::{
-    BootId, DeleteRecord, ExtendRecord, HolderName, Key, LeaseRecord, LeaseToken, Location,
-    Message, MessageId, Millis, PutRecord, QueueId, QueueName, Record, RecordWritten,
-    ReleaseRecord, Sequence, Term, WallTime,
+    BootId, DeleteRecord, ExtendRecord, HolderName, Key, KeyStateWrite, LeaseRecord, LeaseToken,
+    Location, Message, MessageId, Millis, PutRecord, QueueId, QueueName, Record, RecordVersion,
+    RecordWritten, ReleaseRecord, Sequence, Term, WallTime,
 };
 
 use crate::{
     CreatedQueue, Delivery, MoveCursor, Moved, QueueSettings, Reply, Sent, Settled, StoredMessage,
+    Transacted,
 };
 
 /// A caller's command. It is atomic: all of its effects happen, or none.
@@ -32,6 +33,7 @@ pub enum Command {
     Reschedule(Reschedule),
     Move(Move),
     ChangeKey(ChangeKey),
+    ChangeKeyState(Box<ChangeKeyState>),
     PutRecord(Box<PutRecord>),
     DeleteRecord(DeleteRecord),
     LeaseRecord(LeaseRecord),
@@ -128,11 +130,12 @@ commands! {
     SendMessage Send (it => Box::new(it)) -> Sent { Reply::Sent(sent) => sent }
     Receive Receive (it => it) -> Vec<Delivery> { Reply::Received(deliveries) => deliveries }
     Settle Settle (it => it) -> Settled { Reply::Settled(settled) => settled }
-    Transact Transact (it => it) -> Vec<Sent> { Reply::Transacted(sent) => sent }
+    Transact Transact (it => it) -> Transacted { Reply::Transacted(transacted) => transacted }
     Cancel Cancel (it => it) -> () { Reply::Done => () }
     Reschedule Reschedule (it => it) -> () { Reply::Done => () }
     Move Move (it => it) -> Moved { Reply::Moved(moved) => moved }
     ChangeKey ChangeKey (it => it) -> u64 { Reply::Dropped(messages) => messages, Reply::Done => 0 }
+    ChangeKeyState ChangeKeyState (it => Box::new(it)) -> Option<RecordVersion> { Reply::StateWritten(version) => version }
     PutRecord PutRecord (it => Box::new(it)) -> RecordWritten { Reply::RecordWritten(written) => written }
     DeleteRecord DeleteRecord (it => it) -> () { Reply::Done => () }
     LeaseRecord LeaseRecord (it => it) -> Record { Reply::Record(record) => *record }
@@ -190,12 +193,30 @@ pub struct Pause {
 }
 
 /// Several settles and sends of this shard, all or nothing: consume, then produce, atomically. One stale
-/// token or refused send refuses all. At most 1,000 settles and sends together, which may touch 65,535
-/// messages (the rest of a strict batch counts). Settles come first. The reply has a [`Sent`] for each send.
-#[derive(Clone, Debug)]
+/// token or refused send refuses all. At most 1,000 settles, states and sends together, which may touch 65,535
+/// messages (the rest of a strict batch counts). Settles come first, then states.
+#[derive(Clone, Debug, Default)]
 pub struct Transact {
     pub settles: Vec<Settle>,
+    pub states: Vec<WriteState>,
     pub sends: Vec<SendMessage>,
+}
+
+/// Writes the state of a key, for a holder of one of its messages. Each key at most once in a transaction.
+#[derive(Clone, Debug)]
+pub struct WriteState {
+    /// A current lease of a message of the key; the transaction may settle it.
+    pub token: LeaseToken,
+    pub write: KeyStateWrite,
+}
+
+/// Writes the state of a key, for an operator: its holder's next write is refused, because it names an earlier
+/// version. The reply is the new version, if the key has a state then.
+#[derive(Clone, Debug)]
+pub struct ChangeKeyState {
+    pub queue: QueueName,
+    pub key: Key,
+    pub write: KeyStateWrite,
 }
 
 /// Removes a message that is not in flight.
@@ -303,8 +324,8 @@ pub struct Receive {
 }
 
 impl Receive {
-    /// A receive takes no further message once its messages have so many bytes. So the memory of an
-    /// answer is bounded: by this and one message of the largest size.
+    /// A receive takes no further message once its messages, and the states of their keys, have so many bytes. So the
+    /// memory of an answer is bounded: by this, one message of the largest size and one state.
     pub const BYTES_MAX: u64 = 16 << 20;
 }
 

@@ -143,6 +143,16 @@ pub enum Effect {
     KeyParked { queue: QueueId, key: Key },
     /// A key was resumed.
     KeyResumed { queue: QueueId, key: Key },
+    /// The state of a key was written.
+    KeyStatePut {
+        queue: QueueId,
+        key: Key,
+        version: RecordVersion,
+        at: WallTime,
+        value: Bytes,
+    },
+    /// The state of a key was dropped.
+    KeyStateDropped { queue: QueueId, key: Key },
     /// A record was written.
     RecordPut {
         name: RecordName,
@@ -202,6 +212,8 @@ impl Effect {
             Self::Rescheduled { .. } => "rescheduled",
             Self::KeyParked { .. } => "key parked",
             Self::KeyResumed { .. } => "key resumed",
+            Self::KeyStatePut { .. } => "key state put",
+            Self::KeyStateDropped { .. } => "key state dropped",
             Self::RecordPut { .. } => "record put",
             Self::RecordDeleted { .. } => "record deleted",
             Self::RecordLeased { .. } => "record leased",

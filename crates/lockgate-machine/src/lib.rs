@@ -82,9 +82,9 @@ pub use codec::{
 };
 pub use columns::ImageError;
 pub use command::{
-    AnyCommand, Cancel, ChangeKey, ChangeQueue, Command, CreateQueue, DeleteQueue, EngineCommand,
-    KeyAction, Move, MoveTo, Pause, Purge, Receive, Reschedule, SendMessage, Settle, SettleAction,
-    Transact, TypedCommand,
+    AnyCommand, Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command, CreateQueue, DeleteQueue,
+    EngineCommand, KeyAction, Move, MoveTo, Pause, Purge, Receive, Reschedule, SendMessage, Settle,
+    SettleAction, Transact, TypedCommand, WriteState,
 };
 pub use counters::{COUNTERS, Counter, CounterKind, DroppedCounts, QueueTotals};
 pub use effect::{DeadLetterReason, DropReason, Effect, Effects, Failed, StoredMessage};
@@ -95,13 +95,14 @@ pub use machine::{
     Upcoming,
 };
 pub use query::{
-    DescribeQueue, ExplainKey, FindMessage, GetRecord, ListKeys, ListMessages, ListQueues, Query,
-    TypedQuery,
+    DescribeQueue, ExplainKey, FindMessage, GetKeyState, GetRecord, ListKeys, ListMessages,
+    ListQueues, Query, TypedQuery,
 };
 pub use reply::{
-    CreatedQueue, Decision, Delivery, KeyPage, KeyStatus, KeyWait, MessagePage, MessageStatus,
-    MessageWait, MoveCursor, Moved, Origin, QueryReply, QueueCounts, QueueDescription,
-    QueueLimited, QueuePage, Rejection, Reply, Sent, Settled, StaleReason, Stuck, StuckReason,
+    CreatedQueue, Decision, Delivery, KeyPage, KeyStateStatus, KeyStatus, KeyWait, MessagePage,
+    MessageStatus, MessageWait, MoveCursor, Moved, Origin, QueryReply, QueueCounts,
+    QueueDescription, QueueLimited, QueuePage, Rejection, Reply, Sent, Settled, StaleReason, Stuck,
+    StuckReason, Transacted,
 };
 pub use settings::{
     DedupScope, KeyPolicy, KeyProfile, Kind as SettingKind, QueueSettings, SETTINGS, Setting,

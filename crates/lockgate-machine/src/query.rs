@@ -1,7 +1,7 @@
 //! The queries of a machine.
 
 use lockgate_core::{
-    Key, ListRecords, MessageId, QueueName, Record, RecordName, RecordPage, Sequence,
+    Key, KeyState, ListRecords, MessageId, QueueName, Record, RecordName, RecordPage, Sequence,
 };
 
 use crate::{KeyPage, KeyStatus, MessagePage, QueryReply, QueueDescription, QueuePage};
@@ -16,6 +16,7 @@ pub enum Query {
     FindMessage(FindMessage),
     ListKeys(ListKeys),
     ExplainKey(ExplainKey),
+    GetKeyState(GetKeyState),
     GetRecord(GetRecord),
     ListRecords(ListRecords),
 }
@@ -61,6 +62,7 @@ queries! {
     FindMessage -> MessagePage { QueryReply::Messages(page) => page }
     ListKeys -> KeyPage { QueryReply::Keys(page) => page }
     ExplainKey -> KeyStatus { QueryReply::Key(status) => status }
+    GetKeyState -> Option<KeyState> { QueryReply::KeyState(state) => state.map(|state| *state) }
     GetRecord -> Option<Record> { QueryReply::Record(record) => record.map(|record| *record) }
     ListRecords -> RecordPage { QueryReply::Records(page) => page }
 }
@@ -131,6 +133,13 @@ pub struct ListKeys {
 /// What a key waits for.
 #[derive(Clone, Debug)]
 pub struct ExplainKey {
+    pub queue: QueueName,
+    pub key: Key,
+}
+
+/// The state of a key, if it has one.
+#[derive(Clone, Debug)]
+pub struct GetKeyState {
     pub queue: QueueName,
     pub key: Key,
 }

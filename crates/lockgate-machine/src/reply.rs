@@ -3,9 +3,9 @@
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use lockgate_core::{
-    Failures, HolderName, Key, LeaseToken, Level, Location, MachineTime, MessageId, Millis,
-    Position, QueueId, QueueName, Record, RecordPage, RecordWritten, RecordsError, Sequence,
-    ShardId, WallTime, limits::Limit,
+    Failures, HolderName, Key, KeyState, LeaseToken, Level, Location, MachineTime, MessageId,
+    Millis, Position, QueueId, QueueName, Record, RecordPage, RecordVersion, RecordWritten,
+    RecordsError, Sequence, ShardId, WallTime, limits::Limit,
 };
 
 use crate::{DeadLetterReason, Effects, QueueSettings, QueueTotals, SettingsError};
@@ -39,12 +39,14 @@ pub enum Reply {
     Received(Vec<Delivery>),
     /// The result of settling one lease.
     Settled(Settled),
-    /// The whole transaction happened; one reply per send.
-    Transacted(Vec<Sent>),
+    /// The whole transaction happened.
+    Transacted(Transacted),
     /// Messages went to other queues.
     Moved(Moved),
     /// The number of dropped messages.
     Dropped(u64),
+    /// The state of a key was written; its version, if the key has one now.
+    StateWritten(Option<RecordVersion>),
     /// The record was written.
     RecordWritten(RecordWritten),
     /// The record, which is leased now.
@@ -95,6 +97,15 @@ pub struct Sent {
     pub duplicate: bool,
 }
 
+/// What a transaction did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Transacted {
+    /// One for each send, in order.
+    pub sent: Vec<Sent>,
+    /// The new version of each state, in order; `None` of one that was dropped.
+    pub states: Vec<Option<RecordVersion>>,
+}
+
 /// A lease on a message, without its payload.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Delivery {
@@ -113,6 +124,8 @@ pub struct Delivery {
     pub origin: Option<Origin>,
     /// The failures with a reason, if there were some, also of queues that it was in before.
     pub failures: Option<Arc<Failures>>,
+    /// The state of its key, if there is one, with the first message of the key in an answer.
+    pub state: Option<Box<KeyState>>,
 }
 
 /// The origin of a moved message.
@@ -316,6 +329,29 @@ pub enum Rejection {
         queue: QueueName,
         message: MessageId,
     },
+    /// The holder's lease is not current any more, so it may not write the state of its key.
+    #[error("lease {index} of the states is stale ({reason}): nothing was done")]
+    KeyStateStale {
+        /// The index of the state, from 0.
+        index: usize,
+        reason: StaleReason,
+    },
+    /// The state of the key has another version. Read it, and decide again.
+    #[error("{}", conflict(queue, key, *version))]
+    KeyStateConflict {
+        queue: QueueName,
+        key: Key,
+        /// Its version; `None`: the key has no state.
+        version: Option<RecordVersion>,
+    },
+    /// A transaction writes the state of one key twice.
+    #[error(
+        "the transaction writes the state of key {key} of queue {queue} twice: nothing was done"
+    )]
+    KeyStateTwice { queue: QueueName, key: Key },
+    /// Only the keys of a keyed queue have states.
+    #[error("queue {queue} is not keyed: only the keys of a keyed queue have a state")]
+    KeyStateNotTaken { queue: QueueName },
     /// The queue has nothing under that key, or is not keyed.
     #[error("queue {queue} has no key {key}")]
     KeyNotFound { queue: QueueName, key: Key },
@@ -347,6 +383,13 @@ pub enum Rejection {
     ShardFull { what: &'static str, max: u64 },
 }
 
+fn conflict(queue: &QueueName, key: &Key, version: Option<RecordVersion>) -> String {
+    match version {
+        Some(version) => format!("the state of key {key} of queue {queue} has version {version}"),
+        None => format!("key {key} of queue {queue} has no state"),
+    }
+}
+
 /// The answer to a [`Query`](crate::Query).
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -356,6 +399,7 @@ pub enum QueryReply {
     Messages(MessagePage),
     Keys(KeyPage),
     Key(KeyStatus),
+    KeyState(Option<Box<KeyState>>),
     Record(Option<Box<Record>>),
     Records(RecordPage),
 }
@@ -483,6 +527,10 @@ pub struct QueueCounts {
     pub limited_keys: u64,
     /// Unique ids that the queue remembers.
     pub unique_ids: u64,
+    /// Keys that have a state.
+    pub states: u64,
+    /// What these states count to the quota of bytes: key, value, and 256 bytes for each.
+    pub state_bytes: u64,
     /// When the oldest message was accepted.
     pub oldest: Option<WallTime>,
 }
@@ -497,6 +545,18 @@ pub struct KeyStatus {
     pub delayed: u64,
     /// What its next message waits for.
     pub waits_for: KeyWait,
+    /// Its state, if it has one.
+    pub state: Option<KeyStateStatus>,
+}
+
+/// The state of a key, without its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyStateStatus {
+    pub version: RecordVersion,
+    /// Bytes of the value.
+    pub bytes: u64,
+    /// When it was written.
+    pub written: WallTime,
 }
 
 /// What a key's next message waits for.

@@ -156,6 +156,7 @@ impl TestDelivery {
                 deadline: MachineTime::default(),
                 origin: self.origin,
                 failures: self.failures,
+                state: None,
             },
             stored: StoredMessage {
                 queue,

@@ -69,8 +69,15 @@ impl Transaction {
                 action: SettleAction::Ack,
             })
             .collect();
-        let done = engine.submit(Transact { settles, sends }).await;
-        done.map_err(|source| TransactionError { source, deliveries })
+        let transact = Transact {
+            settles,
+            states: Vec::new(),
+            sends,
+        };
+        match engine.submit(transact).await {
+            Ok(done) => Ok(done.sent),
+            Err(source) => Err(TransactionError { source, deliveries }),
+        }
     }
 }
 

@@ -206,6 +206,7 @@ fn a_transaction_happens_whole(fixture: &mut dyn Fixture) -> bool {
     let received = shard.take(1).remove(0);
     let transact = |token| {
         Command::Transact(Transact {
+            states: Vec::new(),
             settles: vec![Settle {
                 token,
                 action: SettleAction::Ack,
@@ -221,7 +222,7 @@ fn a_transaction_happens_whole(fixture: &mut dyn Fixture) -> bool {
     let token = received.delivery.token;
     assert!(matches!(
         shard.submit(transact(token)),
-        Ok(Reply::Transacted(sent)) if sent.len() == 2
+        Ok(Reply::Transacted(done)) if done.sent.len() == 2
     ));
     assert!(matches!(
         shard.submit(transact(token)),

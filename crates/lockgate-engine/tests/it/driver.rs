@@ -411,8 +411,8 @@ fn a_command_too_large_for_a_record_is_refused_and_leaves_nothing() {
         })
         .collect();
     let refused = shard.run(Command::Transact(Transact {
-        settles: Vec::new(),
         sends,
+        ..Transact::default()
     }));
     assert!(
         matches!(refused, Err(Rejection::RecordTooLarge { .. })),

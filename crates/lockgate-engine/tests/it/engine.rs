@@ -761,7 +761,7 @@ async fn what_is_reserved_is_what_is_written() {
         };
         submit(Command::Transact(Transact {
             settles,
-            sends: Vec::new(),
+            ..Transact::default()
         }))
         .await;
         drop(take(&shard.engine, 100).await);

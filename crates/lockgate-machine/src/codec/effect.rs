@@ -77,6 +77,8 @@ effects! {
         RECORD_DELETED = 24: RecordDeleted { name, revision };
         RECORD_LEASED = 25: RecordLeased { name, holder, epoch, deadline, delete_at_end };
         RECORD_RELEASED = 26: RecordReleased { name, revision };
+        KEY_STATE_PUT = 27: KeyStatePut { queue, key, version, at, value };
+        KEY_STATE_DROPPED = 28: KeyStateDropped { queue, key };
     }
     others: {
         QUEUE_CREATED = 4: QueueCreated;

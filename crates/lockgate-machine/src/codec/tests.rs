@@ -18,7 +18,7 @@ use crate::{
 
 /// The number of kinds of effects. A new effect makes the match in `place` incomplete. Giving the effect the
 /// next place and raising this number makes every test below need its strategy and its golden bytes.
-const KINDS: usize = 26;
+const KINDS: usize = 28;
 
 fn place(effect: &Effect) -> usize {
     match effect {
@@ -48,6 +48,8 @@ fn place(effect: &Effect) -> usize {
         Effect::RecordDeleted { .. } => 23,
         Effect::RecordLeased { .. } => 24,
         Effect::RecordReleased { .. } => 25,
+        Effect::KeyStatePut { .. } => 26,
+        Effect::KeyStateDropped { .. } => 27,
     }
 }
 
@@ -177,7 +179,10 @@ fn examples() -> Vec<Effect> {
             queue,
             key: key.clone(),
         },
-        Effect::KeyResumed { queue, key },
+        Effect::KeyResumed {
+            queue,
+            key: key.clone(),
+        },
         Effect::RecordPut {
             name: record.clone(),
             version: RecordVersion(3),
@@ -200,6 +205,14 @@ fn examples() -> Vec<Effect> {
             name: record,
             revision: Revision(1_700_000_000_000_004),
         },
+        Effect::KeyStatePut {
+            queue,
+            key: key.clone(),
+            version: RecordVersion(4),
+            at,
+            value: Bytes::from_static(b"on"),
+        },
+        Effect::KeyStateDropped { queue, key },
     ]
 }
 
@@ -274,6 +287,8 @@ const GOLDEN: [&str; KINDS] = [
     "180f066a6f62732f618280f9c0c1c48203",
     "191d066a6f62732f6108776f726b65722d318380f9c0c1c48203f080b30201",
     "1a0f066a6f62732f618480f9c0c1c48203",
+    "1b130707757365722d34320480d095ffbc31026f6e",
+    "1c090707757365722d3432",
 ];
 
 fn hex(bytes: &[u8]) -> String {
@@ -680,7 +695,10 @@ fn bring_together(effect: &mut Effect) {
             few_numbers(sequence);
             few_numbers(to_sequence);
         }
-        Effect::KeyParked { queue, key } | Effect::KeyResumed { queue, key } => {
+        Effect::KeyParked { queue, key }
+        | Effect::KeyResumed { queue, key }
+        | Effect::KeyStatePut { queue, key, .. }
+        | Effect::KeyStateDropped { queue, key } => {
             few(queue);
             few_keys(key);
         }

@@ -10,6 +10,7 @@ use lockgate_core::Sequence;
 
 use super::{
     Machine,
+    key_states::KeyStates,
     list::{Links, List},
     state::{Content, KeyState, Message, Place, State, Timer, flag},
 };
@@ -186,6 +187,18 @@ impl Machine {
                 )
             });
         }
+        for (_, queue) in self.queues.iter() {
+            let sound = |states: &KeyStates| queue.settings.keyed && states.is_sound();
+            problems.expect(queue.states.as_deref().is_none_or(sound), || {
+                format!("the states of queue {} cannot be found", queue.name)
+            });
+        }
+        let states = self
+            .queues
+            .iter()
+            .filter_map(|(_, queue)| queue.states.as_deref());
+        let state_bytes = states.map(KeyStates::bytes).sum();
+        problems.expect_equal("bytes of states", state_bytes, self.key_state_bytes);
         let purged = || self.purged.iter().map(|purged| purged.content);
         problems.expect(
             purged().all(|at| self.contents.get(at).is_some_and(|content| content.dead)),

@@ -17,6 +17,8 @@ pub(super) struct Draft {
     pub(super) rests_on: Option<Position>,
     /// Whether there may be several sends or settles.
     pub(super) in_transaction: bool,
+    /// The change in the memory of records and states of keys.
+    pub(super) record_bytes: i64,
     deltas: SmallVec<[(u32, Delta); 2]>,
     /// Unique ids sent in this command, by queue and digest.
     pub(super) unique_ids: BTreeMap<(u32, u128), Sent>,
@@ -48,6 +50,7 @@ impl Default for Draft {
             level: Level::Memory,
             rests_on: None,
             in_transaction: false,
+            record_bytes: 0,
             deltas: SmallVec::new(),
             unique_ids: BTreeMap::new(),
             key_sequences: BTreeMap::new(),

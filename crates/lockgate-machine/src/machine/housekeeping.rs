@@ -2,7 +2,7 @@
 
 use lockgate_core::MachineTime;
 
-use super::{Machine, compact::hash_id, limits::debtor_hash, order};
+use super::{Machine, compact::hash_id, key_states::KeyStates, limits::debtor_hash, order};
 use crate::{dedup::DedupWindow, slab::NONE, table::hash_pair};
 
 /// Whether [`Machine::housekeep`] has more to do.
@@ -27,10 +27,12 @@ impl Housekeeping {
 pub(super) struct PurgedContent {
     pub(super) content: u32,
     pub(super) unique_ids: Option<DedupWindow>,
+    /// The states of the keys of a queue that was deleted. An image leaves them out.
+    pub(super) states: Option<Box<KeyStates>>,
 }
 
 impl Machine {
-    /// Frees about `budget` messages or unique ids of purged and deleted content, and a little
+    /// Frees about `budget` messages, unique ids or states of keys of purged and deleted content, and a little
     /// memory that tables no longer need.
     ///
     /// Changes nothing visible, is not logged, and may be called at any time or never.
@@ -45,6 +47,14 @@ impl Machine {
                 left = left.saturating_sub(forgotten.max(1));
                 if ids.is_empty() {
                     purged.unique_ids = None;
+                }
+                continue;
+            }
+            if let Some(states) = &mut purged.states {
+                let looked_at = states.free(left);
+                left = left.saturating_sub(looked_at.max(1));
+                if states.len() == 0 {
+                    purged.states = None;
                 }
                 continue;
             }

@@ -7,7 +7,7 @@
 //! - `order`: a message's way through its queue, and which keys are ready.
 //! - `send`, `receive`, `settle`, `transact`, `messages`, `keys`, `queues`: the commands.
 //!   `compact`: the places of messages' bytes in the log, and compaction.
-//! - `records`: versioned values that may be leased.
+//! - `records`: versioned values that may be leased. `key_states`: the states of keys.
 //! - `failures`: what is kept of failed attempts. `limits`: what limits hold.
 //! - `time`: terms, timers, retention. `query`: queries. `housekeeping`: freeing purged memory.
 //!   `read_ahead`: reading ahead for a group of commands.
@@ -27,6 +27,7 @@ mod failures;
 mod housekeeping;
 mod image;
 mod key_sequences;
+mod key_states;
 mod keys;
 mod limits;
 mod list;
@@ -110,8 +111,8 @@ pub struct MachineLimits {
     /// How many bytes the failures of all messages may take. Where they take more, those that come are
     /// counted and their reasons left out. Default: 256 MiB.
     pub failure_bytes_max: u64,
-    /// How many bytes all records may take: their names and values, and 256 bytes for each. Where they would take
-    /// more, writes are refused. Default: 256 MiB.
+    /// How many bytes all records and states of keys may take: their names and values, and 256 bytes for each. Where
+    /// they would take more, writes are refused. Default: 256 MiB.
     pub record_bytes_max: u64,
 }
 
@@ -191,6 +192,8 @@ pub struct Machine {
     /// Memory of the failures, including those of purged messages until they are freed.
     failure_bytes: u64,
     records: RecordTable,
+    /// Memory of the states of keys.
+    key_state_bytes: u64,
     /// What keys owe under the limits of their queues.
     debtors: Slab<Debtor>,
     by_debtor: Table,
@@ -274,6 +277,7 @@ impl Machine {
             by_failed_message: Table::default(),
             failure_bytes: 0,
             records: RecordTable::default(),
+            key_state_bytes: 0,
             debtors: Slab::default(),
             by_debtor: Table::default(),
             waits: Wheel::new(),
@@ -356,9 +360,7 @@ impl Machine {
                     Err(stale) => Settled::Stale(stale),
                 },
             )),
-            Command::Transact(Transact { settles, sends }) => {
-                self.decide_transact(draft, settles, sends, now)
-            }
+            Command::Transact(transact) => self.decide_transact(draft, transact, now),
             Command::Cancel(Cancel { queue, message }) => {
                 self.decide_cancel(draft, queue, *message)
             }
@@ -371,6 +373,7 @@ impl Machine {
             Command::ChangeKey(ChangeKey { queue, key, action }) => {
                 self.decide_key(draft, queue, key, *action)
             }
+            Command::ChangeKeyState(change) => self.decide_key_state(draft, change, now),
             Command::PutRecord(put) => self.decide_put_record(draft, put, now),
             Command::DeleteRecord(delete) => self.decide_delete_record(draft, delete, now),
             Command::LeaseRecord(lease) => self.decide_lease_record(draft, lease, now),
@@ -554,6 +557,14 @@ impl Machine {
             } => self.fold_rescheduled(*queue, *sequence, *due),
             Effect::KeyParked { queue, key } => self.fold_key_parked(*queue, key),
             Effect::KeyResumed { queue, key } => self.fold_key_resumed(*queue, key),
+            Effect::KeyStatePut {
+                queue,
+                key,
+                version,
+                at,
+                value,
+            } => self.fold_key_state_put(*queue, key, *version, *at, value),
+            Effect::KeyStateDropped { queue, key } => self.fold_key_state_dropped(*queue, key),
             Effect::RecordPut {
                 name,
                 version,
@@ -620,8 +631,12 @@ impl Machine {
             (Command::Send(send), Ok(Reply::Sent(sent))) if sent.duplicate => {
                 self.count_duplicate(&send.queue);
             }
-            (Command::Transact(Transact { sends, .. }), Ok(Reply::Transacted(sent))) => {
-                for (send, _) in sends.iter().zip(sent).filter(|(_, sent)| sent.duplicate) {
+            (Command::Transact(Transact { sends, .. }), Ok(Reply::Transacted(done))) => {
+                for (send, _) in sends
+                    .iter()
+                    .zip(&done.sent)
+                    .filter(|(_, sent)| sent.duplicate)
+                {
                     self.count_duplicate(&send.queue);
                 }
             }
@@ -638,6 +653,14 @@ impl Machine {
             ) => {
                 if let Some(settle) = settles.get(*index) {
                     self.count_stale(settle.token.queue);
+                }
+            }
+            (
+                Command::Transact(Transact { states, .. }),
+                Err(Rejection::KeyStateStale { index, .. }),
+            ) => {
+                if let Some(state) = states.get(*index) {
+                    self.count_stale(state.token.queue);
                 }
             }
             (_, Err(Rejection::Record(RecordsError::LeaseLost { .. }))) => {
@@ -735,7 +758,9 @@ impl Machine {
             | Effect::Paused { queue, .. }
             | Effect::Purged { queue }
             | Effect::KeyParked { queue, .. }
-            | Effect::KeyResumed { queue, .. } => of(queue),
+            | Effect::KeyResumed { queue, .. }
+            | Effect::KeyStatePut { queue, .. }
+            | Effect::KeyStateDropped { queue, .. } => of(queue),
             Effect::Moved { from, to, .. } => of(from).shorter(of(to)),
             Effect::Leased { queue, .. } | Effect::GivenBack { queue, .. } => {
                 of(queue).longer(of_log)

@@ -6,12 +6,13 @@ use lockgate_core::{Key, MachineTime, Now, QueueId, QueueName};
 
 use super::{
     Machine,
+    key_states::KeyStates,
     state::{State, flag},
 };
 use crate::{
-    DescribeQueue, ExplainKey, FindMessage, GetRecord, KeyStatus, KeyWait, ListKeys, ListMessages,
-    ListQueues, Query, QueryReply, QueueCounts, QueueDescription, QueuePage, QueueTotals,
-    Rejection, slab::NONE,
+    DescribeQueue, ExplainKey, FindMessage, GetKeyState, GetRecord, KeyStatus, KeyWait, ListKeys,
+    ListMessages, ListQueues, Query, QueryReply, QueueCounts, QueueDescription, QueuePage,
+    QueueTotals, Rejection, slab::NONE,
 };
 
 /// How many delayed messages of a key a query examines for the first that is due, so that a query
@@ -52,6 +53,10 @@ impl Machine {
             Query::ExplainKey(ExplainKey { queue, key }) => {
                 self.query_key(queue, key, now).map(QueryReply::Key)
             }
+            Query::GetKeyState(GetKeyState { queue, key }) => {
+                let state = self.query_key_state(queue, key)?;
+                Ok(QueryReply::KeyState(state.map(Box::new)))
+            }
             Query::GetRecord(GetRecord { name }) => {
                 Ok(QueryReply::Record(self.record(name, now).map(Box::new)))
             }
@@ -82,7 +87,10 @@ impl Machine {
         let remembered: usize = self
             .queues
             .iter()
-            .map(|(_, queue)| queue.dedup.bytes() + queue.key_sequences.bytes())
+            .map(|(_, queue)| {
+                let states = queue.states.as_deref().map_or(0, KeyStates::table_bytes);
+                queue.dedup.bytes() + queue.key_sequences.bytes() + states
+            })
             .sum();
         let by_sequence: usize = self
             .contents
@@ -109,7 +117,7 @@ impl Machine {
             + self.by_debtor.bytes()
             + self.waits.bytes()
             + self.records.entries.bytes()
-            + usize::try_from(self.records.bytes).unwrap_or(usize::MAX)
+            + usize::try_from(self.records.bytes + self.key_state_bytes).unwrap_or(usize::MAX)
             + self.by_failed_message.bytes()
             + usize::try_from(self.failure_bytes).unwrap_or(usize::MAX)
             + self.wall.bytes()
@@ -118,6 +126,7 @@ impl Machine {
 
     pub(super) fn describe(&self, index: u32) -> QueueDescription {
         let queue = &self.queues[index];
+        let states = queue.states.as_deref();
         QueueDescription {
             id: queue.id,
             name: queue.name.clone(),
@@ -130,6 +139,8 @@ impl Machine {
             limited: self.queue_limited(index),
             counts: QueueCounts {
                 unique_ids: queue.dedup.len() as u64,
+                states: states.map_or(0, KeyStates::len) as u64,
+                state_bytes: states.map_or(0, KeyStates::bytes),
                 oldest: self.oldest(queue.content),
                 ..self.contents[queue.content].counts
             },
@@ -163,14 +174,22 @@ impl Machine {
     fn query_key(&self, queue: &QueueName, key: &Key, now: Now) -> Result<KeyStatus, Rejection> {
         let index = self.named_queue(queue)?;
         let state = &self.queues[index];
-        let found = self
-            .key_of(state.content, Some(key))
-            .filter(|_| state.settings.keyed)
-            .ok_or_else(|| Rejection::KeyNotFound {
-                queue: queue.clone(),
-                key: key.clone(),
-            })?;
-        Ok(self.key_status(index, found, key, now))
+        let found = self.key_of(state.content, Some(key));
+        if let Some(found) = found.filter(|_| state.settings.keyed) {
+            return Ok(self.key_status(index, found, key, now));
+        }
+        let state = self.key_state_status(index, key);
+        let state = state.ok_or_else(|| Rejection::KeyNotFound {
+            queue: queue.clone(),
+            key: key.clone(),
+        })?;
+        Ok(KeyStatus {
+            key: key.clone(),
+            messages: 0,
+            delayed: 0,
+            waits_for: KeyWait::NoMessage,
+            state: Some(state),
+        })
     }
 
     pub(super) fn key_status(&self, queue: u32, found: u32, key: &Key, now: Now) -> KeyStatus {
@@ -205,6 +224,7 @@ impl Machine {
             messages: u64::from(key_state.messages),
             delayed: u64::from(key_state.delayed_count),
             waits_for,
+            state: self.key_state_status(queue, key),
         }
     }
 

@@ -13,6 +13,7 @@ use super::{
     draft::Draft,
     housekeeping::PurgedContent,
     key_sequences::KeySequences,
+    key_states::KeyStates,
     limits::QueueLimits,
     messages::count_dropped,
     state::{Content, Queue, Reserve},
@@ -247,6 +248,7 @@ impl Machine {
             dedup_timer: NONE,
             dedup_at: MachineTime::MAX,
             key_sequences: KeySequences::new(self.seed),
+            states: None,
             limits: QueueLimits::new(settings.limits(), self.clock.now.machine),
             sweep_timer: NONE,
             totals: QueueTotals::default(),
@@ -292,6 +294,11 @@ impl Machine {
     pub(super) fn fold_queue_deleted(&mut self, queue: QueueId) -> Option<()> {
         let index = self.queue_index(queue)?;
         self.empty(index, DropReason::QueueDeleted, true);
+        let states = self.queues[index].states.take();
+        self.key_state_bytes -= states.as_deref().map_or(0, KeyStates::bytes);
+        if let Some(purged) = self.purged.back_mut() {
+            purged.states = states;
+        }
         self.queue_ids
             .remove(hash_pair(queue.0, 0), |other| other == index);
         let queue = self.queues.remove(index);
@@ -342,6 +349,7 @@ impl Machine {
         self.purged.push_back(PurgedContent {
             content: old,
             unique_ids,
+            states: None,
         });
     }
 

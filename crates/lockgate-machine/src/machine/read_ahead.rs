@@ -205,7 +205,7 @@ impl Machine {
         match command {
             Command::Send(send) => self.look_at_send(send, place, ahead),
             Command::Settle(settle) => self.look_at_settle(settle.token, ahead),
-            Command::Transact(Transact { settles, sends }) => {
+            Command::Transact(Transact { settles, sends, .. }) => {
                 for settle in settles {
                     self.look_at_settle(settle.token, ahead);
                 }

@@ -142,9 +142,19 @@ impl Machine {
                 }
                 index = self.messages[index].order.after;
             }
-            if choice.deliveries.len() > leased_before && queue.settings.level >= Level::Disk {
-                // The message before this one is gone only if the record that removed it survives.
-                draft.rest_on(self.unless_durable(state.settled_at()));
+            if choice.deliveries.len() > leased_before {
+                if queue.settings.level >= Level::Disk {
+                    // The message before this one is gone, and the state is what it is, only if the record that did it
+                    // survives.
+                    draft.rest_on(self.unless_durable(state.settled_at()));
+                }
+                if queue.states.is_some() {
+                    let key_state = self.key_state(choice.queue, state.name.as_ref());
+                    choice.bytes += key_state
+                        .as_ref()
+                        .map_or(0, |state| state.value.len() as u64);
+                    choice.deliveries[leased_before].state = key_state;
+                }
             }
             key = state.links.after;
         }
@@ -276,6 +286,7 @@ impl Machine {
             deadline: choice.deadline,
             origin: origin.map(|origin| self.origin_view(origin)),
             failures: self.failures(index).cloned(),
+            state: None,
         });
         Chosen::Leased
     }

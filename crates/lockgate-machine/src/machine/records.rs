@@ -70,18 +70,21 @@ pub struct RecordCounts {
     pub records: u64,
     /// What they take of [`MachineLimits::record_bytes_max`](crate::MachineLimits::record_bytes_max).
     pub bytes: u64,
+    /// What the states of keys take of it.
+    pub state_bytes: u64,
     /// Commands since the start that named a lease that had ended.
     pub stale: u64,
 }
 
 impl RecordEntry {
     fn bytes(&self) -> u64 {
-        bytes_of(&self.name, self.value.len())
+        bytes_of(self.name.as_str(), self.value.len())
     }
 }
 
-fn bytes_of(name: &RecordName, value: usize) -> u64 {
-    (name.as_str().len() + value) as u64 + RECORD_OVERHEAD
+/// Memory of a record, or of the state of a key.
+pub(super) fn bytes_of(name: &str, value: usize) -> u64 {
+    (name.len() + value) as u64 + RECORD_OVERHEAD
 }
 
 impl RecordTable {
@@ -122,6 +125,7 @@ impl Machine {
         RecordCounts {
             records: self.records.entries.len() as u64,
             bytes: self.records.bytes,
+            state_bytes: self.key_state_bytes,
             stale: self.records.stale,
         }
     }
@@ -321,10 +325,7 @@ impl Machine {
     ) -> Result<RecordWritten, Rejection> {
         let entry = self.records.find(name).map(|(_, entry)| entry);
         let before = entry.map_or(0, RecordEntry::bytes);
-        let (after, max) = (bytes_of(name, value.len()), self.limits.record_bytes_max);
-        if after > before && self.records.bytes - before + after > max {
-            return Err(RecordsError::Full { max }.into());
-        }
+        self.check_record_room(draft, before, bytes_of(name.as_str(), value.len()))?;
         let version = entry.map_or(self.records.deleted_version, |entry| entry.version);
         let written = RecordWritten {
             version: RecordVersion(version.saturating_add(1)),
@@ -339,6 +340,22 @@ impl Machine {
         };
         draft.add(put, self.administration_level());
         Ok(written)
+    }
+
+    /// Whether a record, or the state of a key, may take `after` bytes instead of `before`.
+    pub(super) fn check_record_room(
+        &self,
+        draft: &Draft,
+        before: u64,
+        after: u64,
+    ) -> Result<(), Rejection> {
+        let max = self.limits.record_bytes_max;
+        let bytes = self.records.bytes + self.key_state_bytes;
+        let bytes = bytes.saturating_add_signed(draft.record_bytes);
+        if after > before && bytes - before + after > max {
+            return Err(RecordsError::Full { max }.into());
+        }
+        Ok(())
     }
 
     /// The revision of the command's change number `later`, from 0.

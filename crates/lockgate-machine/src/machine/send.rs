@@ -8,6 +8,7 @@ use super::{
     Machine,
     draft::Draft,
     key_sequences,
+    key_states::KeyStates,
     state::{Message, U48, flag},
 };
 use crate::{
@@ -219,27 +220,47 @@ impl Machine {
         let queue = &self.queues[index];
         let content = &self.contents[queue.content];
         let delta = draft.delta(index);
-        let full = |what, max| Rejection::QuotaExceeded {
-            queue: queue.name.clone(),
-            what,
-            max,
-        };
-        let settings = &queue.settings;
-        if let Some(max) = settings.quota_messages
+        if let Some(max) = queue.settings.quota_messages
             && content.messages().saturating_add_signed(delta.messages) >= max
         {
-            return Err(full("messages", max));
+            return Err(Rejection::QuotaExceeded {
+                queue: queue.name.clone(),
+                what: "messages",
+                max,
+            });
         }
-        let bytes = content.counts.bytes.saturating_add_signed(delta.bytes);
-        if let Some(max) = settings.quota_bytes
-            && bytes.saturating_add(size) > max
-        {
-            return Err(full("bytes", max));
-        }
+        self.check_quota_bytes(draft, index, size)?;
         let max = u64::from(self.limits.messages_max.min(MESSAGES_MAX));
         if self.messages.len() as u64 + draft.effects.len() as u64 >= max {
             return Err(Rejection::ShardFull {
                 what: "messages",
+                max,
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether the queue may have `more` bytes, of messages or states.
+    pub(super) fn check_quota_bytes(
+        &self,
+        draft: &Draft,
+        index: u32,
+        more: u64,
+    ) -> Result<(), Rejection> {
+        let queue = &self.queues[index];
+        let Some(max) = queue.settings.quota_bytes else {
+            return Ok(());
+        };
+        let states = queue.states.as_deref().map_or(0, KeyStates::bytes);
+        let bytes = self.contents[queue.content]
+            .counts
+            .bytes
+            .saturating_add(states);
+        let bytes = bytes.saturating_add_signed(draft.delta(index).bytes);
+        if bytes.saturating_add(more) > max {
+            return Err(Rejection::QuotaExceeded {
+                queue: queue.name.clone(),
+                what: "bytes",
                 max,
             });
         }

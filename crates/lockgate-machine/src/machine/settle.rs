@@ -45,11 +45,7 @@ impl Machine {
         settle: &Settle,
         now: Now,
     ) -> Result<Result<Settled, StaleReason>, Rejection> {
-        // Its queue and number mean another message here.
-        let (given, own) = (settle.token.shard(), self.term().shard);
-        if given != own {
-            return Err(Rejection::OtherShard { given, own });
-        }
+        self.check_shard(settle.token)?;
         match &settle.action {
             SettleAction::Nack { delay, .. } | SettleAction::Defer { delay } => {
                 check_range("delay", *delay, 0, Settle::DELAY_MAX)?;
@@ -201,6 +197,16 @@ impl Machine {
         Ok(Ok(Settled::Done))
     }
 
+    /// Refuses a token of another shard: its queue and number mean another message here.
+    pub(super) fn check_shard(&self, token: LeaseToken) -> Result<(), Rejection> {
+        let (given, own) = (token.shard(), self.term().shard);
+        if given == own {
+            Ok(())
+        } else {
+            Err(Rejection::OtherShard { given, own })
+        }
+    }
+
     /// A caller may take "gone" for success, as SQS does, so the record that removed the message
     /// must have reached its level.
     fn rest_on_removals(&self, draft: &mut Draft, queue: QueueId) {
@@ -216,7 +222,7 @@ impl Machine {
     }
 
     /// The queue and message of the token's lease, if the token may settle it in that way.
-    fn current(
+    pub(super) fn current(
         &self,
         draft: &Draft,
         settle: &Settle,

@@ -15,6 +15,7 @@ use lockgate_core::{
 
 use super::{
     key_sequences::KeySequences,
+    key_states::KeyStates,
     limits::QueueLimits,
     list::{Links, List},
 };
@@ -474,6 +475,8 @@ pub(super) struct Queue {
     /// When `dedup_timer` fires.
     pub(super) dedup_at: MachineTime,
     pub(super) key_sequences: KeySequences,
+    /// `None`: no key ever had one.
+    pub(super) states: Option<Box<KeyStates>>,
     /// `None`: it never had any.
     pub(super) limits: Option<Box<QueueLimits>>,
     pub(super) sweep_timer: u32,

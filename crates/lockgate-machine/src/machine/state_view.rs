@@ -9,6 +9,7 @@ use lockgate_core::{
 
 use super::{
     ClockState, Machine,
+    key_states::KeyStates,
     list::List,
     state::{State, flag},
 };
@@ -59,6 +60,10 @@ pub struct QueueView {
     pub next_expiry: Option<MachineTime>,
     /// Digest and last number of each counted key, in the order of their last messages.
     pub key_sequences: Vec<(u128, u64)>,
+    /// The states of its keys.
+    pub states: BTreeMap<Key, lockgate_core::KeyState>,
+    /// The highest version of a state that was dropped.
+    pub deleted_version: RecordVersion,
     /// Its keys or groups.
     pub keys: BTreeMap<Option<Key>, KeyView>,
     pub messages: BTreeMap<Sequence, MessageView>,
@@ -174,6 +179,7 @@ impl Machine {
                 keys.insert(state.name.clone(), self.key_snapshot(key));
             }
         }
+        let states = queue.states.as_deref();
         let by_age = self.walk(content.by_age, |index| self.messages[index].age.after);
         let delayed = self.walk(content.delayed, |index| self.messages[index].age.after);
         QueueView {
@@ -183,6 +189,12 @@ impl Machine {
             held_until: queue.held_until,
             next_expiry: queue.dedup.next_expiry(),
             key_sequences: queue.key_sequences.iter().collect(),
+            states: states
+                .iter()
+                .flat_map(|states| states.iter())
+                .map(|(key, state)| (key.clone(), state))
+                .collect(),
+            deleted_version: states.map_or_else(RecordVersion::default, KeyStates::deleted_version),
             keys,
             messages: by_age
                 .iter()

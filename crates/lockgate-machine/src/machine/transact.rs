@@ -1,33 +1,42 @@
-//! Several settles and sends as one command: all or nothing.
+//! Several settles, states of keys and sends as one command: all or nothing.
 
 use lockgate_core::Now;
 
 use super::{Machine, draft::Draft, send::check_range};
-use crate::{Rejection, Reply, SendMessage, Settle};
+use crate::{Rejection, Reply, Transact, Transacted};
 
-/// The most settles and sends of a transaction together.
+/// The most settles, states and sends of a transaction together.
 const TRANSACTION_PARTS_MAX: u64 = 1000;
 
 impl Machine {
     pub(super) fn decide_transact(
         &self,
         draft: &mut Draft,
-        settles: &[Settle],
-        sends: &[SendMessage],
+        transact: &Transact,
         now: Now,
     ) -> Result<Reply, Rejection> {
+        let Transact {
+            settles,
+            states,
+            sends,
+        } = transact;
         check_range(
-            "number of settles and sends",
-            (settles.len() + sends.len()) as u64,
+            "number of settles, states and sends",
+            (settles.len() + states.len() + sends.len()) as u64,
             1,
             TRANSACTION_PARTS_MAX,
         )?;
         draft.in_transaction = true;
+        // Before the settles, which end the leases.
+        let holders = states.iter();
+        let holders = holders.map(|state| self.written_by(draft, state.token));
+        let holders = holders.collect::<Result<Vec<_>, _>>()?;
         // Settles first, so that the sends' quota counts what they free.
         for (index, settle) in settles.iter().enumerate() {
             self.decide_settle(draft, settle, now)?
                 .map_err(|reason| Rejection::TransactionStale { index, reason })?;
         }
+        let states = self.draft_states(draft, states, holders, now)?;
         let mut sent = Vec::with_capacity(sends.len());
         for (index, send) in sends.iter().enumerate() {
             let answer = self.decide_send(draft, send, now).map_err(|source| {
@@ -46,6 +55,6 @@ impl Machine {
             0,
             u64::from(u16::MAX),
         )?;
-        Ok(Reply::Transacted(sent))
+        Ok(Reply::Transacted(Transacted { sent, states }))
     }
 }

@@ -26,6 +26,9 @@
 //! | the park policy does not freeze, a resumed key keeps its attempts | wrong counts, a wrong attempt |
 //! | a failure is lost by a move, or its attempt is another's | a wrong delivery |
 //! | a quota off by one, the limit of messages in flight not kept | a wrong reply |
+//! | a stale holder writes the state of its key, a write takes any version, a version comes twice | a wrong reply |
+//! | a purge takes states, a second message of a key shows the state too | a wrong delivery |
+//! | a drop that changes nothing does not wait for the drop before it | says so |
 //! | half a refused transaction happens | a refusal with effects |
 //! | an expired message is counted under another reason | wrong totals |
 //! | nobody is woken when a key becomes ready | says so |
@@ -38,7 +41,7 @@ use lockgate_core::{Level, Millis, Sequence, limits::Scoped};
 use lockgate_machine::*;
 use proptest::prelude::*;
 
-use crate::world::{KEYED, QUEUES, Send, Step, World, queue_name};
+use crate::world::{KEYED, QUEUES, Send, Step, World, Written, queue_name};
 
 /// Whether the wall clock may step back. Retention goes by the oldest message first, which is exact
 /// only while the clock does not; so histories have one or the other.
@@ -262,6 +265,14 @@ fn action() -> impl Strategy<Value = SettleAction> {
     ]
 }
 
+fn written() -> impl Strategy<Value = Written> {
+    (
+        prop::sample::select(vec![Some(0), Some(0), Some(0), Some(1), None]),
+        prop::option::weighted(0.8, 0..20_usize),
+    )
+        .prop_map(|(replaces, bytes)| Written { replaces, bytes })
+}
+
 fn step(clock: Clock) -> impl Strategy<Value = Step> {
     // Mostly what is still new.
     let which = || prop_oneof![4 => 0..3_usize, 1 => 0..10_usize];
@@ -285,9 +296,12 @@ fn step(clock: Clock) -> impl Strategy<Value = Step> {
         80 => (which(), action()).prop_map(|(which, action)| Step::Settle(which, action)),
         12 => (
             prop::collection::vec((which(), action()), 0..4),
+            prop::collection::vec((which(), written()), 0..3),
             prop::collection::vec(send(), 0..3),
         )
-            .prop_map(|(settles, sends)| Step::Transact(settles, sends)),
+            .prop_map(|(settles, states, sends)| Step::Transact(settles, states, sends)),
+        8 => (queue(), 0..3_usize, written())
+            .prop_map(|(queue, key, written)| Step::State(queue, key, written)),
         25 => (0..20_usize, -1..2_i64).prop_map(|(which, offset)| Step::Until(which, offset)),
         20 => forward.prop_map(|by| Step::Time(by as i64, by)),
         8 => (back..400, 0..400_u64).prop_map(|(wall, machine)| Step::Time(wall, machine)),

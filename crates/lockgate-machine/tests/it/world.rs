@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use lockgate_core::{
-    BootId, Epoch, HolderName, Incarnation, Key, LeaseToken, Level, MachineTime, Message,
-    MessageId, Millis, Now, Position, QueueId, QueueName, Sequence, ShardId, Term, UniqueId,
-    WallTime,
+    BootId, Epoch, HolderName, Incarnation, Key, KeyStateWrite, LeaseToken, Level, MachineTime,
+    Message, MessageId, Millis, Now, Position, QueueId, QueueName, RecordVersion, Replaces,
+    Sequence, ShardId, Term, UniqueId, WallTime,
 };
 use lockgate_machine::*;
 
@@ -24,7 +24,9 @@ pub(crate) enum Step {
         holder: usize,
     },
     Settle(usize, SettleAction),
-    Transact(Vec<(usize, SettleAction)>, Vec<Send>),
+    Transact(Vec<(usize, SettleAction)>, Vec<(usize, Written)>, Vec<Send>),
+    /// An operator writes the state of a key.
+    State(usize, usize, Written),
     Create(usize, Box<QueueSettings>),
     Change(usize, Box<QueueSettings>),
     Delete(usize),
@@ -54,6 +56,14 @@ pub(crate) enum Step {
     /// From now on a start loads the machine as it is now, and folds only what came after. The
     /// image is not written before it is needed: until then the machine goes on beside it.
     Freeze,
+}
+
+/// What replaces the state of a key: the version it is thought to have and so much more, or whatever is there; and
+/// with so many bytes, or with none.
+#[derive(Clone, Debug)]
+pub(crate) struct Written {
+    pub(crate) replaces: Option<u64>,
+    pub(crate) bytes: Option<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -456,6 +466,8 @@ impl World {
                 .map(key)
                 .filter(|key| !parked || self.model.is_parked(name, key))
                 .filter_map(|key| self.model.explain(name, &key))
+                // A key that has only a state is in no list.
+                .filter(|status| status.waits_for != KeyWait::NoMessage)
                 .collect();
             assert_eq!(expected, shown, "keys in {name}");
         }
@@ -608,13 +620,31 @@ impl World {
                 holder: HolderName::new(["ann", "bob"][holder % 2]).unwrap(),
             }),
             Step::Settle(which, action) => Command::Settle(self.settle(*which, action)?),
-            Step::Transact(settles, sends) => Command::Transact(Transact {
+            Step::Transact(settles, states, sends) => Command::Transact(Transact {
                 settles: settles
                     .iter()
                     .filter_map(|(which, action)| self.settle(*which, action))
                     .collect(),
+                states: states
+                    .iter()
+                    .filter_map(|(which, written)| {
+                        let token = *recent(&self.tokens, *which)?;
+                        let holder = self.model.key_of(token);
+                        let (queue, key) = holder.unwrap_or((queue_name(2), key(*which)));
+                        let write = self.written(&queue, &key, written);
+                        Some(WriteState { token, write })
+                    })
+                    .collect(),
                 sends: sends.iter().map(|send| self.send(send)).collect(),
             }),
+            Step::State(queue, which, written) => {
+                let (queue, key) = (queue_name(*queue), key(*which));
+                Command::ChangeKeyState(Box::new(ChangeKeyState {
+                    write: self.written(&queue, &key, written),
+                    queue,
+                    key,
+                }))
+            }
             Step::Create(queue, settings) => Command::CreateQueue(Box::new(CreateQueue {
                 name: queue_name(*queue),
                 settings: (**settings).clone(),
@@ -694,6 +724,20 @@ impl World {
                 level: send.level,
                 ..Message::default()
             },
+        }
+    }
+
+    fn written(&self, queue: &QueueName, key: &Key, written: &Written) -> KeyStateWrite {
+        let state = self.model.queues.get(queue);
+        let state = state.and_then(|queue| queue.states.get(key));
+        let version = state.map_or(0, |state| state.version.0);
+        let replaces = |more| match version + more {
+            0 => Replaces::Version(None),
+            version => Replaces::Version(Some(RecordVersion(version))),
+        };
+        KeyStateWrite {
+            replaces: written.replaces.map_or(Replaces::Any, replaces),
+            value: written.bytes.map(|bytes| Bytes::from(vec![b's'; bytes])),
         }
     }
 

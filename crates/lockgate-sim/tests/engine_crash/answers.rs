@@ -155,13 +155,13 @@ impl World {
                 self.settled(&asked, settled);
                 Ok(())
             }
-            (Asked::Transact { settles, sends }, Ok(Reply::Transacted(sent))) => {
+            (Asked::Transact { settles, sends }, Ok(Reply::Transacted(done))) => {
                 for settle in &settles {
                     self.settled(settle, Settled::Done);
                 }
                 sends
                     .into_iter()
-                    .zip(sent)
+                    .zip(done.sent)
                     .try_for_each(|(message, sent)| self.sent(message, sent))
             }
             (

@@ -320,10 +320,12 @@ impl World {
             settles: asked_settles,
             sends: asked_sends,
         };
-        self.request(
-            Work::from(Command::Transact(Transact { settles, sends })),
-            vec![asked],
-        )
+        let transact = Transact {
+            settles,
+            states: Vec::new(),
+            sends,
+        };
+        self.request(Work::from(Command::Transact(transact)), vec![asked])
     }
 
     /// A message that is thought to be there, and has an id.

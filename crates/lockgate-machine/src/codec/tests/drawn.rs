@@ -366,6 +366,18 @@ pub(super) fn effect_at(place: usize) -> BoxedStrategy<Effect> {
                 revision: Revision(revision),
             })
             .boxed(),
+        26 => (queue(), key(), number(), wall(), bytes())
+            .prop_map(|(queue, key, version, at, value)| Effect::KeyStatePut {
+                queue,
+                key,
+                version: RecordVersion(version),
+                at,
+                value,
+            })
+            .boxed(),
+        27 => (queue(), key())
+            .prop_map(|(queue, key)| Effect::KeyStateDropped { queue, key })
+            .boxed(),
         _ => unreachable!("a new effect needs a strategy here"),
     }
 }

@@ -15,6 +15,7 @@ use crate::{
         failures::memory_of,
         housekeeping::PurgedContent,
         key_sequences::KeySequences,
+        key_states::KeyStates,
         limits::debtor_hash,
         order::spread,
         state::{Awaiting, Queue},
@@ -184,6 +185,16 @@ impl ImageLoader {
                 Ok(())
             }
             Kind::RecordPages => machine.records.entries.read_page(first, input),
+            Kind::KeyStates => {
+                let queue = machine.queues.get_mut(owner).ok_or_else(no_owner)?;
+                queue.states = Some(Box::new(KeyStates::decode_outline(input)?));
+                Ok(())
+            }
+            Kind::KeyStatePages => {
+                let states = machine.queues.get_mut(owner);
+                let states = states.and_then(|queue| queue.states.as_mut());
+                states.ok_or_else(no_owner)?.pages().read_page(first, input)
+            }
             Kind::End => Ok(()),
         }
     }
@@ -244,6 +255,7 @@ impl Machine {
                 } else {
                     None
                 },
+                states: None,
             });
         }
         Ok(())
@@ -261,6 +273,10 @@ impl Machine {
             queue.key_sequences.rebuild(seed)?;
             self.key_sequences += queue.key_sequences.len() as u64;
             self.unique_ids += queue.dedup.held() as u64;
+            if let Some(states) = &mut queue.states {
+                states.rebuild(seed)?;
+                self.key_state_bytes += states.bytes();
+            }
         }
         for window in self
             .purged

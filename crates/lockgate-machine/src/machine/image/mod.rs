@@ -75,10 +75,14 @@ enum Kind {
     Records = 22,
     /// The pages of records.
     RecordPages = 23,
+    /// The outline of the states of keys; the owner is a queue that had some.
+    KeyStates = 24,
+    /// The pages of states of keys; the owner is the queue.
+    KeyStatePages = 25,
 }
 
 impl Kind {
-    const ALL: [Self; 23] = [
+    const ALL: [Self; 25] = [
         Self::Shard,
         Self::Queues,
         Self::Contents,
@@ -101,6 +105,8 @@ impl Kind {
         Self::DebtorPages,
         Self::Records,
         Self::RecordPages,
+        Self::KeyStates,
+        Self::KeyStatePages,
         Self::End,
     ];
 
@@ -179,6 +185,7 @@ impl Machine {
             + self.failure_bytes
             + self.debtors.len() as u64 * 32
             + self.records.bytes
+            + self.key_state_bytes
     }
 
     /// A machine that shares the pages, without tables and volatile parts.
@@ -199,6 +206,7 @@ impl Machine {
                 id_tails: queue.id_tails.clone(),
                 dedup: queue.dedup.share(),
                 key_sequences: queue.key_sequences.share(),
+                states: queue.states.as_mut().map(|states| Box::new(states.share())),
                 limits: queue.limits.clone(),
                 ..*queue
             }),
@@ -237,6 +245,7 @@ impl PurgedContent {
         Self {
             content: self.content,
             unique_ids: self.unique_ids.as_mut().map(DedupWindow::share),
+            states: None,
         }
     }
 }
@@ -351,6 +360,11 @@ impl Machine {
             Kind::Failures | Kind::FailurePages if self.failures.is_empty() => Vec::new(),
             Kind::Debtors | Kind::DebtorPages if self.debtors.is_empty() => Vec::new(),
             Kind::Records | Kind::RecordPages if self.records.is_unused() => Vec::new(),
+            Kind::KeyStates | Kind::KeyStatePages => {
+                let queues = self.queues.iter();
+                let queues = queues.filter(|(_, queue)| queue.states.is_some());
+                queues.map(|(index, _)| index).collect()
+            }
             _ => vec![0],
         }
     }
@@ -369,6 +383,7 @@ impl Machine {
             | Kind::Failures
             | Kind::Debtors
             | Kind::Records
+            | Kind::KeyStates
             | Kind::End
                 if page > 0 =>
             {
@@ -419,6 +434,13 @@ impl Machine {
                 Some(0)
             }
             Kind::RecordPages => encode_page(&mut self.records.entries, page, out),
+            Kind::KeyStates => {
+                self.queues[owner].states.as_ref()?.encode_outline(out);
+                Some(0)
+            }
+            Kind::KeyStatePages => {
+                encode_page(self.queues[owner].states.as_mut()?.pages(), page, out)
+            }
             Kind::End => Some(0),
         }
     }

@@ -21,6 +21,7 @@ use crate::{
     encode_record,
     machine::{
         key_sequences::KeySequences,
+        key_states::StateEntry,
         limits::{Debtor, QueueLimits},
         records::{EntryLease, RecordEntry},
     },
@@ -295,6 +296,36 @@ impl Row for RecordEntry {
     }
 }
 
+impl Row for StateEntry {
+    fn blank() -> Self {
+        Self {
+            key: Key::new("-").expect("a valid key"),
+            value: Bytes::new(),
+            version: 0,
+            written: WallTime(0),
+        }
+    }
+
+    fn columns(columns: &mut impl Columns<Self>) -> Result<(), ImageError> {
+        columns.bytes(
+            |state, out| out.extend_from_slice(state.key.as_str().as_bytes()),
+            |state, bytes| {
+                state.key = Key::new(str::from_utf8(bytes).ok()?).ok()?;
+                Some(())
+            },
+        )?;
+        columns.bytes(
+            |state, out| out.extend_from_slice(&state.value),
+            |state, bytes| {
+                state.value = Bytes::copy_from_slice(bytes);
+                (bytes.len() <= RECORD_BYTES_MAX).then_some(())
+            },
+        )?;
+        column!(columns, u64 version)?;
+        column!(columns, wrapped written, WallTime)
+    }
+}
+
 impl Row for KeyState {
     fn blank() -> Self {
         Self::new(None, NONE, 0)
@@ -460,6 +491,7 @@ impl Row for Queue {
             dedup_timer: NONE,
             dedup_at: MachineTime::MAX,
             key_sequences: KeySequences::default(),
+            states: None,
             limits: None,
             sweep_timer: NONE,
             totals: QueueTotals::default(),
@@ -597,6 +629,8 @@ fn counts(counts: &mut QueueCounts) -> [&mut u64; COUNTS] {
         parked_keys,
         limited_keys,
         unique_ids: _,
+        states: _,
+        state_bytes: _,
         oldest: _,
     } = counts;
     [

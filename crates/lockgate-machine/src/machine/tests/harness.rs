@@ -8,16 +8,18 @@ use std::{collections::BTreeMap, fmt::Debug, num::NonZeroU64};
 
 use bytes::Bytes;
 use lockgate_core::{
-    BootId, Epoch, HolderName, Incarnation, Key, LeaseToken, Level, MachineTime, Message,
-    MessageId, Millis, Now, Position, QueueName, Sequence, ShardId, Term, UniqueId, WallTime,
+    BootId, Epoch, HolderName, Incarnation, Key, KeyState, KeyStateWrite, LeaseToken, Level,
+    MachineTime, Message, MessageId, Millis, Now, Position, QueueName, RecordVersion, Replaces,
+    Sequence, ShardId, Term, UniqueId, WallTime,
 };
 
 use crate::{
-    AnyCommand, BatchDecoder, COUNTERS, Cancel, ChangeKey, ChangeQueue, Command, CreateQueue,
-    CreatedQueue, DedupScope, DeleteQueue, DescribeQueue, Effects, EngineCommand, ExplainKey,
-    KeyAction, KeyPolicy, KeyProfile, KeyWait, Machine, MachineLimits, Move, MoveCursor, MoveTo,
-    Moved, Pause, Purge, Query, QueryReply, QueueSettings, Receive, RecordBatch, Rejection, Reply,
-    Reschedule, SendMessage, Settle, SettleAction, Settled, Transact, decode_record, encode_record,
+    AnyCommand, BatchDecoder, COUNTERS, Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command,
+    CreateQueue, CreatedQueue, DedupScope, DeleteQueue, DescribeQueue, Effects, EngineCommand,
+    ExplainKey, GetKeyState, KeyAction, KeyPolicy, KeyProfile, KeyWait, Machine, MachineLimits,
+    Move, MoveCursor, MoveTo, Moved, Pause, Purge, Query, QueryReply, QueueSettings, Receive,
+    RecordBatch, Rejection, Reply, Reschedule, SendMessage, Settle, SettleAction, Settled,
+    Transact, Transacted, WriteState, decode_record, encode_record,
 };
 
 /// Wall time at which every script starts.
@@ -305,6 +307,22 @@ impl Run {
                     sequence: Sequence(words[1].parse().unwrap()),
                 }))
             }
+            "set-state" => {
+                let command = Command::ChangeKeyState(Box::new(ChangeKeyState {
+                    queue: name(words[0]),
+                    key: Key::new(words[1]).unwrap(),
+                    write: state_write(&words[2..]),
+                }));
+                match self.give(&command) {
+                    Ok(Reply::StateWritten(state)) => version(state),
+                    other => done(other),
+                }
+            }
+            "state" => self.state(words[0], words[1]),
+            "states" => {
+                let counts = self.describe(words[0]).counts;
+                format!("{}, {} bytes", counts.states, counts.state_bytes)
+            }
             "counts" => self.counts(words[0]),
             "totals" => self.totals(words[0]),
             "key" => self.key(words[0], words[1]),
@@ -517,6 +535,9 @@ impl Run {
                 }
                 None => assert_eq!(delivery.id, self.ids[&(queue.clone(), sequence)]),
             }
+            if let Some(state) = &delivery.state {
+                label += &shown(state);
+            }
             labels.push(label);
             for attempt in [0, delivery.attempt] {
                 self.tokens
@@ -548,24 +569,36 @@ impl Run {
         }
     }
 
-    /// `transact ack q 1; send r key=a`
+    /// `transact ack q 1; state q 1 v2 text; send r key=a`
     fn transact(&mut self, line: &str) -> String {
         let (mut settles, mut sends, mut queues) = (Vec::new(), Vec::new(), Vec::new());
+        let mut states = Vec::new();
         for part in line.trim_start_matches("transact").split(';') {
             let words: Vec<&str> = part.split_whitespace().collect();
             if words[0] == "send" {
                 sends.push(self.send_command(&words[1..]));
                 queues.push(words[1].to_owned());
+            } else if words[0] == "state" {
+                let (sequence, attempt) = label(words[2]);
+                states.push(WriteState {
+                    token: self.tokens[&(words[1].to_owned(), sequence, attempt)],
+                    write: state_write(&words[3..]),
+                });
             } else {
                 settles.push(self.settle(words[0], &words[1..]));
             }
         }
-        match self.give(&Command::Transact(Transact { settles, sends })) {
-            Ok(Reply::Transacted(sent)) => {
+        let transact = Transact {
+            settles,
+            states,
+            sends,
+        };
+        match self.give(&Command::Transact(transact)) {
+            Ok(Reply::Transacted(Transacted { sent, states })) => {
+                let states = states.into_iter().map(version);
                 let answers = sent.into_iter().zip(queues);
-                let answers: Vec<_> = answers
-                    .map(|(sent, queue)| self.sent(&queue, sent))
-                    .collect();
+                let answers = answers.map(|(sent, queue)| self.sent(&queue, sent));
+                let answers: Vec<_> = states.chain(answers).collect();
                 if answers.is_empty() {
                     "done".to_owned()
                 } else {
@@ -606,6 +639,18 @@ impl Run {
         match self.machine.query(&query, self.now) {
             Ok(QueryReply::Queue(description)) => *description,
             other => panic!("{other:?}"),
+        }
+    }
+
+    fn state(&self, queue: &str, key: &str) -> String {
+        let query = Query::GetKeyState(GetKeyState {
+            queue: name(queue),
+            key: Key::new(key).unwrap(),
+        });
+        match self.machine.query(&query, self.now) {
+            Ok(QueryReply::KeyState(state)) => state.map_or("none".to_owned(), |it| shown(&it)),
+            Ok(other) => panic!("{other:?}"),
+            Err(rejection) => refused(&rejection),
         }
     }
 
@@ -660,6 +705,28 @@ impl Run {
             Err(rejection) => refused(&rejection),
         }
     }
+}
+
+/// `v2 text`: replaces version 2; `none text`: there must be none; `any -`: drops whatever is there.
+fn state_write(words: &[&str]) -> KeyStateWrite {
+    let version = |text: &str| RecordVersion(text[1..].parse().unwrap());
+    KeyStateWrite {
+        replaces: match words[0] {
+            "any" => Replaces::Any,
+            "none" => Replaces::Version(None),
+            text => Replaces::Version(Some(version(text))),
+        },
+        value: (words[1] != "-").then(|| Bytes::copy_from_slice(words[1].as_bytes())),
+    }
+}
+
+fn shown(state: &KeyState) -> String {
+    let text = str::from_utf8(&state.value).unwrap();
+    format!("{{v{} {text}}}", state.version)
+}
+
+fn version(version: Option<RecordVersion>) -> String {
+    version.map_or("none".to_owned(), |version| format!("v{version}"))
 }
 
 fn set(settings: &mut QueueSettings, word: &str) {
@@ -757,6 +824,12 @@ fn refused(rejection: &Rejection) -> String {
         }
         Rejection::TransactionStale { index, reason } => {
             format!("refused at {index}: stale {reason:?}")
+        }
+        Rejection::KeyStateStale { index, reason } => {
+            format!("refused state at {index}: stale {reason:?}")
+        }
+        Rejection::KeyStateConflict { version: it, .. } => {
+            format!("refused: it is {}", version(*it))
         }
         other => format!("refused {}", variant(other)),
     }

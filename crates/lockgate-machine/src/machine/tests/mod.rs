@@ -10,6 +10,7 @@ mod failures;
 pub(super) mod harness;
 mod images;
 mod key_sequences;
+mod key_states;
 mod keys;
 mod queues;
 mod random;

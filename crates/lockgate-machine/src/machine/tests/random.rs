@@ -2,16 +2,17 @@
 //! lost records can be folded without a panic.
 
 use lockgate_core::{
-    HolderName, Key, LeaseToken, Level, Location, Message, MessageId, Position, QueueName,
-    UniqueId, WallTime,
+    HolderName, Key, KeyStateWrite, LeaseToken, Level, Location, Message, MessageId, Position,
+    QueueName, RecordVersion, Replaces, UniqueId, WallTime,
 };
 use proptest::prelude::*;
 
 use super::harness::{Run, name};
 use crate::{
-    Cancel, ChangeKey, ChangeQueue, Command, CreateQueue, DeleteQueue, Delivery, Effect,
-    EngineCommand, KeyAction, KeyPolicy, KeyProfile, Machine, MachineLimits, Pause, Purge,
-    QueueSettings, Receive, Reply, Reschedule, SendMessage, Settle, SettleAction, Transact,
+    Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command, CreateQueue, DeleteQueue, Delivery,
+    Effect, EngineCommand, KeyAction, KeyPolicy, KeyProfile, KeyView, Machine, MachineLimits,
+    Pause, Purge, QueueSettings, Receive, Reply, Reschedule, SendMessage, Settle, SettleAction,
+    Transact, WriteState,
 };
 
 const QUEUES: [&str; 5] = ["strict", "sqs", "unkeyed", "parking", "memory"];
@@ -76,6 +77,11 @@ pub(super) enum Step {
         how: u8,
         with: u8,
     },
+    State {
+        queue: u8,
+        key: u8,
+        with: u8,
+    },
     Damaged {
         which: u8,
     },
@@ -115,6 +121,8 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(queue, retention, limit)| Step::Change { queue, retention, limit }),
         6 => (any8(), any8(), any8())
             .prop_map(|(name, how, with)| Step::Record { name, how, with }),
+        4 => (any8(), any8(), any8())
+            .prop_map(|(queue, key, with)| Step::State { queue, key, with }),
         1 => any8().prop_map(|which| Step::Damaged { which }),
         4 => (any8(), any::<bool>())
             .prop_map(|(which, stale)| Step::Compact { which, stale }),
@@ -210,9 +218,24 @@ impl History {
                 let sends = (0..sends % 4)
                     .map(|more| self.message(queue, key, more % 2, 0, 0))
                     .collect();
-                let _ = self
-                    .run
-                    .give(&Command::Transact(Transact { settles, sends }));
+                let states = (0..key % 3)
+                    .filter_map(|more| self.write_state(which.wrapping_add(2 * more), key))
+                    .collect();
+                let transact = Transact {
+                    settles,
+                    states,
+                    sends,
+                };
+                let _ = self.run.give(&Command::Transact(transact));
+            }
+            Step::State { queue, key, with } => {
+                let (queue, key) = (queue_of(queue), key_of(key));
+                let command = ChangeKeyState {
+                    write: self.state_write(&queue, &key, with),
+                    queue,
+                    key,
+                };
+                let _ = self.run.give(&Command::ChangeKeyState(Box::new(command)));
             }
             Step::Message {
                 which,
@@ -336,6 +359,37 @@ impl History {
         let queue = send.queue.clone();
         if let Ok(Reply::Sent(sent)) = self.run.give(&Command::Send(Box::new(send))) {
             self.ids.push((queue, sent.id));
+        }
+    }
+
+    /// A write of the state of the key of that message, by its last lease.
+    fn write_state(&self, which: u8, with: u8) -> Option<WriteState> {
+        let token = *pick(&self.tokens, which)?;
+        let queue = self.run.machine.queue(token.queue)?.name;
+        let view = self.run.machine.state_view();
+        let keys = &view.queues[&queue].keys;
+        let of = |key: &KeyView| key.order.contains(&token.sequence);
+        let key = keys
+            .iter()
+            .find(|(_, key)| of(key))
+            .and_then(|(name, _)| name.clone());
+        let key = key.unwrap_or_else(|| key_of(with));
+        let write = self.state_write(&queue, &key, with);
+        Some(WriteState { token, write })
+    }
+
+    /// Mostly one that can happen.
+    fn state_write(&self, queue: &QueueName, key: &Key, with: u8) -> KeyStateWrite {
+        let view = self.run.machine.state_view();
+        let state = view.queues[queue].states.get(key);
+        let version = state.map(|state| state.version);
+        KeyStateWrite {
+            replaces: match with % 5 {
+                0 => Replaces::Any,
+                1 => Replaces::Version(Some(RecordVersion(u64::from(with % 3)))),
+                _ => Replaces::Version(version),
+            },
+            value: (!with.is_multiple_of(4)).then(|| vec![b'x'; usize::from(with)].into()),
         }
     }
 

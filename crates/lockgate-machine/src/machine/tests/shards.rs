@@ -158,7 +158,7 @@ fn a_transaction_tells_a_lost_message_from_the_one_it_settled_under_the_same_num
             ];
             let transact = Transact {
                 settles,
-                sends: vec![],
+                ..Transact::default()
             };
             match run.give(&Command::Transact(transact)) {
                 Err(Rejection::TransactionStale { index: 1, reason }) => reason,
@@ -208,7 +208,7 @@ fn a_token_of_another_shard_is_refused_and_changes_nothing() {
     }
     let transact = Command::Transact(Transact {
         settles: vec![ack(own), ack(other)],
-        sends: vec![],
+        ..Transact::default()
     });
     assert_eq!(run.give(&transact).unwrap_err(), refused);
     assert!(run.machine.is_current(own) && !run.machine.is_current(other));

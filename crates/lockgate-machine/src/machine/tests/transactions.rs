@@ -136,6 +136,7 @@ fn it_touches_no_more_messages_than_a_record_can_name() {
     let mut transact = |settles: &[Settle]| {
         run.give(&Command::Transact(Transact {
             settles: settles.to_vec(),
+            states: Vec::new(),
             sends: vec![send(0)],
         }))
     };

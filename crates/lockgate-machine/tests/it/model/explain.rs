@@ -30,8 +30,16 @@ impl Model {
         }
         order.sort_by_key(|(arrival, _)| *arrival);
         let parked = queue.parked.contains(key);
+        let state = queue.state_status(key);
         if order.is_empty() && delayed == 0 && !parked {
-            return None;
+            let only_state = KeyStatus {
+                key: key.clone(),
+                messages: 0,
+                delayed: 0,
+                waits_for: KeyWait::NoMessage,
+                state,
+            };
+            return state.map(|_| only_state);
         }
         let leased = |message: &Message| matches!(message.state, State::Leased { .. });
         let strict = queue.is_strict(key);
@@ -71,6 +79,7 @@ impl Model {
             messages: order.len() as u64,
             delayed,
             waits_for,
+            state,
         })
     }
 }

@@ -11,6 +11,7 @@ mod limits;
 mod receive;
 mod send;
 mod settle;
+mod states;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,8 +19,9 @@ use std::{
 };
 
 use lockgate_core::{
-    BootId, FailedAttempt, Failures, HolderName, Key, LeaseToken, Level, Location, MachineTime,
-    MessageId, Millis, Now, Position, QueueId, QueueName, Sequence, Term, UniqueId, WallTime,
+    BootId, FailedAttempt, Failures, HolderName, Key, KeyState, LeaseToken, Level, Location,
+    MachineTime, MessageId, Millis, Now, Position, QueueId, QueueName, RecordVersion, Sequence,
+    Term, UniqueId, WallTime,
 };
 use lockgate_machine::*;
 
@@ -62,6 +64,11 @@ pub(crate) struct Queue {
     /// The record that is being made, and the numbers of keys as far as it is.
     numbered: (Position, BTreeMap<Key, u64>),
     parked: BTreeSet<Key>,
+    pub(crate) states: BTreeMap<Key, KeyState>,
+    /// The highest version of a state that was dropped.
+    dropped_version: RecordVersion,
+    /// The record that last changed a state.
+    state_at: Option<Position>,
     /// Record of the last settle or removal under each key.
     settled_at: BTreeMap<Key, Position>,
     /// Under which profile each key was leased; it stays until nothing of the key is leased.
@@ -291,9 +298,7 @@ impl Model {
                     })
                 })
             }
-            AnyCommand::Caller(Command::Transact(Transact { settles, sends })) => {
-                self.transact(settles, sends, decision)
-            }
+            AnyCommand::Caller(Command::Transact(transact)) => self.transact(transact, decision),
             AnyCommand::Caller(Command::Cancel(Cancel { queue, message })) => {
                 self.cancel(queue, *message)
             }
@@ -305,6 +310,9 @@ impl Model {
             AnyCommand::Caller(Command::Move(command)) => self.redrive(command, decision),
             AnyCommand::Caller(Command::ChangeKey(ChangeKey { queue, key, action })) => {
                 self.key(queue, key, *action)
+            }
+            AnyCommand::Caller(Command::ChangeKeyState(change)) => {
+                self.change_state(change, decision)
             }
             other => panic!("the model does not know {other:?}"),
         };
@@ -414,6 +422,8 @@ impl Model {
                 parked_keys: queue.parked.len() as u64,
                 limited_keys: self.limited_keys(queue),
                 unique_ids: queue.remembered.len() as u64,
+                states: queue.states.len() as u64,
+                state_bytes: queue.state_bytes(),
                 oldest: oldest.map(|(_, since)| since),
             },
             totals: queue.totals,
@@ -508,6 +518,9 @@ impl Model {
                 key_sequences: Vec::new(),
                 numbered: Default::default(),
                 parked: BTreeSet::new(),
+                states: BTreeMap::new(),
+                dropped_version: RecordVersion(0),
+                state_at: None,
                 settled_at: BTreeMap::new(),
                 leased_under: BTreeMap::new(),
                 gone_at: BTreeMap::new(),

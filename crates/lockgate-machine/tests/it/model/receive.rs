@@ -180,6 +180,14 @@ impl Model {
                 ..origin
             }),
             failures: message.kept_failures(),
+            // Once for each key.
+            state: message
+                .key
+                .as_ref()
+                .filter(|_| queue.settings.keyed)
+                .filter(|key| self.last_leased_key(queue, batch).as_ref() != Some(key))
+                .and_then(|key| queue.states.get(key))
+                .map(|state| Box::new(state.clone())),
         };
         assert_eq!(*delivery, expected);
         for queue in self.queues.values() {

@@ -109,6 +109,7 @@ impl Model {
             return Err(full("messages", max));
         }
         let bytes: u64 = queue.messages.iter().map(|message| message.size).sum();
+        let bytes = bytes + queue.state_bytes();
         if let Some(max) = settings.quota_bytes
             && bytes + size > max
         {

@@ -13,13 +13,13 @@ impl Model {
     pub(super) fn settle(&mut self, settle: &Settle, decision: &Decision) -> Settling {
         let result = self.settle_uncounted(settle, decision)?;
         if result.is_err() && settle.action != SettleAction::GiveBack {
-            self.count_stale(settle);
+            self.count_stale(settle.token);
         }
         Ok(result)
     }
 
     /// Whether the token's message lives on, in whatever queue and under whatever number.
-    fn lives(&self, token: LeaseToken) -> bool {
+    pub(super) fn lives(&self, token: LeaseToken) -> bool {
         let mut messages = self.queues.values().flat_map(|queue| &queue.messages);
         messages.any(|message| message.id == token.message)
     }
@@ -29,9 +29,9 @@ impl Model {
         name.is_some_and(|name| self.queues[&name].settings.keyed)
     }
 
-    fn count_stale(&mut self, settle: &Settle) {
+    pub(super) fn count_stale(&mut self, token: LeaseToken) {
         let mut queues = self.queues.values_mut();
-        if let Some(queue) = queues.find(|queue| queue.id == settle.token.queue) {
+        if let Some(queue) = queues.find(|queue| queue.id == token.queue) {
             queue.totals.stale_settles += 1;
         }
     }
@@ -275,19 +275,25 @@ impl Model {
 
     pub(super) fn transact(
         &mut self,
-        settles: &[Settle],
-        sends: &[SendMessage],
+        transact: &Transact,
         decision: &Decision,
     ) -> Result<Reply, Rejection> {
-        let parts = (settles.len() + sends.len()) as u64;
+        let Transact {
+            settles,
+            states,
+            sends,
+        } = transact;
+        let parts = settles.len() + states.len() + sends.len();
         if parts == 0 {
             return Err(Rejection::OutOfRange {
-                what: "number of settles and sends",
+                what: "number of settles, states and sends",
                 value: 0,
                 min: 1,
                 max: 1000,
             });
         }
+        let holders = states.iter().map(|state| self.holder(state.token));
+        let holders = holders.collect::<Result<Vec<_>, _>>()?;
         let before = self.places();
         for (index, settle) in settles.iter().enumerate() {
             let token = settle.token;
@@ -304,7 +310,7 @@ impl Model {
                 None => self.settle_uncounted(settle, decision)?,
             };
             if let Err(reason) = outcome {
-                self.count_stale(settle);
+                self.count_stale(settle.token);
                 return Err(Rejection::TransactionStale { index, reason });
             }
             let second = match settle.action {
@@ -325,6 +331,7 @@ impl Model {
             };
             self.settled.insert(message, second);
         }
+        let states = self.write_states(states, holders)?;
         let mut sent = Vec::new();
         for (index, send) in sends.iter().enumerate() {
             let answer = self.send(send, decision);
@@ -333,7 +340,7 @@ impl Model {
                 source: Box::new(source),
             })?);
         }
-        Ok(Reply::Transacted(sent))
+        Ok(Reply::Transacted(Transacted { sent, states }))
     }
 
     /// Where every message is.

@@ -124,6 +124,7 @@ impl Service {
                 messages: 0,
                 delayed: 0,
                 waits_for: KeyWait::NoMessage,
+                state: None,
             },
             Err(error) => return Err(error.into()),
         };

@@ -202,10 +202,14 @@ impl Service {
                 message,
             });
         }
-        let transact = Transact { settles, sends };
-        let sent = self.engine.submit(transact).await?;
+        let transact = Transact {
+            settles,
+            states: Vec::new(),
+            sends,
+        };
+        let done = self.engine.submit(transact).await?;
         Ok(Transacted {
-            sent: sent.into_iter().map(Into::into).collect(),
+            sent: done.sent.into_iter().map(Into::into).collect(),
         })
     }
 

@@ -100,9 +100,11 @@ impl Attempts {
         };
         let extend = |received| settle(received, SettleAction::Extend { lease });
         // One command: of messages that are not all there any more, none is kept longer.
-        let settles = received.iter().map(extend).collect();
-        let sends = vec![];
-        match engine.submit(Transact { settles, sends }).await {
+        let extends = Transact {
+            settles: received.iter().map(extend).collect(),
+            ..Transact::default()
+        };
+        match engine.submit(extends).await {
             Ok(_) => {}
             Err(EngineError::Rejected(_)) => {
                 self.memory().forget(turn.attempt());
@@ -297,6 +299,7 @@ mod tests {
             deadline: MachineTime(0),
             origin: None,
             failures: None,
+            state: None,
         };
         let attempt = |number: u64| Attempt {
             queue: QueueId(1),
