@@ -143,6 +143,14 @@ pub enum Effect {
     KeyParked { queue: QueueId, key: Key },
     /// A key was resumed.
     KeyResumed { queue: QueueId, key: Key },
+    /// A queue or a key of it was held, or let go.
+    Held {
+        queue: QueueId,
+        /// `None`: the queue as a whole.
+        key: Option<Key>,
+        /// Nothing of it is leased before this; an earlier time than before changes nothing. `None`: no hold is left.
+        until: Option<MachineTime>,
+    },
     /// A record was written.
     RecordPut {
         name: RecordName,
@@ -202,6 +210,7 @@ impl Effect {
             Self::Rescheduled { .. } => "rescheduled",
             Self::KeyParked { .. } => "key parked",
             Self::KeyResumed { .. } => "key resumed",
+            Self::Held { .. } => "held",
             Self::RecordPut { .. } => "record put",
             Self::RecordDeleted { .. } => "record deleted",
             Self::RecordLeased { .. } => "record leased",

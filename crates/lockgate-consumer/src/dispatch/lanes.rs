@@ -7,7 +7,7 @@ use std::{
 
 use lockgate_core::{
     Key, KeyOrder, Millis, Settlement, cut_reason,
-    limits::{Holds, Wait},
+    limits::{HoldScope, Holds, Wait},
 };
 use smallvec::SmallVec;
 
@@ -285,7 +285,11 @@ impl<M: Clone> Dispatcher<M> {
             },
             rest => rest,
         };
-        if let Rest::Held { delay } = rest {
+        if let Rest::Held {
+            delay,
+            scope: HoldScope::Queue,
+        } = rest
+        {
             let limits = self.limits.get_or_insert_with(WorkerLimits::none);
             limits.hold_until(now.saturating_add(delay));
         }
@@ -394,9 +398,19 @@ impl<M: Clone> Dispatcher<M> {
                     self.counts.retried += 1;
                 }
             }
-            Rest::Deferred { delay } | Rest::Held { delay } => {
+            Rest::Deferred { delay } => {
                 let wait = std::time::Duration::from_millis(delay);
                 self.wait(at, item, delay, Settlement::Defer { delay: wait }, now);
+            }
+            Rest::Held { delay, scope } => {
+                let lane = &self.lanes[at as usize];
+                let can = &self.sources[lane.source as usize].options.capabilities;
+                let (wait, holds) = (std::time::Duration::from_millis(delay), can.hold);
+                let settlement = match holds && delay > 0 {
+                    true => Settlement::Hold { delay: wait, scope },
+                    false => Settlement::Defer { delay: wait },
+                };
+                self.wait(at, item, delay, settlement, now);
             }
             Rest::Rejected { reason } => self.reject(item, reason),
             // A source that limits starts counts none for what is given back.
@@ -469,6 +483,7 @@ impl<M: Clone> Dispatcher<M> {
         let source_waits = is_alone || can.key_order == KeyOrder::Locked;
         let knows_it = match settlement {
             Settlement::Defer { .. } => can.defer,
+            Settlement::Hold { .. } => can.hold,
             _ => !longest.is_zero() || delay == 0,
         };
         if self.mode != Mode::Working || (source_waits && knows_it) {
@@ -476,6 +491,10 @@ impl<M: Clone> Dispatcher<M> {
             let settlement = match settlement {
                 Settlement::Defer { delay } if can.defer => Settlement::Defer {
                     delay: delay.min(longest),
+                },
+                Settlement::Hold { delay, scope } => Settlement::Hold {
+                    delay: delay.min(longest),
+                    scope,
                 },
                 Settlement::Nack { delay, reason } => Settlement::Nack {
                     delay: delay.min(longest),

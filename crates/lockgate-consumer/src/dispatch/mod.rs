@@ -89,7 +89,10 @@ mod turns;
 use std::{collections::VecDeque, hash::RandomState, sync::Arc};
 
 use hashbrown::HashTable;
-use lockgate_core::{Key, Millis, Settlement, limits::Limit};
+use lockgate_core::{
+    Key, Millis, Settlement,
+    limits::{HoldScope, Limit},
+};
 use slab::Slab;
 use smallvec::SmallVec;
 
@@ -304,10 +307,13 @@ pub enum Rest {
         /// After how many milliseconds.
         delay: Millis,
     },
-    /// The same, and nothing of the worker starts before.
+    /// The same, and more than the message waits: a source that [can](lockgate_core::SourceCapabilities::hold) holds
+    /// what `scope` names.
     Held {
         /// After how many milliseconds.
         delay: Millis,
+        /// With [`Queue`](HoldScope::Queue), nothing of the worker starts before.
+        scope: HoldScope,
     },
     /// It can never succeed.
     Rejected {

@@ -77,6 +77,7 @@ effects! {
         RECORD_DELETED = 24: RecordDeleted { name, revision };
         RECORD_LEASED = 25: RecordLeased { name, holder, epoch, deadline, delete_at_end };
         RECORD_RELEASED = 26: RecordReleased { name, revision };
+        HELD = 27: Held { queue, key, until };
     }
     others: {
         QUEUE_CREATED = 4: QueueCreated;
@@ -131,6 +132,22 @@ parts! {
     RecordName: |name, w| w.bytes(name.as_str().as_bytes()), |r| record_name(r);
     HolderName: |name, w| w.bytes(name.as_str().as_bytes()), |r| holder_name(r);
     Bytes: |bytes, w| w.bytes(bytes), |r| Ok(r.bytes()?.to_bytes());
+}
+
+impl<P: Part> Part for Option<P> {
+    fn write(&self, writer: &mut Writer<'_>) {
+        writer.byte(u8::from(self.is_some()));
+        if let Some(part) = self {
+            part.write(writer);
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        match reader.flag()? {
+            true => P::read(reader).map(Some),
+            false => Ok(None),
+        }
+    }
 }
 
 impl Part for Term {

@@ -18,7 +18,7 @@ use crate::{
 
 /// The number of kinds of effects. A new effect makes the match in `place` incomplete. Giving the effect the
 /// next place and raising this number makes every test below need its strategy and its golden bytes.
-const KINDS: usize = 26;
+const KINDS: usize = 27;
 
 fn place(effect: &Effect) -> usize {
     match effect {
@@ -48,6 +48,7 @@ fn place(effect: &Effect) -> usize {
         Effect::RecordDeleted { .. } => 23,
         Effect::RecordLeased { .. } => 24,
         Effect::RecordReleased { .. } => 25,
+        Effect::Held { .. } => 26,
     }
 }
 
@@ -177,7 +178,10 @@ fn examples() -> Vec<Effect> {
             queue,
             key: key.clone(),
         },
-        Effect::KeyResumed { queue, key },
+        Effect::KeyResumed {
+            queue,
+            key: key.clone(),
+        },
         Effect::RecordPut {
             name: record.clone(),
             version: RecordVersion(3),
@@ -199,6 +203,11 @@ fn examples() -> Vec<Effect> {
         Effect::RecordReleased {
             name: record,
             revision: Revision(1_700_000_000_000_004),
+        },
+        Effect::Held {
+            queue,
+            key: Some(key),
+            until: Some(MachineTime(5_060_000)),
         },
     ]
 }
@@ -274,6 +283,7 @@ const GOLDEN: [&str; KINDS] = [
     "180f066a6f62732f618280f9c0c1c48203",
     "191d066a6f62732f6108776f726b65722d318380f9c0c1c48203f080b30201",
     "1a0f066a6f62732f618480f9c0c1c48203",
+    "1b0f070107757365722d343201a0ebb402",
 ];
 
 fn hex(bytes: &[u8]) -> String {
@@ -683,6 +693,10 @@ fn bring_together(effect: &mut Effect) {
         Effect::KeyParked { queue, key } | Effect::KeyResumed { queue, key } => {
             few(queue);
             few_keys(key);
+        }
+        Effect::Held { queue, key, .. } => {
+            few(queue);
+            key.iter_mut().for_each(few_keys);
         }
         Effect::RecordPut { name, .. }
         | Effect::RecordDeleted { name, .. }

@@ -8,7 +8,7 @@
 //! - `send`, `receive`, `settle`, `transact`, `messages`, `keys`, `queues`: the commands.
 //!   `compact`: the places of messages' bytes in the log, and compaction.
 //! - `records`: versioned values that may be leased.
-//! - `failures`: what is kept of failed attempts. `limits`: what limits hold.
+//! - `failures`: what is kept of failed attempts. `limits`: what limits hold. `holds`: holds that somebody asks for.
 //! - `time`: terms, timers, retention. `query`: queries. `housekeeping`: freeing purged memory.
 //!   `read_ahead`: reading ahead for a group of commands.
 //! - `image`: the whole machine as bytes, written while it continues.
@@ -24,6 +24,7 @@ mod check;
 mod compact;
 mod draft;
 mod failures;
+mod holds;
 mod housekeeping;
 mod image;
 mod key_sequences;
@@ -371,6 +372,7 @@ impl Machine {
             Command::ChangeKey(ChangeKey { queue, key, action }) => {
                 self.decide_key(draft, queue, key, *action)
             }
+            Command::Hold(hold) => self.decide_hold(draft, hold, now),
             Command::PutRecord(put) => self.decide_put_record(draft, put, now),
             Command::DeleteRecord(delete) => self.decide_delete_record(draft, delete, now),
             Command::LeaseRecord(lease) => self.decide_lease_record(draft, lease, now),
@@ -554,6 +556,7 @@ impl Machine {
             } => self.fold_rescheduled(*queue, *sequence, *due),
             Effect::KeyParked { queue, key } => self.fold_key_parked(*queue, key),
             Effect::KeyResumed { queue, key } => self.fold_key_resumed(*queue, key),
+            Effect::Held { queue, key, until } => self.fold_held(*queue, key.as_ref(), *until),
             Effect::RecordPut {
                 name,
                 version,
@@ -735,7 +738,8 @@ impl Machine {
             | Effect::Paused { queue, .. }
             | Effect::Purged { queue }
             | Effect::KeyParked { queue, .. }
-            | Effect::KeyResumed { queue, .. } => of(queue),
+            | Effect::KeyResumed { queue, .. }
+            | Effect::Held { queue, .. } => of(queue),
             Effect::Moved { from, to, .. } => of(from).shorter(of(to)),
             Effect::Leased { queue, .. } | Effect::GivenBack { queue, .. } => {
                 of(queue).longer(of_log)

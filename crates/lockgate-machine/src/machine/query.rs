@@ -131,6 +131,7 @@ impl Machine {
             counts: QueueCounts {
                 unique_ids: queue.dedup.len() as u64,
                 oldest: self.oldest(queue.content),
+                owing_keys: queue.limits.as_ref().map_or(0, |limits| limits.debtors),
                 ..self.contents[queue.content].counts
             },
             totals: queue.totals,

@@ -1,6 +1,6 @@
 //! Seeded histories.
 
-use lockgate_core::limits::{Limits, Scoped};
+use lockgate_core::limits::{HoldScope, Limits, Scoped};
 
 use super::{
     limits::{at_once, rate, window},
@@ -117,7 +117,10 @@ impl World {
                     },
                     3 => Rest::Cancelled,
                     4 => Rest::NotBegun,
-                    5 => Rest::Held { delay: 200 },
+                    5 => Rest::Held {
+                        delay: 200,
+                        scope: HoldScope::Queue,
+                    },
                     _ => return self.end(run, succeeded()),
                 };
                 self.end(run, RunEnd { done: *done, rest });

@@ -366,6 +366,13 @@ pub(super) fn effect_at(place: usize) -> BoxedStrategy<Effect> {
                 revision: Revision(revision),
             })
             .boxed(),
+        26 => (queue(), prop::option::of(key()), prop::option::of(number()))
+            .prop_map(|(queue, key, until)| Effect::Held {
+                queue,
+                key,
+                until: until.map(MachineTime),
+            })
+            .boxed(),
         _ => unreachable!("a new effect needs a strategy here"),
     }
 }

@@ -596,6 +596,7 @@ fn counts(counts: &mut QueueCounts) -> [&mut u64; COUNTS] {
         keys,
         parked_keys,
         limited_keys,
+        owing_keys: _,
         unique_ids: _,
         oldest: _,
     } = counts;
