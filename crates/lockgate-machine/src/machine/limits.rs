@@ -649,19 +649,23 @@ impl Machine {
         None
     }
 
-    /// Begins what is volatile, after an image was loaded.
-    pub(super) fn settle_limits(&mut self) {
-        let of_debtors: Vec<_> = self
+    /// Counts the keys that owe, after an image was loaded.
+    pub(super) fn count_debtors(&mut self) {
+        let ids: Vec<QueueId> = self
             .debtors
             .iter()
             .map(|(_, debtor)| debtor.queue)
             .collect();
-        for id in of_debtors {
+        for id in ids {
             let index = self.queue_index(id);
             if let Some(limits) = index.and_then(|index| self.queues[index].limits.as_deref_mut()) {
                 limits.debtors += 1;
             }
         }
+    }
+
+    /// Begins what is volatile, after an image was loaded.
+    pub(super) fn settle_limits(&mut self) {
         let queues: Vec<u32> = self.queues.iter().map(|(index, _)| index).collect();
         for queue in queues {
             self.await_queue(queue);
