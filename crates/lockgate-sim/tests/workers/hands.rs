@@ -449,6 +449,7 @@ impl World {
                 bytes: 10,
                 cost: 1,
                 attempt,
+                age: None,
                 lease: remaining,
             });
         }
