@@ -34,6 +34,7 @@
 // Users read these docs.
 #![warn(missing_docs)]
 
+pub mod coalesce;
 pub mod dispatch;
 pub mod handler;
 mod job;
