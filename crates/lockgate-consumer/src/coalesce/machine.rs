@@ -199,6 +199,15 @@ impl<P> Batch<P> {
     }
 }
 
+impl<P> Default for Batch<P> {
+    fn default() -> Self {
+        Self {
+            payloads: SmallVec::new(),
+            triggers: 0,
+        }
+    }
+}
+
 impl<P> Default for KeyState<P> {
     fn default() -> Self {
         Self {
@@ -241,12 +250,8 @@ impl<P: Clone> KeyState<P> {
     /// # Errors
     /// If the policy has no room for it.
     pub fn accept(&mut self, payload: P, merge: &Merge<P>) -> Result<u64, Rejection> {
-        if let Merge::Append { max } = *merge {
-            let waiting = self.waiting.as_ref().map_or(0, |it| it.payloads.len());
-            let running = (self.running.as_ref()).map_or(0, |it| it.batch.payloads.len());
-            if waiting >= max || waiting + running >= max.saturating_mul(2) {
-                return Err(Rejection::Pending { max });
-            }
+        if let Some(why) = self.rejects(merge) {
+            return Err(why);
         }
         let one = merge.one(payload);
         let earlier = match merge {
@@ -278,13 +283,7 @@ impl<P: Clone> KeyState<P> {
         if let Some(Running { token, .. }) = self.running {
             self.fail(merge, token)?;
         }
-        let batch = self.waiting.take().map(Arc::new);
-        let batch = batch.unwrap_or_else(|| {
-            Arc::new(Batch {
-                payloads: SmallVec::new(),
-                triggers: 0,
-            })
-        });
+        let batch = Arc::new(self.waiting.take().unwrap_or_default());
         self.started = token;
         self.running = Some(Running {
             token,
@@ -345,6 +344,18 @@ impl<P: Clone> KeyState<P> {
 }
 
 impl<P> KeyState<P> {
+    /// Why the policy has no room for another trigger.
+    #[must_use]
+    pub fn rejects(&self, merge: &Merge<P>) -> Option<Rejection> {
+        let Merge::Append { max } = *merge else {
+            return None;
+        };
+        let waiting = self.waiting.as_ref().map_or(0, |it| it.payloads.len());
+        let running = (self.running.as_ref()).map_or(0, |it| it.batch.payloads.len());
+        let is_full = waiting >= max || waiting + running >= max.saturating_mul(2);
+        is_full.then_some(Rejection::Pending { max })
+    }
+
     /// The run of now.
     #[must_use]
     pub fn running(&self) -> Option<Token> {

@@ -1,7 +1,10 @@
 //! Coalescing: of the triggers of one key, one runs, one waits, and the rest are covered.
 
+mod local;
 mod machine;
-#[cfg(test)]
-mod tests;
+mod options;
+mod shard;
 
+pub use local::{Coalescer, Entered, Refused, Run, Triggered, Waiting};
 pub use machine::{Batch, KeyState, Merge, MergeFn, Rejection, Stale, Token, Verdict};
+pub use options::{CoalesceCounts, CoalesceOptions, Covered, MeasureFn};

@@ -1,6 +1,6 @@
 //! The machine of one key, its policies, and the defects of the published design that it must not have.
 
-use super::*;
+use lockgate_consumer::coalesce::{KeyState, Merge, Rejection, Stale, Token, Verdict};
 
 fn entered<P: Clone>(state: &mut KeyState<P>, payload: P, merge: &Merge<P>, token: u64) -> Verdict {
     state.enter(payload, merge, Token(token), None)
