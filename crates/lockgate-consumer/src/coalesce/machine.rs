@@ -186,6 +186,10 @@ impl<P> Merge<P> {
 }
 
 impl<P> Batch<P> {
+    pub(super) fn from_parts(payloads: SmallVec<[P; 1]>, triggers: u64) -> Self {
+        Self { payloads, triggers }
+    }
+
     /// The payloads: one, or with [`Merge::Append`] one and more, or with [`Merge::Count`] none.
     #[must_use]
     pub fn payloads(&self) -> &[P] {
