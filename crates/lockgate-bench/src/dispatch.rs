@@ -189,6 +189,7 @@ fn through_dispatcher(keys: &[Key], time: Duration) -> anyhow::Result<f64> {
                 bytes: 100,
                 cost: 1,
                 attempt: 1,
+                age: None,
                 lease: 30_000,
             });
             dispatcher.received(0, max, arrivals, now);

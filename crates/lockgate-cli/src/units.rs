@@ -7,7 +7,7 @@ pub(crate) use lockgate_core::units::{
 };
 use lockgate_core::{QueueName, units};
 pub(crate) use lockgate_inspect::setting_json;
-use lockgate_machine::{QueueSettings, Settle};
+use lockgate_machine::{Hold, QueueSettings, Settle};
 
 /// Reads a duration as [`units::millis`] does.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
@@ -36,6 +36,14 @@ pub(crate) fn retry_delay(text: &str) -> Result<Duration, String> {
         "the delay of a message that was received",
         text,
     )
+}
+
+/// Reads how long a hold lasts; `none` ends one.
+pub(crate) fn hold(text: &str) -> Result<Duration, String> {
+    match text {
+        "none" => Ok(Duration::ZERO),
+        text => up_to(Hold::TIME_MAX, "a hold", text),
+    }
 }
 
 /// Reads how long a lease lasts.

@@ -6,7 +6,7 @@ use hyper::{Method, StatusCode};
 use lockgate_core::{
     Accepted, Failures, Fate, Header, Key, KeyOrder, Leased, Message, MessageId, MessageName,
     Millis, QueueName, ReceiveRequest, Sequence, Settlement, Sink, SinkCapabilities, Source,
-    SourceCapabilities, TransportError, UniqueId, WallTime,
+    SourceCapabilities, TransportError, UniqueId, WallTime, limits::HoldScope,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
@@ -181,6 +181,8 @@ struct SettleEntry<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     delay_ms: Option<Millis>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    hold: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     lease_ms: Option<Millis>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
@@ -317,6 +319,7 @@ impl Client {
         source.nack_delay_max = Duration::from_millis(SETTLE_DELAY_MAX);
         source.nack_reasons = true;
         source.defer = true;
+        source.hold = true;
         source.reject = true;
         source.give_back = true;
         let inner = Inner {
@@ -569,10 +572,19 @@ impl Source for RemoteQueue {
         settles: Vec<(Receipt, Settlement)>,
     ) -> Vec<Result<(), TransportError>> {
         let entries = settles.into_iter().map(|(receipt, settlement)| {
+            let hold = match settlement {
+                Settlement::Hold { scope, .. } => Some(match scope {
+                    HoldScope::Key => "key",
+                    HoldScope::Queue => "queue",
+                }),
+                _ => None,
+            };
             let (action, delay, reason) = match settlement {
                 Settlement::Ack => ("ack", None, None),
                 Settlement::Nack { delay, reason } => ("nack", Some(delay), reason),
-                Settlement::Defer { delay } => ("defer", Some(delay), None),
+                Settlement::Defer { delay } | Settlement::Hold { delay, .. } => {
+                    ("defer", Some(delay), None)
+                }
                 Settlement::Reject { reason } => ("reject", None, reason),
                 Settlement::GiveBack => ("give_back", None, None),
             };
@@ -580,6 +592,7 @@ impl Source for RemoteQueue {
                 receipt: receipt.as_str(),
                 action,
                 delay_ms: delay.map(millis),
+                hold,
                 reason: reason.as_deref(),
                 ..SettleEntry::default()
             })

@@ -34,10 +34,12 @@
 // Users read these docs.
 #![warn(missing_docs)]
 
+pub mod coalesce;
 pub mod dispatch;
 pub mod handler;
 mod job;
 pub mod memory;
+mod memory_records;
 #[cfg(test)]
 #[cfg(feature = "shuttle")]
 mod models;
@@ -49,4 +51,5 @@ pub use handler::{Failure, Handler};
 pub use job::{Batch, Context, Job};
 pub use lockgate_core::limits;
 pub use memory::{MemoryOptions, MemoryQueue};
+pub use memory_records::MemoryRecords;
 pub use worker::{Ended, StartError, Worker, WorkerBuilder, WorkerState};

@@ -7,7 +7,10 @@
 
 use std::{error::Error, fmt, future::Future, sync::Arc, time::Duration};
 
-use crate::{Failures, HolderName, Level, Message, MessageId, PRIORITY_MAX, Sequence, WallTime};
+use crate::{
+    Failures, HolderName, Level, Message, MessageId, PRIORITY_MAX, Sequence, WallTime,
+    limits::HoldScope,
+};
 
 /// Where messages go.
 ///
@@ -132,6 +135,8 @@ pub struct SourceCapabilities {
     pub nack_reasons: bool,
     /// It can [defer](Settlement::Defer) without costing an attempt.
     pub defer: bool,
+    /// It can [hold](Settlement::Hold) a key or the whole queue, for all who receive from it.
+    pub hold: bool,
     /// It can [reject](Settlement::Reject), and keeps the reason.
     pub reject: bool,
     /// It can take a lease back without costing an attempt ([`Settlement::GiveBack`]).
@@ -236,6 +241,14 @@ pub enum Settlement {
     Defer {
         /// How long before it may be leased again.
         delay: Duration,
+    },
+    /// Not now, and nothing else of what `scope` names: as a deferral, and none of it is leased to anybody before.
+    /// A hold that lasts longer already stays.
+    Hold {
+        /// How long; more than zero.
+        delay: Duration,
+        /// What is held.
+        scope: HoldScope,
     },
     /// Can never succeed: to the dead letters, or dropped where there are none.
     Reject {
@@ -404,6 +417,7 @@ impl SourceCapabilities {
             nack_delay_max: Duration::ZERO,
             nack_reasons: false,
             defer: false,
+            hold: false,
             reject: false,
             give_back: false,
         }

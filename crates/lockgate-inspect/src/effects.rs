@@ -1,7 +1,7 @@
 //! Effects as JSON, with the names in `docs/internals/format.md`.
 
 use bytes::Bytes;
-use lockgate_core::{MachineTime, Message, Now, QueueId, WallTime};
+use lockgate_core::{Key, MachineTime, Message, Now, QueueId, WallTime};
 use lockgate_machine::{
     DeadLetterReason, Effect, QueueSettings, SETTINGS, SettingValue, StoredMessage,
 };
@@ -172,6 +172,11 @@ fn fields(effect: &Effect, bodies: Bodies) -> Value {
         Effect::KeyResumed { queue, key } | Effect::KeyStateDropped { queue, key } => {
             json!({ "queue": queue.0, "key": key.as_str() })
         }
+        Effect::Held { queue, key, until } => json!({
+            "queue": queue.0,
+            "key": key.as_ref().map(Key::as_str),
+            "until": until.map(|until| until.0),
+        }),
         Effect::RecordPut {
             name,
             version,
@@ -251,7 +256,8 @@ pub(crate) fn queues_of(effect: &Effect) -> impl Iterator<Item = QueueId> {
         | Effect::KeyParked { queue, .. }
         | Effect::KeyResumed { queue, .. }
         | Effect::KeyStatePut { queue, .. }
-        | Effect::KeyStateDropped { queue, .. } => (Some(*queue), None),
+        | Effect::KeyStateDropped { queue, .. }
+        | Effect::Held { queue, .. } => (Some(*queue), None),
         Effect::Accepted(stored) | Effect::Compacted(stored) => (Some(stored.queue), None),
         Effect::Moved { from, to, .. } => (Some(*from), Some(*to)),
         _ => (None, None),

@@ -8,7 +8,7 @@ use std::{
 use lockgate_core::{
     BootId, DeleteRecord, ExtendRecord, HolderName, Key, KeyStateWrite, LeaseRecord, LeaseToken,
     Location, Message, MessageId, Millis, PutRecord, QueueId, QueueName, Record, RecordVersion,
-    RecordWritten, ReleaseRecord, Sequence, Term, WallTime,
+    RecordWritten, ReleaseRecord, Sequence, Term, WallTime, limits::HoldScope,
 };
 
 use crate::{
@@ -34,6 +34,7 @@ pub enum Command {
     Move(Move),
     ChangeKey(ChangeKey),
     ChangeKeyState(Box<ChangeKeyState>),
+    Hold(Hold),
     PutRecord(Box<PutRecord>),
     DeleteRecord(DeleteRecord),
     LeaseRecord(LeaseRecord),
@@ -136,6 +137,7 @@ commands! {
     Move Move (it => it) -> Moved { Reply::Moved(moved) => moved }
     ChangeKey ChangeKey (it => it) -> u64 { Reply::Dropped(messages) => messages, Reply::Done => 0 }
     ChangeKeyState ChangeKeyState (it => Box::new(it)) -> Option<RecordVersion> { Reply::StateWritten(version) => version }
+    Hold Hold (it => it) -> Option<Millis> { Reply::Held(remaining) => remaining }
     PutRecord PutRecord (it => Box::new(it)) -> RecordWritten { Reply::RecordWritten(written) => written }
     DeleteRecord DeleteRecord (it => it) -> () { Reply::Done => () }
     LeaseRecord LeaseRecord (it => it) -> Record { Reply::Record(record) => *record }
@@ -270,6 +272,24 @@ pub struct ChangeKey {
     pub action: KeyAction,
 }
 
+/// Holds a queue, or one of its keys: nothing of it is leased until `time` has passed, such as what the answer of
+/// an overloaded callee names. A hold is a limit ([`Limit::Held`](lockgate_core::limits::Limit::Held)): what it
+/// holds keeps its place and its order.
+#[derive(Clone, Debug)]
+pub struct Hold {
+    pub queue: QueueName,
+    /// The key, or the group of an unkeyed queue, with messages or without. `None`: the queue as a whole.
+    pub key: Option<Key>,
+    /// From now on, up to [`TIME_MAX`](Self::TIME_MAX). A hold that lasts longer already stays, and the reply has how
+    /// much longer. 0: a hold ends now.
+    pub time: Millis,
+}
+
+impl Hold {
+    /// The longest time: a year.
+    pub const TIME_MAX: Millis = Settle::DELAY_MAX;
+}
+
 /// The destination of a [`Move`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -337,7 +357,7 @@ pub struct Settle {
 }
 
 impl Settle {
-    /// The longest delay of a nack or a defer: a year.
+    /// The longest delay of a nack, a deferral or a hold: a year.
     pub const DELAY_MAX: Millis = 366 * 24 * 3600 * 1000;
 }
 
@@ -359,6 +379,14 @@ pub enum SettleAction {
     Defer {
         /// 0: at once.
         delay: Millis,
+    },
+    /// As a deferral, and what `scope` names is [held](Hold) for `delay`. Nothing else keeps the message back: it
+    /// can be leased again when the hold ends, or is ended.
+    Hold {
+        /// More than 0.
+        delay: Millis,
+        /// What is held.
+        scope: HoldScope,
     },
     /// The lease lasts `lease` from now on.
     Extend {

@@ -153,6 +153,14 @@ pub enum Effect {
     },
     /// The state of a key was dropped.
     KeyStateDropped { queue: QueueId, key: Key },
+    /// A queue or a key of it was held, or let go.
+    Held {
+        queue: QueueId,
+        /// `None`: the queue as a whole.
+        key: Option<Key>,
+        /// Nothing of it is leased before this; an earlier time than before changes nothing. `None`: no hold is left.
+        until: Option<MachineTime>,
+    },
     /// A record was written.
     RecordPut {
         name: RecordName,
@@ -214,6 +222,7 @@ impl Effect {
             Self::KeyResumed { .. } => "key resumed",
             Self::KeyStatePut { .. } => "key state put",
             Self::KeyStateDropped { .. } => "key state dropped",
+            Self::Held { .. } => "held",
             Self::RecordPut { .. } => "record put",
             Self::RecordDeleted { .. } => "record deleted",
             Self::RecordLeased { .. } => "record leased",

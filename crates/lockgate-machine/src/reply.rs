@@ -47,6 +47,8 @@ pub enum Reply {
     Dropped(u64),
     /// The state of a key was written; its version, if the key has one now.
     StateWritten(Option<RecordVersion>),
+    /// How much longer it is held; `None`: not any more.
+    Held(Option<Millis>),
     /// The record was written.
     RecordWritten(RecordWritten),
     /// The record, which is leased now.
@@ -525,6 +527,9 @@ pub struct QueueCounts {
     pub parked_keys: u64,
     /// Keys (or groups) whose next message only a limit of each key holds.
     pub limited_keys: u64,
+    /// Keys (or groups) that owe something under limits of each key or are held, with messages or without. Each
+    /// takes memory until it owes nothing.
+    pub owing_keys: u64,
     /// Unique ids that the queue remembers.
     pub unique_ids: u64,
     /// Keys that have a state.
@@ -607,6 +612,9 @@ pub enum KeyWait {
         /// How much longer it holds, if nothing else starts. `None`: until a lease ends.
         remaining: Option<Millis>,
     },
+    /// The queue's limits of each key have changed, and the server looks at each key again: that takes about 0.3 s
+    /// for each million.
+    LimitsChange,
     /// A lease that a power cut took may still be held, so the queue waits for its lease bound.
     LeaseBound {
         /// How much longer it waits.

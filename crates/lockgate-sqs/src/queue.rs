@@ -460,6 +460,7 @@ impl SqsQueue {
                 self.inner.source.nack_delay_max,
             )?),
             Settlement::Defer { .. } => return Err(Wrong::Settlement { what: "defer" }),
+            Settlement::Hold { .. } => return Err(Wrong::Settlement { what: "hold" }),
             Settlement::Reject { .. } => return Err(Wrong::Settlement { what: "reject" }),
             Settlement::GiveBack => {
                 let what = "take a lease back without an attempt";

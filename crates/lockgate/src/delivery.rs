@@ -14,7 +14,7 @@ use std::{
 use bytes::Bytes;
 use lockgate_core::{
     Failures, Header, HolderName, Key, LeaseToken, MachineTime, Message, MessageId, Millis,
-    QueueName, Sequence, UniqueId, WallTime,
+    QueueName, Sequence, UniqueId, WallTime, limits::HoldScope,
 };
 use lockgate_engine::{Engine, EngineError, Received};
 use lockgate_machine::{Origin, Receive, Settle, SettleAction, Settled, StaleReason};
@@ -328,6 +328,18 @@ impl Delivery {
     pub async fn defer(self, delay: Duration) -> Result<(), SettleError> {
         let delay = millis(delay);
         self.settle(SettleAction::Defer { delay }).await
+    }
+
+    /// Puts the message off, and holds its key or the whole queue for so long: nothing of it is leased to anybody
+    /// before, such as when the answer of a partner asks for it. The attempt does not count. A message without a key
+    /// or group holds its queue. See also [`Queue::hold`](crate::Queue::hold), which ends a hold too.
+    ///
+    /// # Errors
+    /// [`SettleError::Stale`] if the lease does not count any more; a refusal if `delay` is zero. The error returns the
+    /// delivery.
+    pub async fn hold(self, delay: Duration, scope: HoldScope) -> Result<(), SettleError> {
+        let delay = millis(delay);
+        self.settle(SettleAction::Hold { delay, scope }).await
     }
 
     /// Rejects a message that can never be processed. It goes to the dead-letter queue at once,

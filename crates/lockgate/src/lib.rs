@@ -171,7 +171,9 @@ pub mod sql {
 
 /// Limits on how often messages are leased.
 pub mod limits {
-    pub use lockgate_core::limits::{Gap, Limit, LimitTextError, LimitsError, Rate, Scoped};
+    pub use lockgate_core::limits::{
+        Gap, HoldScope, Limit, LimitTextError, LimitsError, Rate, Scoped,
+    };
 }
 
 /// The crates below: for who writes a [`Log`](lockgate_core::Log), or asks the [`Engine`] itself.

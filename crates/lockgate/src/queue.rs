@@ -9,7 +9,7 @@ use lockgate_core::{
 use lockgate_engine::{Engine, EngineError};
 use lockgate_machine::{
     Cancel, ChangeKey, ChangeQueue, CreateQueue, DedupScope, DeleteQueue, DescribeQueue,
-    ExplainKey, KeyAction, KeyPolicy, KeyProfile, KeyStatus, Pause, Purge, QueueDescription,
+    ExplainKey, Hold, KeyAction, KeyPolicy, KeyProfile, KeyStatus, Pause, Purge, QueueDescription,
     QueueSettings, Rejection, Reschedule, SendMessage, Sent,
 };
 
@@ -478,6 +478,33 @@ impl Queue {
     /// ```
     pub fn redrive(&self) -> RedriveBuilder {
         RedriveBuilder::new(self.engine.clone(), self.name.clone())
+    }
+
+    /// Holds the queue, durably: it gives no leases until `time` has passed, up to 366 days. What is in flight goes
+    /// on. A hold that lasts longer already stays; zero ends one. Returns how much longer it is held, if it is.
+    ///
+    /// # Errors
+    /// [`Rejection::OutOfRange`] for a longer time.
+    pub async fn hold(&self, time: Duration) -> Result<Option<Duration>, Error> {
+        self.held(None, time).await
+    }
+
+    /// As [`hold`](Self::hold), of a key, or of a group of a queue without keys. It need not have messages yet.
+    ///
+    /// # Errors
+    /// [`Rejection::OutOfRange`] for a longer time.
+    pub async fn hold_key(&self, key: Key, time: Duration) -> Result<Option<Duration>, Error> {
+        self.held(Some(key), time).await
+    }
+
+    async fn held(&self, key: Option<Key>, time: Duration) -> Result<Option<Duration>, Error> {
+        let hold = Hold {
+            queue: self.name.clone(),
+            key,
+            time: millis(time),
+        };
+        let remaining = self.engine.submit(hold).await?;
+        Ok(remaining.map(Duration::from_millis))
     }
 
     /// Parks a key, durably: it gives no more leases until [`resume_key`](Self::resume_key). The

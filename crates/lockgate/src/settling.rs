@@ -37,6 +37,10 @@ pub(crate) fn action(settlement: Settlement) -> SettleAction {
         Settlement::Defer { delay } => SettleAction::Defer {
             delay: millis(delay),
         },
+        Settlement::Hold { delay, scope } => SettleAction::Hold {
+            delay: millis(delay),
+            scope,
+        },
         Settlement::Reject { reason } => SettleAction::Reject { reason },
         Settlement::GiveBack => SettleAction::GiveBack,
     }

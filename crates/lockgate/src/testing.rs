@@ -190,6 +190,10 @@ impl TestWatch {
             SettleAction::Defer { delay } => Settlement::Defer {
                 delay: Duration::from_millis(delay),
             },
+            SettleAction::Hold { delay, scope } => Settlement::Hold {
+                delay: Duration::from_millis(delay),
+                scope,
+            },
             SettleAction::Reject { reason } => Settlement::Reject { reason },
             SettleAction::GiveBack => Settlement::GiveBack,
         })

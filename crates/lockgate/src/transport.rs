@@ -116,6 +116,7 @@ impl Source for Queue {
         can.nack_delay_max = Duration::from_millis(Settle::DELAY_MAX);
         can.nack_reasons = true;
         can.defer = true;
+        can.hold = true;
         can.reject = true;
         can.give_back = true;
         can

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 
 use crate::{
     settings::ClientFlags,
-    units::{delay, duration, lease, queue_name, retry_delay},
+    units::{delay, duration, hold, lease, queue_name, retry_delay},
 };
 
 /// Delete received messages by their receipts
@@ -52,11 +52,17 @@ pub(crate) struct Nack {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lockgate defer orders.fifo --delay 10m \"$receipt\"")]
+  lockgate defer orders.fifo --delay 10m \"$receipt\"
+  lockgate defer calls.fifo --delay 30s --hold queue \"$receipt\"")]
 pub(crate) struct Defer {
     /// Time before somebody can receive them again, up to 366d
     #[arg(long, value_name = "TIME", value_parser = retry_delay)]
     pub(crate) delay: Duration,
+
+    /// What else nobody receives before, as for a partner that answers 429: the rest of their keys (or groups), or of
+    /// the queue
+    #[arg(long, value_name = "SCOPE", value_parser = ["key", "queue"])]
+    pub(crate) hold: Option<String>,
 
     #[command(flatten)]
     pub(crate) receipts: Receipts,
@@ -241,13 +247,14 @@ pub(crate) struct Transact {
     pub(crate) body: Option<String>,
 }
 
-/// List keys and explain why they do not move; park, resume and drop them
+/// List keys and explain why they do not move; park, resume, hold and drop them
 #[derive(Debug, Subcommand)]
 pub(crate) enum Key {
     List(KeyList),
     Explain(KeyExplain),
     Park(KeyPark),
     Resume(KeyResume),
+    Hold(KeyHold),
     Drop(KeyDrop),
 }
 
@@ -301,6 +308,28 @@ pub(crate) struct KeyResume {
 
     #[command(flatten)]
     pub(crate) key: OfQueue,
+}
+
+/// Give no messages of a key to consumers for a while, as a partner that answers 429 asks for
+///
+/// Other keys go on, and so does what is in flight. Of a queue without keys it holds a group. The hold survives a
+/// restart. One that lasts longer already stays; `none` ends it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate key hold orders.fifo user-42 30s
+  lockgate key hold orders.fifo user-42 none")]
+pub(crate) struct KeyHold {
+    /// Print a JSON object: until when it is held
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) key: OfQueue,
+
+    /// For how long, up to 366d; `none` ends a hold
+    #[arg(value_name = "TIME", value_parser = hold)]
+    pub(crate) time: Duration,
 }
 
 /// Drop the messages of a key, also those not yet due

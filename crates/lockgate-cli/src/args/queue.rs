@@ -1,13 +1,17 @@
 //! `lockgate queue ...`.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
 
 use super::{SettingFlags, pair};
-use crate::{queue_file::Format, settings::ClientFlags, units::queue_name};
+use crate::{
+    queue_file::Format,
+    settings::ClientFlags,
+    units::{hold, queue_name},
+};
 
-/// List, create, show, change, pause, purge and delete queues; apply and export files of them
+/// List, create, show, change, pause, hold, purge and delete queues; apply and export files of them
 #[derive(Debug, Subcommand)]
 pub(crate) enum Queue {
     List(QueueList),
@@ -18,6 +22,7 @@ pub(crate) enum Queue {
     Export(QueueExport),
     Pause(QueuePause),
     Resume(QueueResume),
+    Hold(QueueHold),
     Purge(QueuePurge),
     Delete(QueueDelete),
 }
@@ -205,6 +210,32 @@ pub(crate) struct QueuePause {
     /// Name of the queue
     #[arg(value_name = "QUEUE", value_parser = queue_name)]
     pub(crate) name: String,
+}
+
+/// Give no messages to consumers for a while, as a partner that answers 429 asks for
+///
+/// What is in flight goes on, and so do sends and settles. The hold survives a restart. One that lasts longer already
+/// stays; `none` ends it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate queue hold mail 30s
+  lockgate queue hold mail none")]
+pub(crate) struct QueueHold {
+    /// Print a JSON object: until when it is held
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+
+    /// Name of the queue
+    #[arg(value_name = "QUEUE", value_parser = queue_name)]
+    pub(crate) name: String,
+
+    /// For how long, up to 366d; `none` ends a hold
+    #[arg(value_name = "TIME", value_parser = hold)]
+    pub(crate) time: Duration,
 }
 
 /// Give messages to consumers again

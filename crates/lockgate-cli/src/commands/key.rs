@@ -3,7 +3,7 @@
 use hyper::Method;
 use serde::{Deserialize, Serialize};
 
-use super::{NOTHING, block_on, client, part, peek};
+use super::{NOTHING, block_on, client, part, peek, queue};
 use crate::{
     args::{Key, KeyDrop, KeyExplain, KeyList, OfQueue},
     client::Client,
@@ -43,6 +43,7 @@ pub(super) fn run(args: &Key) -> Result<(), Failure> {
         Key::Explain(args) => &args.key.settings,
         Key::Park(args) => &args.key.settings,
         Key::Resume(args) => &args.key.settings,
+        Key::Hold(args) => &args.key.settings,
         Key::Drop(args) => &args.key.settings,
     };
     let client = client(settings)?;
@@ -52,6 +53,10 @@ pub(super) fn run(args: &Key) -> Result<(), Failure> {
             Key::Explain(args) => explain(&client, args).await,
             Key::Park(args) => act(&client, &args.key, "park", args.json).await,
             Key::Resume(args) => act(&client, &args.key, "resume", args.json).await,
+            Key::Hold(args) => {
+                let what = format!("{} of {}", args.key.key, args.key.queue);
+                queue::hold(&client, &target(&args.key), &what, args.time, args.json).await
+            }
             Key::Drop(args) => drop_messages(&client, args).await,
         }
     })

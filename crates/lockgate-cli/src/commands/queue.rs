@@ -1,5 +1,7 @@
 //! `lockgate queue ...`.
 
+use std::time::Duration;
+
 use hyper::Method;
 use lockgate_machine::{QueueSettings, SETTINGS, Setting, SettingKind, SettingValue};
 use serde_json::{Map, Value, json};
@@ -17,7 +19,7 @@ use crate::{
     exit::{Exit, Failure},
     output::{Output, Table, note, tell},
     settings::{ClientFlags, resolve},
-    units::{setting_json, show_duration},
+    units::{millis, setting_json, show_duration},
 };
 
 pub(crate) fn run(args: Queue) -> Result<(), Failure> {
@@ -48,6 +50,11 @@ pub(crate) fn run(args: Queue) -> Result<(), Failure> {
         }
         Queue::Pause(args) => pause(&args.settings, &args.name, true, args.json),
         Queue::Resume(args) => pause(&args.settings, &args.name, false, args.json),
+        Queue::Hold(args) => {
+            let client = client(&args.settings)?;
+            let target = format!("/queues/{}", part(&args.name));
+            block_on(async { hold(&client, &target, &args.name, args.time, args.json).await })
+        }
         Queue::Purge(args) => {
             let client = client(&args.settings)?;
             let QueuePurge {
@@ -400,6 +407,23 @@ fn pause(settings: &ClientFlags, name: &str, paused: bool, json: bool) -> Result
         let queue: Value = client.repeat(Method::POST, &target, NOTHING).await?;
         tell(json, &queue, &format!("{action}d {name}"))
     })
+}
+
+/// Holds the queue or key at `target`.
+pub(super) async fn hold(
+    client: &Client,
+    target: &str,
+    what: &str,
+    time: Duration,
+    json: bool,
+) -> Result<(), Failure> {
+    let body = json!({"time_ms": millis(time)});
+    let held: Value = (client.repeat(Method::POST, &format!("{target}/hold"), Some(&body))).await?;
+    let done = match held["until"].as_str() {
+        Some(until) => format!("{what} is held until {until}"),
+        None => format!("{what} is not held any more"),
+    };
+    tell(json, &held, &done)
 }
 
 async fn delete(client: &Client, args: &QueueDelete) -> Result<(), Failure> {

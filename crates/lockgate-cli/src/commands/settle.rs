@@ -90,7 +90,10 @@ pub(super) fn nack(args: &Nack) -> Result<(), Failure> {
 }
 
 pub(super) fn defer(args: &Defer) -> Result<(), Failure> {
-    let settle = json!({"action": "defer", "delay_ms": millis(args.delay)});
+    let mut settle = json!({"action": "defer", "delay_ms": millis(args.delay)});
+    if let Some(hold) = &args.hold {
+        settle["hold"] = json!(hold);
+    }
     run(&args.receipts, &settle, "deferred")
 }
 

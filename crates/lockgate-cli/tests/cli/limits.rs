@@ -105,3 +105,41 @@ fn a_limit_of_the_whole_queue_holds_it_and_says_so() {
     let says = "limit_rate must be as 10/s, 10/s per key, or 100/s + 10/s burst 20 per key, not 10";
     assert!(error.contains(says), "{error}");
 }
+
+#[test]
+fn a_queue_and_a_key_are_held_for_a_while_and_let_go() {
+    let town = Town::new();
+    town.run("queue create q.fifo").ok();
+    for key in ["a", "b"] {
+        town.run(&format!("send q.fifo --key {key} {key}")).ok();
+    }
+    let held = town.run("key hold q.fifo a 1h").ok();
+    assert!(held.contains("a of q.fifo is held until "), "{held}");
+    assert_eq!(
+        bodies(&town.run("receive q.fifo --max 10 --ack").json()),
+        ["b"]
+    );
+    let why = town.run("key explain q.fifo a").ok();
+    assert!(why.contains("The key is held by somebody."), "{why}");
+    let free = town.run("key hold q.fifo a none").ok();
+    assert!(free.contains("a of q.fifo is not held any more"), "{free}");
+
+    let received = town.run("receive q.fifo").json();
+    let receipt = received[0]["receipt"].as_str().unwrap();
+    let defer = town.run(&format!("defer q.fifo --delay 1h --hold queue {receipt}"));
+    defer.ok();
+    let done = town.run("receive q.fifo");
+    assert!(
+        done.stderr.contains("somebody holds q.fifo for "),
+        "{done:?}"
+    );
+    let held = town.run("queue hold q.fifo 1ms --json").json();
+    assert!(
+        held[0]["remaining_ms"].as_u64().unwrap() > 1_000_000,
+        "{held:?}"
+    );
+    town.run("queue hold q.fifo none").ok();
+    assert_eq!(bodies(&town.drain("q.fifo")), ["a"]);
+    let error = town.run("queue hold q.fifo 367d").fails_with(2);
+    assert!(error.contains("a hold lasts up to 366d"), "{error}");
+}

@@ -5,6 +5,7 @@ use std::time::Duration;
 use lockgate_core::{
     Accepted, Fate, HolderName, Key, KeyOrder, Leased, Message, PRIORITY_MAX, REASON_BYTES_MAX,
     ReceiveRequest, Settlement, Sink, Source, TransportError, UniqueId, WallTime,
+    limits::HoldScope,
 };
 
 use super::{Fixture, Shown};
@@ -38,6 +39,7 @@ cases! {
     a_unique_id_is_accepted_once
     a_message_comes_no_earlier_than_it_is_due
     a_nack_counts_as_an_attempt_and_giving_back_does_not
+    a_hold_is_of_the_key_or_of_the_queue
     a_message_keeps_its_name
     the_reasons_of_nacks_are_kept
     a_rejected_message_comes_no_more
@@ -378,6 +380,52 @@ async fn a_nack_counts_as_an_attempt_and_giving_back_does_not<F: Fixture>(
     } else {
         let refused = settle(&queue, &second, Settlement::GiveBack).await;
         assert_eq!(fate(refused), Fate::Unsupported);
+    }
+    Shown::Holds
+}
+
+async fn a_hold_is_of_the_key_or_of_the_queue<F: Fixture>(fixture: &mut F) -> Shown {
+    let queue = fixture.queue(true).await;
+    let (can, gives) = (queue.source_capabilities(), queue.sink_capabilities());
+    let delay = LONG;
+    let hold = |scope| Settlement::Hold { delay, scope };
+    if !can.hold {
+        send_all(&queue, [message(&queue, "a")]).await;
+        let first = take_one(&queue).await;
+        let refused = settle(&queue, &first, hold(HoldScope::Key)).await;
+        assert_eq!(fate(refused), Fate::Unsupported);
+        return Shown::Holds;
+    }
+    if !gives.keys {
+        return Shown::NotRun;
+    }
+    let keyed = |name: &str, key: &str| message(&queue, name).with_key(self::key(key));
+    send_all(
+        &queue,
+        [
+            keyed("a", "k"),
+            keyed("b", "k"),
+            keyed("c", "l"),
+            keyed("d", "m"),
+        ],
+    )
+    .await;
+    let first = take_one(&queue).await;
+    let held = settle(&queue, &first, hold(HoldScope::Key)).await;
+    held.expect("the lease is current");
+    let second = take_one(&queue).await;
+    assert_eq!(
+        bodies(std::slice::from_ref(&second)),
+        ["c"],
+        "the other keys flow"
+    );
+    let held = settle(&queue, &second, hold(HoldScope::Queue)).await;
+    held.expect("the lease is current");
+    assert!(take(&queue, 1).await.is_empty(), "all of it is held");
+    if fixture.pass(delay) {
+        let again = take(&queue, 4).await;
+        assert_eq!(bodies(&again).len(), 4);
+        assert!(again.iter().all(|leased| leased.attempt == 1));
     }
     Shown::Holds
 }

@@ -18,6 +18,10 @@ pub(super) struct Item<M> {
     pub(super) lane: u32,
     pub(super) bytes: u64,
     pub(super) attempt: u32,
+    /// When its source accepted it, by the dispatcher's clock, which began at 0.
+    pub(super) accepted: i64,
+    /// Its source has told when that was.
+    pub(super) is_age_told: bool,
     /// How the attempts failed that its source does not know of.
     pub(super) earlier: Option<Arc<str>>,
     /// When the lease ends; [`Millis::MAX`]: it was settled before the run.
@@ -102,14 +106,27 @@ pub(super) enum LaneState {
     Running(u32),
     /// Waits for a retry.
     Delayed(Millis),
+    /// Waits until then for more messages to run with.
+    Coalescing(Millis),
     /// Waits for a limit of its key until then; [`Millis::MAX`]: until something of the key ends.
     Limited(Millis, Limit),
 }
 
 impl LaneState {
+    /// Whether it waits until that time.
+    pub(super) fn is_until(self, until: Millis) -> bool {
+        match self {
+            Self::Delayed(at) | Self::Coalescing(at) | Self::Limited(at, _) => at == until,
+            _ => false,
+        }
+    }
+
     /// Whether it waits for more than its turn.
     pub(super) fn waits(self) -> bool {
-        matches!(self, Self::Delayed(_) | Self::Limited(..))
+        matches!(
+            self,
+            Self::Delayed(_) | Self::Coalescing(_) | Self::Limited(..)
+        )
     }
 }
 

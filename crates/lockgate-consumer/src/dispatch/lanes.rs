@@ -7,7 +7,7 @@ use std::{
 
 use lockgate_core::{
     Key, KeyOrder, Millis, Settlement, cut_reason,
-    limits::{Holds, Wait},
+    limits::{HoldScope, Holds, Wait},
 };
 use smallvec::SmallVec;
 
@@ -54,6 +54,12 @@ impl<M: Clone> Dispatcher<M> {
             lane,
             bytes: arrival.bytes,
             attempt: arrival.attempt,
+            accepted: {
+                let now = i64::try_from(now).unwrap_or(i64::MAX);
+                let age = i64::try_from(arrival.age.unwrap_or(0)).unwrap_or(i64::MAX);
+                now.saturating_sub(age)
+            },
+            is_age_told: arrival.age.is_some(),
             earlier: None,
             ends: now.saturating_add(arrival.lease),
             look_at: 0,
@@ -68,6 +74,7 @@ impl<M: Clone> Dispatcher<M> {
         self.look_later(item, now);
         let queue = &mut self.lanes[lane as usize].queue;
         queue.push_back(&mut self.items, item);
+        self.no_more_waits(lane);
         self.make_ready(lane, now);
     }
 
@@ -163,7 +170,11 @@ impl<M: Clone> Dispatcher<M> {
                 return None;
             }
             let (items, run_max) = (&self.items, self.options.run_max);
-            let count_of = |lane: &Lane| runnable(items, &lane.queue, run_max);
+            let bytes_max = self
+                .options
+                .coalescing
+                .map(|coalescing| coalescing.bytes_max);
+            let count_of = |lane: &Lane| runnable(items, &lane.queue, run_max, bytes_max);
             let next = self.limits.as_mut().and_then(|limits| limits.next.take());
             let mut count = next.map_or(0, |at| count_of(&self.lanes[at as usize]));
             let at = next.or_else(|| {
@@ -175,6 +186,9 @@ impl<M: Clone> Dispatcher<M> {
             })?;
             self.lanes[at as usize].state = LaneState::Idle;
             self.drop_lost(at);
+            if count > 0 && self.wait_for_more(at, count, now) {
+                count = 0;
+            }
             if count > 0 && self.limits.is_some() {
                 count = self.admit(at, count, now)?;
             }
@@ -190,17 +204,20 @@ impl<M: Clone> Dispatcher<M> {
     /// How many of the first messages of a lane the limits let start. If there are none, it waits for a limit of its
     /// key, or the first one is settled; `None`: the worker as a whole is held.
     fn admit(&mut self, at: u32, count: usize, now: Millis) -> Option<usize> {
+        let coalesces = self.coalescing(at).is_some();
         let lane = &mut self.lanes[at as usize];
         let (Some(limits), Some(first)) = (self.limits.as_deref_mut(), lane.queue.first()) else {
             return Some(count);
         };
         if let Some(never) = limits.never(&self.items[first as usize]) {
             lane.queue.pop_front(&mut self.items);
-            self.reject(first, never.into());
+            self.reject(first, &never.into());
             self.make_ready(at, now);
             return Some(0);
         }
-        let held = match limits.admit(&mut self.items, &lane.queue, count, now) {
+        let charged = if coalesces { 1 } else { count };
+        let held = match limits.admit(&mut self.items, &lane.queue, charged, now) {
+            Ok(_) if coalesces => return Some(count),
             Ok(count) => return Some(count),
             Err(held) => held,
         };
@@ -216,7 +233,9 @@ impl<M: Clone> Dispatcher<M> {
         };
         let can = &self.sources[lane.source as usize].options.capabilities;
         let source_waits = lane.name.is_none() || can.key_order == KeyOrder::Locked;
-        if until - now >= HOLD_HERE_MAX && source_waits && can.defer {
+        // What comes meanwhile of a key that is here comes along only if it has gone back.
+        let hold_here_max = if coalesces { 1 } else { HOLD_HERE_MAX };
+        if until - now >= hold_here_max && source_waits && can.defer {
             lane.queue.pop_front(&mut self.items);
             let delay = std::time::Duration::from_millis(until - now);
             self.wait(at, first, until - now, Settlement::Defer { delay }, now);
@@ -285,12 +304,21 @@ impl<M: Clone> Dispatcher<M> {
             },
             rest => rest,
         };
-        if let Rest::Held { delay } = rest {
+        if let Rest::Held {
+            delay,
+            scope: HoldScope::Queue,
+        } = rest
+        {
             let limits = self.limits.get_or_insert_with(WorkerLimits::none);
             limits.hold_until(now.saturating_add(delay));
         }
         self.moved = now;
         self.lanes[at as usize].state = LaneState::Idle;
+        let coalesces = self.coalescing(at).is_some();
+        let done = match coalesces && end.done < len {
+            true => 0,
+            false => end.done,
+        };
         let mut untried: SmallVec<[u32; 8]> = SmallVec::new();
         let mut failed = None;
         let mut lost = false;
@@ -298,22 +326,27 @@ impl<M: Clone> Dispatcher<M> {
             let Some(item) = self.lanes[at as usize].queue.pop_front(&mut self.items) else {
                 break;
             };
-            let is_next = number == end.done && matches!(rest, Rest::NotBegun);
-            self.over(item, number <= end.done && !is_next, now);
+            let is_next = number == done && matches!(rest, Rest::NotBegun);
+            // A run that covers them all was charged once.
+            if number == 0 || !coalesces {
+                self.over(item, number <= done && !is_next, now);
+            }
             if self.items[item as usize].stage == Stage::Lost {
                 lost = true;
                 self.retire_lost(item);
             } else if ended.claimed {
                 self.counts.acknowledged += 1;
                 self.retire(item);
-            } else if number < end.done {
+            } else if number < done {
+                self.counts.covered += u64::from(coalesces && number > 0);
                 self.settle(item, Settlement::Ack);
-            } else if number == end.done {
+            } else if number == done {
                 failed = Some(item);
             } else {
                 untried.push(item);
             }
         }
+        let together = 1 + untried.len();
         for item in untried.into_iter().rev() {
             let queue = &mut self.lanes[at as usize].queue;
             queue.push_front(&mut self.items, item);
@@ -324,7 +357,7 @@ impl<M: Clone> Dispatcher<M> {
                 Rest::Cancelled | Rest::NotBegun if !is_told => {
                     self.not_tried(at, item, now, random);
                 }
-                rest => self.not_done(at, item, rest, now, random),
+                rest => self.not_done((at, together), item, rest, now, random),
             }
         }
         // Behind a lost message nothing runs before it has come again.
@@ -347,7 +380,7 @@ impl<M: Clone> Dispatcher<M> {
         }
         let attempt = self.items[item as usize].attempt;
         let delay = self.options.backoff.after(attempt, random);
-        self.not_done(at, item, Rest::Deferred { delay }, now, random);
+        self.not_done((at, 1), item, Rest::Deferred { delay }, now, random);
     }
 
     /// A message that was started is over, or has not begun: lets those start that waited for it.
@@ -370,14 +403,22 @@ impl<M: Clone> Dispatcher<M> {
         format!("it was cancelled after {longest} ms (run_time_max)").into()
     }
 
-    /// What becomes of a message that did not succeed, and of those behind it.
-    fn not_done(&mut self, at: u32, item: u32, rest: Rest, now: Millis, random: u64) {
+    /// What becomes of a message that did not succeed, and of the other `len - 1` that its run did not do, which are
+    /// next in the lane.
+    fn not_done(
+        &mut self,
+        (at, len): (u32, usize),
+        item: u32,
+        rest: Rest,
+        now: Millis,
+        random: u64,
+    ) {
         let attempt = self.items[item as usize].attempt;
         match rest {
             Rest::Failed { error, retry_in } => {
                 self.lanes[at as usize].error = Some(error.clone());
                 if self.options.attempts_max.is_some_and(|max| attempt >= max) {
-                    return self.reject(item, error);
+                    return self.reject_run((at, len), item, &error);
                 }
                 let delay = retry_in.unwrap_or_else(|| self.options.backoff.after(attempt, random));
                 let nack = Settlement::Nack {
@@ -394,11 +435,21 @@ impl<M: Clone> Dispatcher<M> {
                     self.counts.retried += 1;
                 }
             }
-            Rest::Deferred { delay } | Rest::Held { delay } => {
+            Rest::Deferred { delay } => {
                 let wait = std::time::Duration::from_millis(delay);
                 self.wait(at, item, delay, Settlement::Defer { delay: wait }, now);
             }
-            Rest::Rejected { reason } => self.reject(item, reason),
+            Rest::Held { delay, scope } => {
+                let lane = &self.lanes[at as usize];
+                let can = &self.sources[lane.source as usize].options.capabilities;
+                let (wait, holds) = (std::time::Duration::from_millis(delay), can.hold);
+                let settlement = match holds && delay > 0 {
+                    true => Settlement::Hold { delay: wait, scope },
+                    false => Settlement::Defer { delay: wait },
+                };
+                self.wait(at, item, delay, settlement, now);
+            }
+            Rest::Rejected { reason } => self.reject_run((at, len), item, &reason),
             // A source that limits starts counts none for what is given back.
             Rest::Cancelled if self.mode != Mode::Working => {
                 let delay = std::time::Duration::ZERO;
@@ -411,26 +462,53 @@ impl<M: Clone> Dispatcher<M> {
         }
     }
 
+    /// Rejects the first message of a run, and if it covered them, the rest, which is next in the lane.
+    fn reject_run(&mut self, (at, len): (u32, usize), item: u32, reason: &Arc<str>) {
+        self.reject_one(item, reason);
+        for _ in 1..if self.coalescing(at).is_some() {
+            len
+        } else {
+            1
+        } {
+            let queue = &mut self.lanes[at as usize].queue;
+            if let Some(item) = queue.pop_front(&mut self.items) {
+                self.reject_one(item, reason);
+            }
+        }
+        self.after_rejection(at);
+    }
+
+    fn reject(&mut self, item: u32, reason: &Arc<str>) {
+        let at = self.items[item as usize].lane;
+        self.reject_one(item, reason);
+        self.after_rejection(at);
+    }
+
+    /// A source that locks keys may take back with a message what came behind it of the key.
+    fn after_rejection(&mut self, at: u32) {
+        let lane = &self.lanes[at as usize];
+        let can = &self.sources[lane.source as usize].options.capabilities;
+        if can.key_order == KeyOrder::Locked {
+            self.give_back_lane(at);
+        }
+    }
+
     /// The source gets rid of the message, or where it cannot, hears of a failure: then its own limit of
-    /// attempts does. One that locks keys may take back with it what came behind it of the key.
-    fn reject(&mut self, item: u32, reason: Arc<str>) {
+    /// attempts does.
+    fn reject_one(&mut self, item: u32, reason: &Arc<str>) {
         let at = self.items[item as usize].lane;
         let lane = &self.lanes[at as usize];
         let can = &self.sources[lane.source as usize].options.capabilities;
         let settlement = if can.reject {
-            let reason = Some(self.whole_reason(item, &reason));
+            let reason = Some(self.whole_reason(item, reason));
             Settlement::Reject { reason }
         } else {
             let delay = std::time::Duration::from_millis(self.options.backoff.max);
             let delay = delay.min(can.nack_delay_max);
-            let reason = self.nack_reason(item, &reason);
+            let reason = self.nack_reason(item, reason);
             Settlement::Nack { delay, reason }
         };
-        let locked = can.key_order == KeyOrder::Locked;
         self.settle(item, settlement);
-        if locked {
-            self.give_back_lane(at);
-        }
     }
 
     /// The reason of a nack, where the source keeps it.
@@ -454,7 +532,7 @@ impl<M: Clone> Dispatcher<M> {
     /// and the wait survives this process. So does one for messages that wait for no others. It waits at
     /// most as long as it can. A source without locks would hand out the messages behind this one, so the
     /// wait is here, under the lease.
-    fn wait(
+    pub(super) fn wait(
         &mut self,
         at: u32,
         item: u32,
@@ -469,6 +547,7 @@ impl<M: Clone> Dispatcher<M> {
         let source_waits = is_alone || can.key_order == KeyOrder::Locked;
         let knows_it = match settlement {
             Settlement::Defer { .. } => can.defer,
+            Settlement::Hold { .. } => can.hold,
             _ => !longest.is_zero() || delay == 0,
         };
         if self.mode != Mode::Working || (source_waits && knows_it) {
@@ -476,6 +555,10 @@ impl<M: Clone> Dispatcher<M> {
             let settlement = match settlement {
                 Settlement::Defer { delay } if can.defer => Settlement::Defer {
                     delay: delay.min(longest),
+                },
+                Settlement::Hold { delay, scope } => Settlement::Hold {
+                    delay: delay.min(longest),
+                    scope,
                 },
                 Settlement::Nack { delay, reason } => Settlement::Nack {
                     delay: delay.min(longest),
@@ -499,10 +582,7 @@ impl<M: Clone> Dispatcher<M> {
         while let Some((until, lanes)) = self.delayed.take_first(now) {
             for at in lanes {
                 let lane = self.lanes.get_mut(at as usize);
-                let is_it = |lane: &&mut Lane| match lane.state {
-                    LaneState::Delayed(at) | LaneState::Limited(at, _) => at == until,
-                    _ => false,
-                };
+                let is_it = |lane: &&mut Lane| lane.state.is_until(until);
                 if let Some(lane) = lane.filter(is_it) {
                     lane.state = LaneState::Idle;
                     self.make_ready(at, now);
@@ -639,6 +719,7 @@ impl<M: Clone> Dispatcher<M> {
                 None => KeyWait::Room(lane.ready_since),
             },
             LaneState::Delayed(until) => KeyWait::Retry(until),
+            LaneState::Coalescing(until) => KeyWait::Coalescing(until),
             LaneState::Limited(until, limit) => KeyWait::Limit {
                 limit,
                 of_key: true,
@@ -657,11 +738,24 @@ impl<M: Clone> Dispatcher<M> {
 }
 
 /// How many messages from the front of a queue can run together, once those that are lost are dropped.
-fn runnable<M>(items: &slab::Slab<Item<M>>, queue: &List, max: usize) -> usize {
+fn runnable<M>(
+    items: &slab::Slab<Item<M>>,
+    queue: &List,
+    max: usize,
+    bytes_max: Option<u64>,
+) -> usize {
+    let mut left = bytes_max.unwrap_or(u64::MAX);
     queue
         .iter(items)
         .skip_while(|&item| items[item as usize].stage == Stage::Lost)
         .take(max)
         .take_while(|&item| items[item as usize].stage == Stage::Queued)
+        .enumerate()
+        .take_while(|&(number, item)| {
+            let bytes = items[item as usize].bytes;
+            let fits = bytes <= left;
+            left = left.saturating_sub(bytes);
+            fits || number == 0
+        })
         .count()
 }

@@ -32,6 +32,7 @@
 //!         bytes: 4,
 //!         cost: 1,
 //!         attempt: 1,
+//!         age: None,
 //!         lease: 30_000,
 //!     })
 //! };
@@ -63,6 +64,8 @@
 //!      │ nothing left    └───────── delayed ◄──────────┘
 //! ```
 //!
+//! With [`DispatchOptions::coalescing`] a run covers all that is here of its key, and a lane may wait for more of it.
+//!
 //! # Invariants
 //!
 //! - A lane has at most one run, and messages of a lane start in the order in which they arrived.
@@ -70,8 +73,10 @@
 //! - A message is settled at most once at a time, and those of a lane are settled in order.
 //! - Every message that arrives leaves by exactly one of [`DispatchCounts`]' ways: arrived =
 //!   acknowledged + failed + deferred + rejected + given back + lost + unconfirmed + held.
+//! - What a run covers is acknowledged if it succeeds, together, and otherwise none of it.
 //! - An idle lane takes no memory.
 
+mod coalescing;
 mod lane;
 mod lanes;
 mod leases;
@@ -89,19 +94,23 @@ mod turns;
 use std::{collections::VecDeque, hash::RandomState, sync::Arc};
 
 use hashbrown::HashTable;
-use lockgate_core::{Key, Millis, Settlement, limits::Limit};
+use lockgate_core::{
+    Key, Millis, Settlement,
+    limits::{HoldScope, Limit},
+};
 use slab::Slab;
 use smallvec::SmallVec;
 
+pub use self::{
+    coalescing::Coalescing,
+    options::{DispatchOptions, Fairness, OptionsError, Order, PRIORITY_MAX, SourceOptions},
+    retry::Backoff,
+};
 use self::{
     lane::{Item, Lane, Run},
     limits::WorkerLimits,
     timers::Timers,
     turns::Turns,
-};
-pub use self::{
-    options::{DispatchOptions, Fairness, OptionsError, Order, PRIORITY_MAX, SourceOptions},
-    retry::Backoff,
 };
 
 /// Decides what a worker does next.
@@ -193,6 +202,9 @@ pub struct Arrival<M> {
     pub cost: u32,
     /// Which attempt it is, from 1.
     pub attempt: u32,
+    /// How long ago its source accepted it, in milliseconds. `None`: it does not tell, so nothing is known from before
+    /// the arrival.
+    pub age: Option<Millis>,
     /// How much longer its lease lasts, in milliseconds.
     pub lease: Millis,
 }
@@ -304,10 +316,13 @@ pub enum Rest {
         /// After how many milliseconds.
         delay: Millis,
     },
-    /// The same, and nothing of the worker starts before.
+    /// The same, and more than the message waits: a source that [can](lockgate_core::SourceCapabilities::hold) holds
+    /// what `scope` names.
     Held {
         /// After how many milliseconds.
         delay: Millis,
+        /// With [`Queue`](HoldScope::Queue), nothing of the worker starts before.
+        scope: HoldScope,
     },
     /// It can never succeed.
     Rejected {
@@ -346,6 +361,8 @@ pub struct DispatchCounts {
     /// Messages whose settlement was asked for, and may have been done: an answer did not come, and later the
     /// source knew the lease no more or the lease was over. Mostly it was done; if not, they come again.
     pub unconfirmed: u64,
+    /// Messages that were acknowledged with a run that [covered](DispatchOptions::coalescing) them beside its first.
+    pub covered: u64,
     /// Failed attempts of which the message was tried again without being returned.
     pub retried: u64,
     /// Ends of runs that were not current any more: they changed nothing.
@@ -385,6 +402,8 @@ pub enum KeyWait {
         /// Until when; `None`: until something that it counts ends.
         until: Option<Millis>,
     },
+    /// It waits for more messages to be [covered](DispatchOptions::coalescing) by the same run, until then.
+    Coalescing(Millis),
     /// Nothing of it waits here: only settlements are on their way.
     Settling,
     /// The dispatcher is paused or drained.
@@ -411,11 +430,18 @@ impl<M: Clone> Dispatcher<M> {
     /// If an option or a limit is out of range, or there are no sources, more than 4,096, or more than messages
     /// may be held.
     pub fn new(
-        options: DispatchOptions,
+        mut options: DispatchOptions,
         sources: Vec<SourceOptions>,
         now: Millis,
     ) -> Result<Self, OptionsError> {
         options.check()?;
+        if let Some(coalescing) = options.coalescing {
+            options.run_max = coalescing.messages_max;
+            if coalescing.period > 0 {
+                let gap = &mut options.limits.key.get_or_insert_default().gap;
+                *gap = (*gap).max(Some(coalescing.period));
+            }
+        }
         let limits = WorkerLimits::new(&options.limits, now)?;
         SourceOptions::check_all(&sources, options.held_max)?;
         Ok(Self {

@@ -5,10 +5,10 @@ use std::num::NonZeroU16;
 pub use lockgate_core::PRIORITY_MAX;
 use lockgate_core::{
     Millis, SourceCapabilities,
-    limits::{Limits, LimitsError, Scoped},
+    limits::{Limits, LimitsError, PERIOD_MAX, Scoped},
 };
 
-use super::retry::Backoff;
+use super::{coalescing::Coalescing, retry::Backoff};
 
 /// Which messages wait for each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +50,9 @@ pub struct DispatchOptions {
     pub concurrency: usize,
     /// How many consecutive messages of one key a run may have; 1 or more. Default: 1.
     pub run_max: usize,
+    /// Whether one run covers all messages of its key that are here; then [`run_max`](Self::run_max) stays 1. Limits
+    /// count a run as one start, at the cost of its first message. Default: no.
+    pub coalescing: Option<Coalescing>,
     /// How many messages may be held at the same time: those that run, those that wait for room or
     /// for a retry, and those whose settlement is on its way. Shared by all sources; 1 or more.
     /// Default: 256.
@@ -113,6 +116,7 @@ impl Default for DispatchOptions {
             fairness: Fairness::default(),
             concurrency: 16,
             run_max: 1,
+            coalescing: None,
             held_max: 256,
             held_bytes_max: 64 << 20,
             run_time_max: None,
@@ -153,7 +157,29 @@ impl DispatchOptions {
             ("stall_after", self.stall_after, 1, u64::MAX),
             ("backoff.first", self.backoff.first, 0, self.backoff.max),
         ];
-        OptionsError::first(rows)
+        let coalescing = self.coalescing.iter().flat_map(|coalescing| {
+            let Coalescing {
+                quiet,
+                wait_max,
+                period,
+                messages_max,
+                bytes_max,
+            } = *coalescing;
+            [
+                (
+                    "run_max of a worker that coalesces",
+                    self.run_max as u64,
+                    1,
+                    1,
+                ),
+                ("quiet", quiet, 0, wait_max),
+                ("wait_max", wait_max, 0, PERIOD_MAX),
+                ("period", period, 0, PERIOD_MAX),
+                ("messages_max", messages_max as u64, 1, runs),
+                ("bytes_max", bytes_max, 1, u64::MAX),
+            ]
+        });
+        OptionsError::first(rows.into_iter().chain(coalescing))
     }
 }
 

@@ -121,7 +121,9 @@ impl<M: Clone> Dispatcher<M> {
                 (Err(_), _) => &mut self.counts.lost,
                 (Ok(()), Settlement::Ack) => &mut self.counts.acknowledged,
                 (Ok(()), Settlement::Nack { .. }) => &mut self.counts.failed,
-                (Ok(()), Settlement::Defer { .. }) => &mut self.counts.deferred,
+                (Ok(()), Settlement::Defer { .. } | Settlement::Hold { .. }) => {
+                    &mut self.counts.deferred
+                }
                 (Ok(()), Settlement::Reject { .. }) => &mut self.counts.rejected,
                 (Ok(()), Settlement::GiveBack) => &mut self.counts.given_back,
             };

@@ -13,6 +13,7 @@ use super::*;
 
 mod cases;
 mod claims;
+mod coalescing;
 mod histories;
 mod limits;
 
@@ -64,6 +65,7 @@ fn arrival(key_name: Option<&'static str>, number: u64) -> Arrival<Text> {
         bytes: 1,
         cost: 1,
         attempt: 1,
+        age: None,
         lease: 30_000,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, error::Error, sync::Arc, time::Duration};
 
-use lockgate_core::{Millis, with_sources};
+use lockgate_core::{Millis, limits::HoldScope, with_sources};
 
 use crate::dispatch::{Rest, RunEnd};
 
@@ -58,11 +58,26 @@ impl Failure {
 
     /// Whoever the worker calls takes nothing for so long, as the answer 429 says by its `Retry-After`: the message is
     /// [deferred](Self::defer), and nothing of the worker starts before. An earlier end than one that holds already
-    /// changes nothing. To hold one key only, [defer](Self::defer): what is behind the message waits for it.
+    /// changes nothing.
+    ///
+    /// Where the source [can](lockgate_core::SourceCapabilities::hold), the queue of the message is held for all who
+    /// receive from it, in whatever process, as long as its [longest delay](lockgate_core::SourceCapabilities::nack_delay_max).
     #[must_use]
     pub fn hold(delay: Duration) -> Self {
         Self(Rest::Held {
             delay: millis(delay),
+            scope: HoldScope::Queue,
+        })
+    }
+
+    /// The same of the message's key, or its group: what else there is of it waits too. A message without one holds
+    /// its queue. Where the source cannot hold, this is no more than [`defer`](Self::defer), for which what is behind
+    /// a message with a key waits anyway.
+    #[must_use]
+    pub fn hold_key(delay: Duration) -> Self {
+        Self(Rest::Held {
+            delay: millis(delay),
+            scope: HoldScope::Key,
         })
     }
 

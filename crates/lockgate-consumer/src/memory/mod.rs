@@ -148,6 +148,10 @@ pub struct PushError {
     pub message: Box<Message>,
 }
 
+#[derive(Debug, thiserror::Error)]
+#[error("a queue in memory holds no keys: defer the message")]
+struct NoHold;
+
 /// Why a message is not pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -631,6 +635,9 @@ impl Source for MemoryQueue {
         state.pass_time(now);
         let settles = settles.into_iter();
         let results = settles.map(|(receipt, settlement)| {
+            if matches!(settlement, Settlement::Hold { .. }) {
+                return Err(TransportError::new(Fate::Unsupported, NoHold));
+            }
             if let Settlement::Nack { delay, .. } | Settlement::Defer { delay } = settlement {
                 check_span("delay", delay, DELAY_MAX)?;
             }

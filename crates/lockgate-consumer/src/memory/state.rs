@@ -354,6 +354,8 @@ impl State {
                 );
             }
             Settlement::Defer { delay } => self.comes_back(number, false, millis(delay), now),
+            // Refused before; it would be no more than a deferral.
+            Settlement::Hold { delay, .. } => self.comes_back(number, false, millis(delay), now),
             Settlement::GiveBack => self.comes_back(number, false, 0, now),
         }
         Ok(())

@@ -576,6 +576,7 @@ impl<H: Handler> Shell<H> {
                     .and_then(|cost| ask(cost, message))
                     .unwrap_or(1),
                 attempt: lease.attempt,
+                age: None,
                 lease: ends.saturating_sub(now),
                 message: held,
             }

@@ -105,6 +105,15 @@ pub struct Debt {
     last_start: Millis,
 }
 
+/// What a message holds when it is settled so that more than itself waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldScope {
+    /// Its key, or its group in a queue without keys; the queue if it has neither.
+    Key,
+    /// Its queue.
+    Queue,
+}
+
 /// Which limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Limit {
@@ -395,6 +404,12 @@ impl Debt {
         }
     }
 
+    /// Until when somebody [holds](LimitState::hold_until) it; in the past: nobody does.
+    #[must_use]
+    pub fn held_until(&self) -> Millis {
+        self.held_until
+    }
+
     fn owed(&self) -> u128 {
         let [low, high] = self.owed.map(u128::from);
         high << 64 | low
@@ -442,6 +457,11 @@ impl LimitState {
     /// earlier time than before changes nothing.
     pub fn hold_until(&mut self, at: Millis) {
         self.debt.held_until = self.debt.held_until.max(at);
+    }
+
+    /// Ends a [hold](Self::hold_until).
+    pub fn let_go(&mut self) {
+        self.debt.held_until = 0;
     }
 
     /// What started at `at` has not happened: its place and its units are there again, as far as they were

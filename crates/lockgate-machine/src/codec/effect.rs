@@ -79,6 +79,7 @@ effects! {
         RECORD_RELEASED = 26: RecordReleased { name, revision };
         KEY_STATE_PUT = 27: KeyStatePut { queue, key, version, at, value };
         KEY_STATE_DROPPED = 28: KeyStateDropped { queue, key };
+        HELD = 29: Held { queue, key, until };
     }
     others: {
         QUEUE_CREATED = 4: QueueCreated;
@@ -133,6 +134,22 @@ parts! {
     RecordName: |name, w| w.bytes(name.as_str().as_bytes()), |r| record_name(r);
     HolderName: |name, w| w.bytes(name.as_str().as_bytes()), |r| holder_name(r);
     Bytes: |bytes, w| w.bytes(bytes), |r| Ok(r.bytes()?.to_bytes());
+}
+
+impl<P: Part> Part for Option<P> {
+    fn write(&self, writer: &mut Writer<'_>) {
+        writer.byte(u8::from(self.is_some()));
+        if let Some(part) = self {
+            part.write(writer);
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        match reader.flag()? {
+            true => P::read(reader).map(Some),
+            false => Ok(None),
+        }
+    }
 }
 
 impl Part for Term {

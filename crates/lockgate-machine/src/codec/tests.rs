@@ -18,7 +18,7 @@ use crate::{
 
 /// The number of kinds of effects. A new effect makes the match in `place` incomplete. Giving the effect the
 /// next place and raising this number makes every test below need its strategy and its golden bytes.
-const KINDS: usize = 28;
+const KINDS: usize = 29;
 
 fn place(effect: &Effect) -> usize {
     match effect {
@@ -50,6 +50,7 @@ fn place(effect: &Effect) -> usize {
         Effect::RecordReleased { .. } => 25,
         Effect::KeyStatePut { .. } => 26,
         Effect::KeyStateDropped { .. } => 27,
+        Effect::Held { .. } => 28,
     }
 }
 
@@ -212,7 +213,15 @@ fn examples() -> Vec<Effect> {
             at,
             value: Bytes::from_static(b"on"),
         },
-        Effect::KeyStateDropped { queue, key },
+        Effect::KeyStateDropped {
+            queue,
+            key: key.clone(),
+        },
+        Effect::Held {
+            queue,
+            key: Some(key),
+            until: Some(MachineTime(5_060_000)),
+        },
     ]
 }
 
@@ -289,6 +298,7 @@ const GOLDEN: [&str; KINDS] = [
     "1a0f066a6f62732f618480f9c0c1c48203",
     "1b130707757365722d34320480d095ffbc31026f6e",
     "1c090707757365722d3432",
+    "1d0f070107757365722d343201a0ebb402",
 ];
 
 fn hex(bytes: &[u8]) -> String {
@@ -701,6 +711,10 @@ fn bring_together(effect: &mut Effect) {
         | Effect::KeyStateDropped { queue, key } => {
             few(queue);
             few_keys(key);
+        }
+        Effect::Held { queue, key, .. } => {
+            few(queue);
+            key.iter_mut().for_each(few_keys);
         }
         Effect::RecordPut { name, .. }
         | Effect::RecordDeleted { name, .. }

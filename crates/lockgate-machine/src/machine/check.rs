@@ -4,7 +4,7 @@
 //! machine wrote, so a start trusts an image once its checksums agree. `lockgate check`, a restore and the
 //! tests run this check. It never panics and always ends, whatever the machine holds.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use lockgate_core::Sequence;
 
@@ -468,6 +468,15 @@ impl Machine {
             let is_in = |place| u64::from(key.place == place && !key.parked);
             of_content.ready_keys += is_in(Place::Ready);
             of_content.limited_keys += is_in(Place::Limited);
+        }
+        let mut debtors = HashMap::new();
+        for (_, debtor) in self.debtors.iter() {
+            *debtors.entry(debtor.queue).or_default() += 1;
+        }
+        for (_, queue) in self.queues.iter() {
+            let counted = debtors.remove(&queue.id).unwrap_or_default();
+            let kept = queue.limits.as_ref().map_or(0, |limits| limits.debtors);
+            problems.expect_equal("keys of a queue that owe", counted, kept);
         }
         for (index, content) in self.contents.iter() {
             let of_content = of_contents[index as usize];

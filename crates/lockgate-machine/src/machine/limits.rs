@@ -52,6 +52,8 @@ pub(super) struct QueueLimits {
     pub(super) timer: u32,
     /// Volatile: its keys are being looked at again.
     pub(super) walked: bool,
+    /// How many keys have a row of debts.
+    pub(super) debtors: u64,
 }
 
 /// What a key owes under the limits of its queue.
@@ -136,13 +138,25 @@ impl QueueLimits {
         // Settings are checked before they are stored; a record from elsewhere must not cause a panic.
         let limiter = |limits| Limiter::new(limits, now.0).unwrap_or_default();
         let [queue, key] = both(limits).map(limiter);
+        let none = Self::none(now);
         Some(Box::new(Self {
             queue,
             key,
+            ..*none
+        }))
+    }
+
+    /// No limits, for a queue that is only held.
+    pub(super) fn none(now: MachineTime) -> Box<Self> {
+        let limiter = || Limiter::new(Limits::default(), now.0).unwrap_or_default();
+        Box::new(Self {
+            queue: limiter(),
+            key: limiter(),
             debt: Debt::default(),
             timer: NONE,
             walked: false,
-        }))
+            debtors: 0,
+        })
     }
 
     fn change(&mut self, limits: Scoped<Limits>, now: MachineTime) {
@@ -169,6 +183,7 @@ impl QueueLimits {
             debt: Debt::from_numbers(debt),
             timer: NONE,
             walked: false,
+            debtors: 0,
         })
     }
 
@@ -198,7 +213,7 @@ impl Machine {
         self.ticked.unwrap_or(self.clock.now.machine)
     }
 
-    fn debtor(&self, queue: QueueId, key: Option<&Key>) -> Option<u32> {
+    pub(super) fn debtor(&self, queue: QueueId, key: Option<&Key>) -> Option<u32> {
         let hash = debtor_hash(self.seed, queue, key);
         self.by_debtor.find(hash, |debtor| {
             let debtor = &self.debtors[debtor];
@@ -219,7 +234,7 @@ impl Machine {
     /// What the limits of a key go by.
     pub(super) fn key_limit_state(&self, key: u32) -> LimitState {
         let state = &self.keys[key];
-        let debt = self.limits_of(key).filter(|(_, limits)| limits.keys_owe());
+        let debt = self.limits_of(key).filter(|(_, limits)| limits.debtors > 0);
         let debt =
             debt.and_then(|(queue, _)| self.debtor(self.queues[queue].id, state.name.as_ref()));
         let debt = debt.map_or(Debt::default(), |debtor| self.debtors[debtor].debt);
@@ -237,7 +252,7 @@ impl Machine {
         let Some((_, limits)) = self.limits_of(key) else {
             return false;
         };
-        if *limits.key.limits() == Limits::default() {
+        if limits.debtors == 0 && *limits.key.limits() == Limits::default() {
             return false;
         }
         let state = self.key_limit_state(key);
@@ -268,6 +283,9 @@ impl Machine {
     /// if they let go together.
     pub(super) fn limit_wait(&self, queue: u32, key: u32, now: MachineTime) -> Option<KeyWait> {
         let limits = self.queues[queue].limits.as_deref()?;
+        if limits.walked {
+            return Some(KeyWait::LimitsChange);
+        }
         let of_key = limits.key.holds(&self.key_limit_state(key), 1, now.0);
         let of_queue = self.queue_limit_state(queue, limits);
         let of_queue = limits.queue.holds(&of_queue, 1, now.0);
@@ -320,14 +338,14 @@ impl Machine {
         }
     }
 
-    /// Changes what a key owes, and sets its timer.
-    fn change_debt(
+    /// Changes what a key of a queue with limits owes, and sets its timer. Returns its row.
+    pub(super) fn change_debt(
         &mut self,
         queue: u32,
         id: QueueId,
         name: Option<Key>,
         change: impl FnOnce(&Limiter, &mut LimitState),
-    ) {
+    ) -> u32 {
         let debtor = self.debtor(id, name.as_ref()).unwrap_or_else(|| {
             let hash = debtor_hash(self.seed, id, name.as_ref());
             let debtor = self.debtors.insert(Debtor {
@@ -341,6 +359,9 @@ impl Machine {
                 let debtor = &debtors[debtor];
                 debtor_hash(seed, debtor.queue, debtor.key.as_ref())
             });
+            if let Some(limits) = self.queues[queue].limits.as_deref_mut() {
+                limits.debtors += 1;
+            }
             debtor
         });
         if let Some(limits) = self.queues[queue].limits.as_deref() {
@@ -349,6 +370,7 @@ impl Machine {
             self.debtors[debtor].debt = state.debt();
         }
         self.await_debtor(queue, debtor);
+        debtor
     }
 
     /// Sets a timer for when the key may start again, or else for when it owes nothing. An earlier one stays: it
@@ -375,7 +397,7 @@ impl Machine {
     }
 
     /// Sets a timer for when the limits of the queue as a whole let go.
-    fn await_queue(&mut self, queue: u32) {
+    pub(super) fn await_queue(&mut self, queue: u32) {
         let Some(limits) = self.queues[queue].limits.as_deref() else {
             return;
         };
@@ -455,7 +477,7 @@ impl Machine {
     }
 
     /// Frees a debtor that owes nothing any more, and looks at its key again.
-    fn look_at_debtor(&mut self, debtor: u32) {
+    pub(super) fn look_at_debtor(&mut self, debtor: u32) {
         let id = self.debtors[debtor].queue;
         let Some(queue) = self.queue_index(id) else {
             self.forget_debtor(debtor);
@@ -483,6 +505,10 @@ impl Machine {
         if timer != NONE {
             self.waits.remove(timer);
         }
+        let index = self.queue_index(queue);
+        if let Some(limits) = index.and_then(|index| self.queues[index].limits.as_deref_mut()) {
+            limits.debtors -= 1;
+        }
         let hash = debtor_hash(self.seed, queue, key.as_ref());
         self.by_debtor.remove(hash, |other| other == debtor);
     }
@@ -508,6 +534,18 @@ impl Machine {
             self.walks.next.insert(state.id);
         }
         self.await_queue(queue);
+    }
+
+    /// Frees what the keys of a deleted queue owe whose number a new one has, which it can have after damage only.
+    pub(super) fn forget_earlier_debtors(&mut self, id: QueueId) {
+        if self.walks.next.contains(&id) || self.walks.queues.contains(&id) {
+            let debtors = self.debtors.iter();
+            let earlier = debtors.filter(|(_, debtor)| debtor.queue == id);
+            let earlier: Vec<u32> = earlier.map(|(index, _)| index).collect();
+            for debtor in earlier {
+                self.forget_debtor(debtor);
+            }
+        }
     }
 
     /// Frees what the keys of a deleted queue owe.
@@ -609,6 +647,21 @@ impl Machine {
             at += 1;
         }
         None
+    }
+
+    /// Counts the keys that owe, after an image was loaded.
+    pub(super) fn count_debtors(&mut self) {
+        let ids: Vec<QueueId> = self
+            .debtors
+            .iter()
+            .map(|(_, debtor)| debtor.queue)
+            .collect();
+        for id in ids {
+            let index = self.queue_index(id);
+            if let Some(limits) = index.and_then(|index| self.queues[index].limits.as_deref_mut()) {
+                limits.debtors += 1;
+            }
+        }
     }
 
     /// Begins what is volatile, after an image was loaded.

@@ -8,7 +8,7 @@
 //! - `send`, `receive`, `settle`, `transact`, `messages`, `keys`, `queues`: the commands.
 //!   `compact`: the places of messages' bytes in the log, and compaction.
 //! - `records`: versioned values that may be leased. `key_states`: the states of keys.
-//! - `failures`: what is kept of failed attempts. `limits`: what limits hold.
+//! - `failures`: what is kept of failed attempts. `limits`: what limits hold. `holds`: holds that somebody asks for.
 //! - `time`: terms, timers, retention. `query`: queries. `housekeeping`: freeing purged memory.
 //!   `read_ahead`: reading ahead for a group of commands.
 //! - `image`: the whole machine as bytes, written while it continues.
@@ -24,6 +24,7 @@ mod check;
 mod compact;
 mod draft;
 mod failures;
+mod holds;
 mod housekeeping;
 mod image;
 mod key_sequences;
@@ -374,6 +375,7 @@ impl Machine {
                 self.decide_key(draft, queue, key, *action)
             }
             Command::ChangeKeyState(change) => self.decide_key_state(draft, change, now),
+            Command::Hold(hold) => self.decide_hold(draft, hold, now),
             Command::PutRecord(put) => self.decide_put_record(draft, put, now),
             Command::DeleteRecord(delete) => self.decide_delete_record(draft, delete, now),
             Command::LeaseRecord(lease) => self.decide_lease_record(draft, lease, now),
@@ -565,6 +567,7 @@ impl Machine {
                 value,
             } => self.fold_key_state_put(*queue, key, *version, *at, value),
             Effect::KeyStateDropped { queue, key } => self.fold_key_state_dropped(*queue, key),
+            Effect::Held { queue, key, until } => self.fold_held(*queue, key.as_ref(), *until),
             Effect::RecordPut {
                 name,
                 version,
@@ -760,7 +763,8 @@ impl Machine {
             | Effect::KeyParked { queue, .. }
             | Effect::KeyResumed { queue, .. }
             | Effect::KeyStatePut { queue, .. }
-            | Effect::KeyStateDropped { queue, .. } => of(queue),
+            | Effect::KeyStateDropped { queue, .. }
+            | Effect::Held { queue, .. } => of(queue),
             Effect::Moved { from, to, .. } => of(from).shorter(of(to)),
             Effect::Leased { queue, .. } | Effect::GivenBack { queue, .. } => {
                 of(queue).longer(of_log)

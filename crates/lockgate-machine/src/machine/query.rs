@@ -142,6 +142,7 @@ impl Machine {
                 states: states.map_or(0, KeyStates::len) as u64,
                 state_bytes: states.map_or(0, KeyStates::bytes),
                 oldest: self.oldest(queue.content),
+                owing_keys: queue.limits.as_ref().map_or(0, |limits| limits.debtors),
                 ..self.contents[queue.content].counts
             },
             totals: queue.totals,

@@ -226,6 +226,7 @@ impl Machine {
             return None;
         }
         self.next_queue = self.next_queue.max(id.0.saturating_add(1));
+        self.forget_earlier_debtors(id);
         let index = self.queues.insert(Queue {
             id,
             name: name.clone(),

@@ -50,6 +50,9 @@ impl Machine {
             SettleAction::Nack { delay, .. } | SettleAction::Defer { delay } => {
                 check_range("delay", *delay, 0, Settle::DELAY_MAX)?;
             }
+            SettleAction::Hold { delay, .. } => {
+                check_range("delay", *delay, 1, Settle::DELAY_MAX)?;
+            }
             SettleAction::Extend { lease } => {
                 check_range("lease", *lease, 1, QueueSettings::LEASE_MAX)?;
             }
@@ -151,6 +154,17 @@ impl Machine {
                 }
                 self.give_back_later(draft, queue, index, now);
             }
+            SettleAction::Hold { delay, scope } => {
+                self.draft_return(draft, (queue, index), now, level, |queue, sequence| {
+                    Effect::GivenBack {
+                        queue,
+                        sequence,
+                        started: true,
+                    }
+                });
+                self.draft_hold(draft, (queue, index), (*scope, *delay), now, level);
+                self.give_back_later(draft, queue, index, now);
+            }
             SettleAction::GiveBack => {
                 let level = level.min(Level::Process);
                 self.draft_return(draft, (queue, index), now, level, |queue, sequence| {
@@ -187,9 +201,10 @@ impl Machine {
                 StaleReason::Ended
             }
             SettleAction::Ack | SettleAction::Reject { .. } => StaleReason::Gone,
-            SettleAction::Nack { .. } | SettleAction::Defer { .. } | SettleAction::GiveBack => {
-                StaleReason::Ended
-            }
+            SettleAction::Nack { .. }
+            | SettleAction::Defer { .. }
+            | SettleAction::Hold { .. }
+            | SettleAction::GiveBack => StaleReason::Ended,
         };
         if draft.in_transaction {
             draft.settled.insert(index, settled);

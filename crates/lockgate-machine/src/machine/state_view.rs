@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use lockgate_core::{
     Failures, HolderName, Key, LeaseNumber, Location, MachineTime, MessageId, QueueId, QueueName,
-    Record, RecordName, RecordVersion, Revision, Sequence, Term, WallTime,
+    Record, RecordName, RecordVersion, Revision, Sequence, Term, WallTime, limits::Debt,
 };
 
 use super::{
@@ -56,6 +56,8 @@ pub struct QueueView {
     pub lease_bound: MachineTime,
     /// No leases before this.
     pub held_until: Option<MachineTime>,
+    /// What the queue as a whole owes under its limits, and until when somebody holds it.
+    pub debt: Debt,
     /// When the next unique id is forgotten.
     pub next_expiry: Option<MachineTime>,
     /// Digest and last number of each counted key, in the order of their last messages.
@@ -172,6 +174,7 @@ impl Machine {
         let mut description = self.describe(index);
         description.totals = description.totals.kept();
         description.counts.limited_keys = 0;
+        description.counts.owing_keys = 0;
         description.limited = None;
         let mut keys = BTreeMap::new();
         for (key, state) in self.keys.iter() {
@@ -187,6 +190,11 @@ impl Machine {
             reserved_below: queue.reserve.below,
             lease_bound: queue.lease_bound,
             held_until: queue.held_until,
+            debt: queue
+                .limits
+                .as_ref()
+                .map(|limits| limits.debt)
+                .unwrap_or_default(),
             next_expiry: queue.dedup.next_expiry(),
             key_sequences: queue.key_sequences.iter().collect(),
             states: states

@@ -37,6 +37,8 @@ pub(crate) enum Step {
     /// From a queue to another one, or to where its messages came from.
     Move(usize, (MoveTo, Option<MoveCursor>), u16),
     Key(usize, usize, KeyAction),
+    /// Holds the queue if the number is 2, else a key of it; for a time that changes from record to record.
+    Hold(usize, usize),
     Damaged(usize),
     /// Wall time moves by the first (perhaps back), machine time by the second number.
     Time(i64, Millis),
@@ -689,6 +691,11 @@ impl World {
                 queue: queue_name(*queue),
                 key: key(*which),
                 action: *action,
+            }),
+            Step::Hold(queue, which) => Command::Hold(Hold {
+                queue: queue_name(*queue),
+                key: (*which < 2).then(|| key(*which)),
+                time: [0, 40, 300][self.records.len() % 3],
             }),
             Step::Damaged(_)
             | Step::Time(..)

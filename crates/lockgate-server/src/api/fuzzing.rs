@@ -7,10 +7,10 @@ use super::{
     input::{body, query},
     route::{self, Operation},
     shapes::{
-        ChangeQueue, CreateQueue, DeleteRecord, ExtendRecord, LeaseRecord, ListDeadLetterSources,
-        ListDeadLetters, ListKeys, ListMessages, ListQueues, ListRecords, Nothing, PutRecord,
-        ReceiveMessages, Redrive, ReleaseRecord, Reschedule, SendMessages, SettleMessages,
-        Transaction, WatchRecord,
+        ChangeQueue, CreateQueue, DeleteRecord, ExtendRecord, Hold, LeaseRecord,
+        ListDeadLetterSources, ListDeadLetters, ListKeys, ListMessages, ListQueues, ListRecords,
+        Nothing, PutRecord, ReceiveMessages, Redrive, ReleaseRecord, Reschedule, SendMessages,
+        SettleMessages, Transaction, WatchRecord,
     },
 };
 
@@ -49,6 +49,9 @@ fn read(method: &Method, path: &str, given: Option<&str>, bytes: &[u8]) -> Resul
         Operation::SendMessages => drop(body::<SendMessages<'_>>(bytes)?),
         Operation::RescheduleMessage => {
             body::<Reschedule>(bytes)?;
+        }
+        Operation::HoldQueue | Operation::HoldKey => {
+            body::<Hold>(bytes)?;
         }
         Operation::ReceiveMessages => drop(body::<ReceiveMessages>(bytes)?),
         Operation::SettleMessages => drop(body::<SettleMessages<'_>>(bytes)?),

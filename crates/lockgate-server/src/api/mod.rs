@@ -171,6 +171,11 @@ impl Service {
                 let paused = operation == Operation::PauseQueue;
                 ok(&self.pause_queue(request, part(0), paused).await?)
             }
+            Operation::HoldQueue => ok(&self.hold(request, part(0), None, &body(given)?).await?),
+            Operation::HoldKey => {
+                let key = Some(part(1));
+                ok(&self.hold(request, part(0), key, &body(given)?).await?)
+            }
             Operation::ListKeys => ok(&self
                 .list_keys(request, part(0), query(request.query)?)
                 .await?),

@@ -70,6 +70,11 @@ operations! {
     PauseQueue = POST "/queues/{queue}/pause";
     /// Resume a paused queue.
     ResumeQueue = POST "/queues/{queue}/resume";
+    /// Hold a queue: give no leases for a while.
+    ///
+    /// Durable; such as what the answer 429 of a partner asks for. What is in flight goes on, and sends and settles
+    /// continue. A hold that lasts longer already stays.
+    HoldQueue = POST "/queues/{queue}/hold";
     /// List keys.
     ///
     /// In no order, each with what it waits for. The server examines a bounded number of keys for a
@@ -86,6 +91,11 @@ operations! {
     ///
     /// The attempts of its first message count from zero again.
     ResumeKey = POST "/queues/{queue}/keys/{key}/resume";
+    /// Hold a key: give no leases of it for a while.
+    ///
+    /// Durable; of an unkeyed queue, a group. Its messages keep their order, and other keys flow. A key without
+    /// messages can be held too.
+    HoldKey = POST "/queues/{queue}/keys/{key}/hold";
     /// Drop the messages of a key.
     ///
     /// Includes messages that are not due yet; a message in flight can still be settled. A key

@@ -3,9 +3,9 @@
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 use hyper::StatusCode;
-use lockgate_core::{SpaceState, WallTime};
+use lockgate_core::{SpaceState, WallTime, limits::Limit};
 use lockgate_engine::{Engine, EngineMetrics};
-use lockgate_machine::{COUNTERS, Counter, CounterKind, QueueCounts};
+use lockgate_machine::{COUNTERS, Counter, CounterKind, QueueCounts, QueueLimited};
 use tokio::time::timeout;
 
 use super::{
@@ -304,6 +304,11 @@ const QUEUE_GAUGES: &[OfField<QueueCounts>] = &[
         |counts| counts.limited_keys,
     ),
     (
+        "lockgate_queue_owing_keys",
+        "Keys that owe something under a limit of theirs or are held, with messages or without.",
+        |counts| counts.owing_keys,
+    ),
+    (
         "lockgate_queue_unique_ids",
         "Unique ids remembered.",
         |counts| counts.unique_ids,
@@ -351,6 +356,26 @@ async fn queues(page: &mut Exposition, engine: &Engine, limit: usize) {
     for queue in &queues {
         let holds = u8::from(queue.limited.is_some());
         limited.sample(&[("queue", queue.name.as_str())], holds);
+    }
+    let mut limited = page.gauge(
+        "lockgate_queue_limited_seconds",
+        "How much longer a limit of the queue as a whole holds all its messages, unless it is until a lease ends.",
+    );
+    for queue in &queues {
+        if let Some(QueueLimited {
+            limit,
+            remaining: Some(remaining),
+        }) = queue.limited
+        {
+            let limit = match limit {
+                Limit::Held => "held",
+                Limit::Concurrency => "concurrency",
+                Limit::Gap => "gap",
+                Limit::Rate | Limit::Window => "rate",
+            };
+            let labels = [("queue", queue.name.as_str()), ("limit", limit)];
+            limited.sample(&labels, seconds(remaining));
+        }
     }
     let now = engine.now().wall;
     let mut age = page.gauge(

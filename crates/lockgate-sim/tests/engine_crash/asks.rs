@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lockgate_core::{Clock, HolderName, LeaseToken, Level, Message, UniqueId};
+use lockgate_core::{Clock, HolderName, LeaseToken, Level, Message, UniqueId, limits::HoldScope};
 use lockgate_engine::{Request, Work};
 use lockgate_machine::{
     Cancel, ChangeKey, Command, CreateQueue, DeleteQueue, DescribeQueue, KeyAction, KeyPolicy,
@@ -223,6 +223,13 @@ impl World {
                 delay: 0,
                 reason: None,
             },
+            7 if token.sequence.0.is_multiple_of(4) => SettleAction::Hold {
+                delay: 2_000,
+                scope: match token.sequence.0.is_multiple_of(8) {
+                    true => HoldScope::Key,
+                    false => HoldScope::Queue,
+                },
+            },
             7 if token.sequence.0.is_multiple_of(2) => SettleAction::Defer { delay: 2_000 },
             7 => SettleAction::Nack {
                 delay: 2_000,
@@ -268,6 +275,7 @@ impl World {
                 SettleAction::Nack { .. }
                 | SettleAction::ChangeVisibility { .. }
                 | SettleAction::Defer { .. }
+                | SettleAction::Hold { .. }
                 | SettleAction::GiveBack
                 | SettleAction::Reject { .. } => {
                     if matches!(action, SettleAction::Reject { .. }) {

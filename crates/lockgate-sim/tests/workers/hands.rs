@@ -449,6 +449,7 @@ impl World {
                 bytes: 10,
                 cost: 1,
                 attempt,
+                age: None,
                 lease: remaining,
             });
         }
@@ -761,6 +762,10 @@ fn action_of(settlement: Settlement) -> SettleAction {
         },
         Settlement::Defer { delay } => SettleAction::Defer {
             delay: millis(delay),
+        },
+        Settlement::Hold { delay, scope } => SettleAction::Hold {
+            delay: millis(delay),
+            scope,
         },
         Settlement::Reject { reason } => SettleAction::Reject { reason },
         Settlement::GiveBack => SettleAction::GiveBack,

@@ -11,7 +11,7 @@ use std::{
 use hyper::Method;
 use lockgate_core::{
     Fate, KeyOrder, Leased, Message, MessageName, ReceiveRequest, Settlement, Source,
-    SourceCapabilities, TransportError,
+    SourceCapabilities, TransportError, limits::HoldScope,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -280,6 +280,7 @@ impl Source for Messages {
         can.nack_delay_max = Duration::MAX;
         can.nack_reasons = true;
         can.defer = true;
+        can.hold = true;
         can.give_back = true;
         can
     }
@@ -411,6 +412,13 @@ fn action(how: &Settlement) -> Value {
             json!({"action": "nack", "delay_ms": millis(*delay), "reason": reason.as_deref()})
         }
         Settlement::Defer { delay } => json!({"action": "defer", "delay_ms": millis(*delay)}),
+        Settlement::Hold { delay, scope } => {
+            let hold = match scope {
+                HoldScope::Key => "key",
+                HoldScope::Queue => "queue",
+            };
+            json!({"action": "defer", "delay_ms": millis(*delay), "hold": hold})
+        }
         Settlement::Reject { reason } => json!({"action": "reject", "reason": reason.as_deref()}),
         Settlement::GiveBack => json!({"action": "defer"}),
     }

@@ -184,7 +184,11 @@ async fn why(client: &Client, name: &str) -> Result<(Reason, String), CallError>
             ),
             None => "until a lease ends".to_owned(),
         };
-        let why = format!("the limit_{limit} of {name} holds its messages {until}{also}");
+        let holds = match &*limit {
+            "held" => format!("somebody holds {name}"),
+            limit => format!("the limit_{limit} of {name} holds its messages"),
+        };
+        let why = format!("{holds} {until}{also}");
         return Ok((Reason::Limited, why));
     }
     if in_flight >= queue.settings.in_flight_max {

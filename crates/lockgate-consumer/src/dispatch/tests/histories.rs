@@ -1,6 +1,6 @@
 //! Seeded histories.
 
-use lockgate_core::limits::{Limits, Scoped};
+use lockgate_core::limits::{HoldScope, Limits, Scoped};
 
 use super::{
     limits::{at_once, rate, window},
@@ -48,8 +48,7 @@ struct World {
     now: Millis,
     next: u64,
     receives: Vec<usize>,
-    /// Runs with the numbers of their messages and their key.
-    runs: Vec<(RunId, Vec<u64>, Option<&'static str>)>,
+    runs: Vec<Ran>,
     calls: VecDeque<Vec<(ItemId, u64)>>,
     extends: VecDeque<Vec<ItemId>>,
     cancelled: BTreeSet<RunId>,
@@ -59,7 +58,12 @@ struct World {
     /// In which call each message is.
     in_call: BTreeSet<u64>,
     order: Order,
+    /// The messages of runs that have succeeded as far as they were.
+    done: BTreeSet<u64>,
 }
+
+/// A run with the numbers of its messages and their key.
+type Ran = (RunId, Vec<u64>, Option<&'static str>);
 
 const KEYS: [Option<&str>; 6] = [None, Some("a"), Some("b"), Some("c"), Some("d"), Some("e")];
 
@@ -67,6 +71,7 @@ impl World {
     fn new(options: DispatchOptions, source: SourceOptions) -> Self {
         Self {
             order: options.order,
+            done: BTreeSet::new(),
             dispatcher: dispatcher(options, source),
             now: 0,
             next: 1,
@@ -81,7 +86,7 @@ impl World {
         }
     }
 
-    fn step(&mut self, step: &Step) {
+    fn step(&mut self, step: &Step, options: &DispatchOptions) {
         let (dispatcher, now) = (&mut self.dispatcher, self.now);
         match step {
             Step::Arrive(keys) => {
@@ -90,7 +95,10 @@ impl World {
                 };
                 let from = self.next;
                 let arrivals: Vec<_> = (keys.iter().take(max).zip(from..))
-                    .map(|(&key, number)| arrival(KEYS[usize::from(key)], number))
+                    .map(|(&key, number)| Arrival {
+                        age: (number % 3 > 0).then(|| number % 5 * 40),
+                        ..arrival(KEYS[usize::from(key)], number)
+                    })
                     .collect();
                 self.next += arrivals.len() as u64;
                 dispatcher.received(0, max, arrivals, now);
@@ -105,7 +113,7 @@ impl World {
                 if self.runs.is_empty() {
                     return;
                 }
-                let (run, ..) = self.runs.swap_remove(at % self.runs.len());
+                let run = self.runs.swap_remove(at % self.runs.len());
                 let rest = match how {
                     0 => Rest::Failed {
                         error: "boom".into(),
@@ -117,10 +125,13 @@ impl World {
                     },
                     3 => Rest::Cancelled,
                     4 => Rest::NotBegun,
-                    5 => Rest::Held { delay: 200 },
-                    _ => return self.end(run, succeeded()),
+                    5 => Rest::Held {
+                        delay: 200,
+                        scope: HoldScope::Queue,
+                    },
+                    _ => return self.end(run, succeeded(), options),
                 };
-                self.end(run, RunEnd { done: *done, rest });
+                self.end(run, RunEnd { done: *done, rest }, options);
             }
             Step::Settled(at, fates) => {
                 if self.calls.is_empty() {
@@ -164,7 +175,12 @@ impl World {
         }
     }
 
-    fn end(&mut self, run: RunId, end: RunEnd) {
+    fn end(&mut self, (run, numbers, key): Ran, end: RunEnd, options: &DispatchOptions) {
+        // Of messages that a run covers all have succeeded, or none.
+        let covers = options.coalescing.is_some() && self.order == Order::Key && key.is_some();
+        if !covers || end.done >= numbers.len() {
+            self.done.extend(numbers.iter().take(end.done));
+        }
         let current = self.dispatcher.finished(run, end, self.now, 11);
         assert!(current, "each run is ended once");
         self.cancelled.remove(&run);
@@ -185,7 +201,8 @@ impl World {
                         .iter()
                         .map(|(text, _)| text.number)
                         .collect();
-                    assert!(numbers.len() <= options.run_max);
+                    let coalescing = options.coalescing.map(|coalescing| coalescing.messages_max);
+                    assert!(numbers.len() <= coalescing.unwrap_or(options.run_max));
                     assert!(numbers.is_sorted(), "{numbers:?}");
                     if self.order == Order::Key
                         && let Some(key) = key
@@ -208,7 +225,12 @@ impl World {
                     assert!(self.runs.len() <= options.concurrency);
                     let limits = options.limits.queue.as_ref();
                     let most = limits.and_then(|limits| limits.concurrency);
-                    let going: usize = self.runs.iter().map(|(_, numbers, _)| numbers.len()).sum();
+                    // A run that covers its messages counts once.
+                    let counts = |(_, numbers, _): &Ran| match options.coalescing {
+                        Some(_) => 1,
+                        None => numbers.len(),
+                    };
+                    let going: usize = self.runs.iter().map(counts).sum();
                     assert!(most.is_none_or(|most| going <= most as usize));
                 }
                 Action::Cancel { run, .. } => {
@@ -220,6 +242,13 @@ impl World {
                     let call: Vec<_> = (items.iter())
                         .map(|(id, text, _)| (*id, text.number))
                         .collect();
+                    for (_, text, how) in &items {
+                        let is_done = self.done.contains(&text.number);
+                        assert!(
+                            *how != Settlement::Ack || is_done,
+                            "{text:?} is acknowledged"
+                        );
+                    }
                     for (_, number) in &call {
                         assert!(self.in_call.insert(*number), "{number} in two calls");
                     }
@@ -253,8 +282,8 @@ impl World {
         self.dispatcher.resume(self.now);
         for _ in 0..10_000 {
             self.act(options);
-            for (run, ..) in std::mem::take(&mut self.runs) {
-                self.end(run, succeeded());
+            for run in std::mem::take(&mut self.runs) {
+                self.end(run, succeeded(), options);
             }
             for call in std::mem::take(&mut self.calls) {
                 for (_, number) in &call {
@@ -301,7 +330,7 @@ fn check(options: &DispatchOptions, source: &SourceOptions, steps: &[Step]) {
     let mut world = World::new(options.clone(), source.clone());
     world.act(options);
     for step in steps {
-        world.step(step);
+        world.step(step, options);
         world.act(options);
     }
     world.come_to_rest(options);
@@ -325,6 +354,20 @@ fn limits() -> impl Strategy<Value = Scoped<Limits>> {
     (one(), one()).prop_map(|(queue, key)| Scoped { queue, key })
 }
 
+fn coalescing() -> impl Strategy<Value = Option<Coalescing>> {
+    let some = (0_u64..3, 0_u64..3, 0_u64..2, 1_usize..6, 2_u64..8);
+    let some = some.prop_map(
+        |(quiet, more, period, messages_max, bytes_max)| Coalescing {
+            quiet: quiet * 60,
+            wait_max: (quiet + more) * 60,
+            period: period * 150,
+            messages_max,
+            bytes_max,
+        },
+    );
+    prop::option::weighted(0.4, some)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
@@ -339,12 +382,17 @@ proptest! {
         run_time_max in prop_oneof![Just(None), Just(Some(1_000))],
         limits in limits(),
         locks in any::<bool>(),
+        coalescing in coalescing(),
     ) {
+        // As a worker has it.
+        let coalescing = coalescing.filter(|_| order == Order::Key);
+        let run_max = coalescing.map_or(run_max, |_| 1);
         let options = DispatchOptions {
             order,
             fairness,
             concurrency,
             run_max,
+            coalescing,
             held_max: 12,
             attempts_max,
             run_time_max,

@@ -1,6 +1,6 @@
 //! Limits of a worker.
 
-use lockgate_core::limits::{Limit, Limits, Rate, Scoped, Window};
+use lockgate_core::limits::{HoldScope, Limit, Limits, Rate, Scoped, Window};
 
 use super::{super::receives::RECEIVES_MAX, *};
 
@@ -202,7 +202,10 @@ fn a_hold_is_of_the_worker() {
         dispatcher.received(0, 10, [arrival(Some(key), number)], 0);
     }
     let runs = runs(&drain_actions(&mut dispatcher, 0));
-    let rest = Rest::Held { delay: 500 };
+    let rest = Rest::Held {
+        delay: 500,
+        scope: HoldScope::Queue,
+    };
     dispatcher.finished(runs[0], RunEnd { done: 0, rest }, 0, 0);
     dispatcher.finished(runs[1], succeeded(), 1, 0);
     dispatcher.received(0, 10, [arrival(Some("c"), 3)], 2);
@@ -212,6 +215,75 @@ fn a_hold_is_of_the_worker() {
         (Some(500), None)
     );
     assert_eq!(handled(&mut dispatcher, 500).len(), 2);
+}
+
+/// As far as the source can: then others wait too, and at most as long as it can.
+#[test]
+fn a_hold_is_passed_on_to_the_source() {
+    let (second, long) = (Duration::from_secs(1), Duration::from_secs(60));
+    let longest = Duration::from_secs(30);
+    let hold = |delay, scope| Settlement::Hold { delay, scope };
+    let cases = [
+        (
+            true,
+            second,
+            HoldScope::Queue,
+            hold(second, HoldScope::Queue),
+        ),
+        (true, second, HoldScope::Key, hold(second, HoldScope::Key)),
+        (
+            true,
+            long,
+            HoldScope::Queue,
+            hold(longest, HoldScope::Queue),
+        ),
+        (
+            true,
+            Duration::ZERO,
+            HoldScope::Key,
+            Settlement::Defer {
+                delay: Duration::ZERO,
+            },
+        ),
+        (
+            false,
+            second,
+            HoldScope::Queue,
+            Settlement::Defer { delay: second },
+        ),
+        (
+            false,
+            second,
+            HoldScope::Key,
+            Settlement::Defer { delay: second },
+        ),
+    ];
+    for (can_hold, delay, scope, expected) in cases {
+        let mut source = locked();
+        source.capabilities.hold = can_hold;
+        source.capabilities.nack_delay_max = longest;
+        let mut dispatcher = dispatcher(DispatchOptions::default(), source);
+        dispatcher.received(0, 10, [arrival(Some("a"), 1), arrival(Some("b"), 2)], 0);
+        let runs = runs(&drain_actions(&mut dispatcher, 0));
+        let rest = Rest::Held {
+            delay: delay.as_millis() as Millis,
+            scope,
+        };
+        dispatcher.finished(runs[0], RunEnd { done: 0, rest }, 0, 0);
+        let actions = drain_actions(&mut dispatcher, 0);
+        let expected = [(1, expected)];
+        assert_eq!(
+            outcomes(&actions),
+            expected,
+            "{can_hold}, {delay:?}, {scope:?}"
+        );
+        // The worker as a whole waits for a hold of the queue only.
+        dispatcher.finished(runs[1], succeeded(), 0, 0);
+        dispatcher.received(0, 10, [arrival(Some("c"), 3)], 0);
+        let is_held = scope == HoldScope::Queue && !delay.is_zero();
+        let started = started(&drain_actions(&mut dispatcher, 0)).len();
+        assert_eq!(started, usize::from(!is_held));
+    }
 }
 
 #[test]

@@ -378,6 +378,13 @@ pub(super) fn effect_at(place: usize) -> BoxedStrategy<Effect> {
         27 => (queue(), key())
             .prop_map(|(queue, key)| Effect::KeyStateDropped { queue, key })
             .boxed(),
+        28 => (queue(), prop::option::of(key()), prop::option::of(number()))
+            .prop_map(|(queue, key, until)| Effect::Held {
+                queue,
+                key,
+                until: until.map(MachineTime),
+            })
+            .boxed(),
         _ => unreachable!("a new effect needs a strategy here"),
     }
 }

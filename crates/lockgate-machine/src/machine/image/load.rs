@@ -319,6 +319,7 @@ impl Machine {
         self.by_debtor = table(&self.debtors, |debtor| {
             debtor_hash(seed, debtor.queue, debtor.key.as_ref())
         });
+        self.count_debtors();
         if !self.records.rebuild() {
             return Err(damaged("two records have one name"));
         }

@@ -628,6 +628,7 @@ fn counts(counts: &mut QueueCounts) -> [&mut u64; COUNTS] {
         keys,
         parked_keys,
         limited_keys,
+        owing_keys: _,
         unique_ids: _,
         states: _,
         state_bytes: _,

@@ -10,16 +10,17 @@ use bytes::Bytes;
 use lockgate_core::{
     BootId, Epoch, HolderName, Incarnation, Key, KeyState, KeyStateWrite, LeaseToken, Level,
     MachineTime, Message, MessageId, Millis, Now, Position, QueueName, RecordVersion, Replaces,
-    Sequence, ShardId, Term, UniqueId, WallTime,
+    Sequence, ShardId, Term, UniqueId, WallTime, limits::HoldScope,
 };
 
 use crate::{
     AnyCommand, BatchDecoder, COUNTERS, Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command,
     CreateQueue, CreatedQueue, DedupScope, DeleteQueue, DescribeQueue, Effects, EngineCommand,
-    ExplainKey, GetKeyState, KeyAction, KeyPolicy, KeyProfile, KeyWait, Machine, MachineLimits,
-    Move, MoveCursor, MoveTo, Moved, Pause, Purge, Query, QueryReply, QueueSettings, Receive,
-    RecordBatch, Rejection, Reply, Reschedule, SendMessage, Settle, SettleAction, Settled,
-    Transact, Transacted, WriteState, decode_record, encode_record,
+    ExplainKey, GetKeyState, Hold, KeyAction, KeyPolicy, KeyProfile, KeyWait, Machine,
+    MachineLimits, Move, MoveCursor, MoveTo, Moved, Pause, Purge, Query, QueryReply,
+    QueueDescription, QueueSettings, Receive, RecordBatch, Rejection, Reply, Reschedule,
+    SendMessage, Settle, SettleAction, Settled, Transact, Transacted, WriteState, decode_record,
+    encode_record,
 };
 
 /// Wall time at which every script starts.
@@ -198,7 +199,8 @@ impl Run {
             "change" => self.queue(&words, true),
             "send" => self.send(&words),
             "receive" => self.receive(&words),
-            "ack" | "nack" | "defer" | "extend" | "reject" | "give-back" | "change-visibility" => {
+            "ack" | "nack" | "defer" | "hold-key" | "hold-queue" | "extend" | "reject"
+            | "give-back" | "change-visibility" => {
                 let settle = self.settle(verb, &words);
                 settled(self.give(&Command::Settle(settle)))
             }
@@ -289,6 +291,27 @@ impl Run {
                     key: Key::new(words[1]).unwrap(),
                     action,
                 })))
+            }
+            // `hold q 30s`, `hold q 30s a`
+            "hold" => match self.give(&Command::Hold(Hold {
+                queue: name(words[0]),
+                key: words.get(2).map(|key| Key::new(key).unwrap()),
+                time: millis(words[1]),
+            })) {
+                Ok(Reply::Held(None)) => "free".to_owned(),
+                Ok(Reply::Held(Some(remaining))) => format!("held for {remaining} ms"),
+                other => done(other),
+            },
+            "limited" => {
+                let QueueDescription {
+                    limited, counts, ..
+                } = self.describe(words[0]);
+                let limited = limited.map_or("free".to_owned(), |held| {
+                    let remaining = held.remaining.unwrap_or_default();
+                    format!("{:?} for {remaining} ms", held.limit)
+                });
+                let (keys, owing) = (counts.limited_keys, counts.owing_keys);
+                format!("{limited}, {keys} keys limited, {owing} owing")
             }
             "purge" => done(self.give(&Command::Purge(Purge {
                 queue: name(words[0]),
@@ -559,6 +582,13 @@ impl Run {
                     reason: words.get(3).map(|&reason| reason.into()),
                 },
                 "defer" => SettleAction::Defer { delay: span },
+                "hold-key" | "hold-queue" => SettleAction::Hold {
+                    delay: span,
+                    scope: match verb {
+                        "hold-key" => HoldScope::Key,
+                        _ => HoldScope::Queue,
+                    },
+                },
                 "extend" => SettleAction::Extend { lease: span },
                 "change-visibility" => SettleAction::ChangeVisibility { hidden: span },
                 "reject" => SettleAction::Reject {

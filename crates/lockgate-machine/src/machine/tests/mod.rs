@@ -8,6 +8,7 @@ mod dedup;
 mod durability;
 mod failures;
 pub(super) mod harness;
+mod holds;
 mod images;
 mod key_sequences;
 mod key_states;

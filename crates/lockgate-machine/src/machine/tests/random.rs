@@ -3,7 +3,7 @@
 
 use lockgate_core::{
     HolderName, Key, KeyStateWrite, LeaseToken, Level, Location, Message, MessageId, Position,
-    QueueName, RecordVersion, Replaces, UniqueId, WallTime,
+    QueueName, RecordVersion, Replaces, UniqueId, WallTime, limits::HoldScope,
 };
 use proptest::prelude::*;
 
@@ -446,6 +446,13 @@ impl History {
             token: *pick(&self.tokens, which)?,
             action: match how % 10 {
                 0..3 => SettleAction::Ack,
+                3 if delay.is_multiple_of(4) => SettleAction::Hold {
+                    delay: 1 + u64::from(delay) * 10,
+                    scope: match delay.is_multiple_of(8) {
+                        true => HoldScope::Key,
+                        false => HoldScope::Queue,
+                    },
+                },
                 3 => SettleAction::Defer {
                     delay: u64::from(delay % 3) * 400,
                 },

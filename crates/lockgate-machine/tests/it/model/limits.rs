@@ -38,6 +38,35 @@ impl Queue {
         charged.queue.change(queue, now.0).unwrap();
     }
 
+    /// Holds it, or a key of it; ends a hold with `None`. Returns until when it is held then.
+    pub(super) fn hold(
+        &mut self,
+        key: Option<&Key>,
+        until: Option<MachineTime>,
+    ) -> Option<MachineTime> {
+        if until.is_none() && !self.charged.ever {
+            return None;
+        }
+        self.charged.ever = true;
+        let state = match key {
+            None => &mut self.charged.of_queue,
+            key => self.charged.of_keys.entry(key.cloned()).or_default(),
+        };
+        match until {
+            Some(until) => state.hold_until(until.0),
+            None => state.let_go(),
+        }
+        until.map(|_| MachineTime(state.debt().held_until()))
+    }
+
+    /// How many keys are held or owe something.
+    pub(super) fn owing_keys(&self, now: MachineTime) -> u64 {
+        let states = self.charged.of_keys.values();
+        let owing = states
+            .filter(|state| !LimitState::new(state.debt(), 0).is_idle(&self.charged.key, now.0));
+        owing.count() as u64
+    }
+
     fn leased(&self, wanted: impl Fn(&Message) -> bool) -> u32 {
         let leased = |message: &&Message| matches!(message.state, State::Leased { .. });
         let leased = self.messages.iter().filter(leased);

@@ -314,6 +314,14 @@ impl Model {
             AnyCommand::Caller(Command::ChangeKeyState(change)) => {
                 self.change_state(change, decision)
             }
+            AnyCommand::Caller(Command::Hold(Hold { queue, key, time })) => {
+                let until = (*time > 0).then(|| self.now.machine.plus(*time));
+                let now = self.now.machine;
+                self.found_mut(queue).map(|queue| {
+                    let until = queue.hold(key.as_ref(), until);
+                    Reply::Held(until.map(|until| until.since(now)))
+                })
+            }
             other => panic!("the model does not know {other:?}"),
         };
         if expected.is_err() {
@@ -421,6 +429,7 @@ impl Model {
                 keys: keys.len() as u64,
                 parked_keys: queue.parked.len() as u64,
                 limited_keys: self.limited_keys(queue),
+                owing_keys: queue.owing_keys(self.now.machine),
                 unique_ids: queue.remembered.len() as u64,
                 states: queue.states.len() as u64,
                 state_bytes: queue.state_bytes(),

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use lockgate_core::{
     FailedAttempt, LeaseToken, Level, MessageId, Millis, QueueId, QueueName, Sequence,
+    limits::HoldScope,
 };
 use lockgate_machine::*;
 
@@ -133,6 +134,7 @@ impl Model {
                 SettleAction::Extend { .. }
                     | SettleAction::GiveBack
                     | SettleAction::Defer { delay: 0 }
+                    | SettleAction::Hold { .. }
             )
         {
             queue.settled_at.insert(key.clone(), at);
@@ -174,6 +176,12 @@ impl Model {
                     let until = now.machine.plus(*delay);
                     message.state = State::Backoff { until };
                 }
+                assert!(refused || decision.level >= level);
+            }
+            SettleAction::Hold { delay, scope } => {
+                queue.give_back(token.sequence, now, true);
+                let held = key.filter(|_| *scope == HoldScope::Key);
+                queue.hold(held.as_ref(), Some(now.machine.plus(*delay)));
                 assert!(refused || decision.level >= level);
             }
             SettleAction::Reject { reason } => {
@@ -327,6 +335,7 @@ impl Model {
                 SettleAction::Nack { .. }
                 | SettleAction::ChangeVisibility { hidden: 0 }
                 | SettleAction::Defer { .. }
+                | SettleAction::Hold { .. }
                 | SettleAction::GiveBack => StaleReason::Ended,
             };
             self.settled.insert(message, second);

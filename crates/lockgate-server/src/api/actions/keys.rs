@@ -10,7 +10,7 @@ use super::{invalid_page, page_after, page_limit, page_start};
 use crate::{
     api::{
         Code, Problem, Request, Service,
-        shapes::{Instant, KeyExplanation, Keys, ListKeys, MessagesDropped, WaitWord},
+        shapes::{Held, Hold, Instant, KeyExplanation, Keys, ListKeys, MessagesDropped, WaitWord},
     },
     auth::Verb,
 };
@@ -79,6 +79,30 @@ impl Service {
             })
             .await?;
         self.explain(&queue, key).await
+    }
+
+    /// Holds a key or group, or without one the queue.
+    pub(in crate::api) async fn hold(
+        &self,
+        request: &Request<'_>,
+        queue: &str,
+        key: Option<&str>,
+        input: &Hold,
+    ) -> Result<Held, Problem> {
+        let queue = self.queue(request, Verb::Manage, queue)?;
+        let key = key.map(Key::new).transpose();
+        let key = key.map_err(|error| Problem::invalid("key", error))?;
+        let hold = machine::Hold {
+            queue: queue.name.clone(),
+            key,
+            time: input.time_ms.get(),
+        };
+        let remaining_ms = self.engine.submit(hold).await?;
+        let now = self.engine.now().wall;
+        Ok(Held {
+            remaining_ms,
+            until: remaining_ms.map(|remaining| Instant(now.plus(remaining))),
+        })
     }
 
     pub(in crate::api) async fn drop_key(
@@ -238,6 +262,7 @@ impl Service {
             } => {
                 let limits = &queue.settings;
                 let (setting, value) = match limit {
+                    Limit::Held => ("", String::new()),
                     Limit::Concurrency => {
                         ("limit_concurrency", limits.limit_concurrency.to_string())
                     }
@@ -253,12 +278,20 @@ impl Service {
                     None => "when one of its leases ends".to_owned(),
                 };
                 explanation.limit = Some(limit.into());
-                let text = format!(
-                    "{of} has reached its limit: {setting} is {value}. Its next message may be leased \
-                     {until}."
-                );
+                let why = match limit {
+                    Limit::Held => "is held by somebody".to_owned(),
+                    _ => format!("has reached its limit: {setting} is {value}"),
+                };
+                let text = format!("{of} {why}. Its next message may be leased {until}.");
                 (WaitWord::Limit, text)
             }
+            KeyWait::LimitsChange => (
+                WaitWord::LimitsChange,
+                format!(
+                    "The limits of queue {name} have changed, and the server looks at each key again, \
+                     which takes about 0.3 s for each million."
+                ),
+            ),
             _ => (
                 WaitWord::Nothing,
                 "Nothing holds it up: the next receive may have its message.".to_owned(),

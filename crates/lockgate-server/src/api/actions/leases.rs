@@ -2,7 +2,7 @@
 
 use std::{num::NonZeroU64, time::Duration};
 
-use lockgate_core::{Failures, HolderName, Key, LeaseToken, QueueName};
+use lockgate_core::{Failures, HolderName, Key, LeaseToken, QueueName, limits::HoldScope};
 use lockgate_engine::{Batch, QueueEntry, Received};
 use lockgate_machine::{
     DeadLetterReason, Origin, Receive, SendMessage, Settle, SettleAction, Settled, StoredMessage,
@@ -17,10 +17,10 @@ use crate::{
         Code, Problem, Request, Service,
         input::entry,
         shapes::{
-            Content, Encoding, FailureView, HeaderView, Instant, OriginReasonWord, OriginView,
-            ReceiveMessages, ReceivedMessage, ReceivedMessages, SettleActionWord, SettleInput,
-            SettleMessages, SettleResult, SettleResults, Transacted, Transaction, TransactionSend,
-            Within,
+            Content, Encoding, FailureView, HeaderView, HoldWord, Instant, OriginReasonWord,
+            OriginView, ReceiveMessages, ReceivedMessage, ReceivedMessages, SettleActionWord,
+            SettleInput, SettleMessages, SettleResult, SettleResults, Transacted, Transaction,
+            TransactionSend, Within,
         },
     },
     auth::Verb,
@@ -238,6 +238,11 @@ impl Service {
             "nack and reject",
             has_reason,
         )?;
+        let defers = action == SettleActionWord::Defer;
+        only("hold", given.hold.is_some(), "defer", defers)?;
+        if given.hold.is_some() && given.delay_ms.map_or(0, Within::get) == 0 {
+            return Err(Problem::invalid("hold", "needs a delay_ms of 1 or more"));
+        }
         let reason = given.reason.map(Into::into);
         let delay = given.delay_ms.map_or(0, Within::get);
         Ok(Settle {
@@ -245,7 +250,16 @@ impl Service {
             action: match action {
                 SettleActionWord::Ack => SettleAction::Ack,
                 SettleActionWord::Nack => SettleAction::Nack { delay, reason },
-                SettleActionWord::Defer => SettleAction::Defer { delay },
+                SettleActionWord::Defer => match given.hold {
+                    None => SettleAction::Defer { delay },
+                    Some(hold) => SettleAction::Hold {
+                        delay,
+                        scope: match hold {
+                            HoldWord::Key => HoldScope::Key,
+                            HoldWord::Queue => HoldScope::Queue,
+                        },
+                    },
+                },
                 SettleActionWord::Extend => SettleAction::Extend {
                     lease: given.lease_ms.map(Within::get).ok_or_else(|| {
                         Problem::invalid("lease_ms", "extend needs it, 1 to 43200000 milliseconds")

@@ -1,6 +1,7 @@
 //! Shapes of keys, and why a key waits.
 
 use lockgate_core::{Millis, limits::Limit};
+use lockgate_machine as machine;
 use serde::{Deserialize, Serialize};
 
 use super::{Instant, Within};
@@ -96,6 +97,8 @@ pub(crate) enum WaitWord {
     LeaseBound,
     /// A limit of the key or of the queue as a whole.
     Limit,
+    /// The limits of the queue have changed, and the server looks at each key again.
+    LimitsChange,
 }
 
 /// A limit on how often messages are leased.
@@ -123,6 +126,27 @@ impl From<Limit> for LimitWord {
             Limit::Rate | Limit::Window => Self::Rate,
         }
     }
+}
+
+/// For how long to hold a queue or a key.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Hold {
+    /// From now on, up to 366 days. 0: a hold ends now.
+    pub(crate) time_ms: Within<0, { machine::Hold::TIME_MAX }>,
+}
+
+/// For how long a queue or a key is held.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct Held {
+    /// How much longer, which is longer than asked for if it was held for longer already; absent: not any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) remaining_ms: Option<Millis>,
+    /// Until when, by the server's clock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) until: Option<Instant>,
 }
 
 /// The result of dropping messages.

@@ -239,6 +239,9 @@ pub(crate) struct SettleInput {
     /// With `nack` and `defer`: not leased again before so much time has passed, up to 366 days. Default 0.
     #[serde(default)]
     pub(crate) delay_ms: Option<Within<0, { Settle::DELAY_MAX }>>,
+    /// With `defer` and a `delay_ms`: what is held for so long too, such as what the answer 429 of a partner asks for.
+    #[serde(default)]
+    pub(crate) hold: Option<HoldWord>,
     /// With `extend`, required: how long the lease lasts from now on. It ends at most 12 h after it
     /// was given.
     #[serde(default)]
@@ -266,6 +269,17 @@ pub(crate) enum SettleActionWord {
     Reject,
     /// Nobody has tried the message: it returns to its place, and this attempt does not count.
     GiveBack,
+}
+
+/// What a deferral holds besides its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum HoldWord {
+    /// Its key, or its group; its queue if it has neither.
+    Key,
+    /// Its queue.
+    Queue,
 }
 
 /// The results of settling leases.

@@ -122,6 +122,9 @@ pub(crate) struct Counts {
     pub(crate) parked_keys: u64,
     /// Keys (of an unkeyed queue: groups) whose next message only a limit of theirs holds.
     pub(crate) limited_keys: u64,
+    /// Keys (of an unkeyed queue: groups) that owe something under a limit of theirs or are held, with messages or
+    /// without.
+    pub(crate) owing_keys: u64,
     /// Unique ids that are remembered for deduplication.
     pub(crate) unique_ids: u64,
     /// When the oldest message was accepted; absent for an empty queue.
@@ -212,6 +215,7 @@ impl From<QueueCounts> for Counts {
             keys: counts.keys,
             parked_keys: counts.parked_keys,
             limited_keys: counts.limited_keys,
+            owing_keys: counts.owing_keys,
             unique_ids: counts.unique_ids,
             oldest_at: counts.oldest.map(Instant),
         }

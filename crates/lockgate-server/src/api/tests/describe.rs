@@ -120,6 +120,15 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
         Operation::DeleteQueue => queue("purge", to.ok::<Nothing>()),
         Operation::PurgeQueue => queue("purge", to.ok::<Purged>()),
         Operation::PauseQueue | Operation::ResumeQueue => queue("manage", to.ok::<Queue>()),
+        Operation::HoldQueue => Described {
+            body: to.input::<Hold>(),
+            ..queue("manage", to.ok::<Held>())
+        },
+        Operation::HoldKey => Described {
+            tag: "keys",
+            body: to.input::<Hold>(),
+            ..queue("manage", to.ok::<Held>())
+        },
         Operation::ListKeys => Described {
             tag: "keys",
             parameters: to.input::<ListKeys>(),

@@ -1,0 +1,440 @@
+//! What a process asks of the store, and what follows from the answers. It does no I/O.
+//!
+//! A key has two records. The *state* has the machine of the key as its value; it is never leased, so that everybody can
+//! add a trigger by replacing the version that they have read. The *run* has no value: its lease says that somebody
+//! runs, and the lease's epoch is the run's token. It is deleted when the lease ends.
+//!
+//! # Invariants
+//! - Whoever changes the state replaces the version that it has decided on. A run starts in a write by the holder of the
+//!   run's lease, with the lease's epoch, which is above that of every earlier start. It ends in a write that finds its
+//!   token in the state.
+//! - The state is deleted only when every trigger in it is covered, or when its only trigger is that of the caller whose
+//!   run has failed. So a trigger whose state has gone, or has been made anew, is covered.
+//! - A caller that waits watches both records from revisions that it saw before it looked whether it is covered: a
+//!   change of either one wakes it.
+//! - A write whose answer is lost is looked up: the state names the last writes.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use lockgate_core::{Epoch, RECORD_BYTES_MAX, RecordVersion, Revision};
+
+use super::super::{Batch, KeyState, Merge, Rejection, Token};
+
+/// Names a write: who writes, and which of its calls. No two calls have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Op {
+    /// A random number of the writer's.
+    pub writer: u64,
+    /// The number of its call.
+    pub call: u64,
+}
+
+/// How many writes a state names. A caller whose answer is lost, and that does not look before so many others have
+/// written, enters again: its trigger may cause a run more.
+pub(super) const RECENT_MAX: usize = 16;
+
+/// The value of a key's state record.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SharedState {
+    /// The write that made it.
+    pub(super) born: Op,
+    pub(super) key: KeyState<Bytes>,
+    /// The last writes, and the numbers of the triggers that they added.
+    pub(super) recent: VecDeque<(Op, u64)>,
+}
+
+/// A state as it was read.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Seen {
+    /// The version to replace.
+    pub version: RecordVersion,
+    /// The revision to watch from.
+    pub revision: Revision,
+    /// The value.
+    pub state: SharedState,
+}
+
+/// A call of the store.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Ask {
+    /// Lease the run, as a holder of one's own.
+    Lease,
+    /// Read the run.
+    ReadRun,
+    /// Read the state.
+    ReadState,
+    /// Write the state.
+    Write {
+        /// The new one.
+        state: SharedState,
+        /// In place of this.
+        replaces: Option<RecordVersion>,
+    },
+    /// Delete the state.
+    Delete {
+        /// If it is this.
+        replaces: RecordVersion,
+    },
+    /// Release the run's lease.
+    Release(Epoch),
+    /// Wait until one of the records is another.
+    Watch {
+        /// The state's revision.
+        state: Option<Revision>,
+        /// The run's revision.
+        run: Option<Revision>,
+    },
+}
+
+/// What the store has answered.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Answer {
+    /// The run is leased to the caller.
+    Leased(Epoch),
+    /// The run is leased to another.
+    Held,
+    /// The run: its revision, and the epoch of its lease.
+    Run(Option<(Revision, Option<Epoch>)>),
+    /// The state.
+    State(Option<Seen>),
+    /// It is done.
+    Done,
+    /// It is not done: there is another version, or the lease has ended.
+    Not,
+    /// It may be done: the answer was lost.
+    Lost,
+}
+
+/// What comes next.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Step<T> {
+    /// Ask this, and go on with the answer.
+    Ask(Ask),
+    /// It is over.
+    Over(T),
+}
+
+/// How an [`Enter`] is over.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// The caller runs.
+    Run {
+        /// The run's token.
+        token: Epoch,
+        /// What it has to do.
+        batch: Batch<Bytes>,
+        /// How many runs in a row have failed before.
+        failures: u32,
+    },
+    /// A run has succeeded that covers the caller: the last one, if it can still be seen.
+    Covered(Option<Token>),
+    /// The trigger is not accepted.
+    Rejected(Rejection),
+}
+
+/// How an [`End`] is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ended {
+    /// It is written.
+    Done,
+    /// The run was not the present one.
+    Stale,
+    /// An answer was lost, and the run's lease with it: the end may be written.
+    Unknown,
+}
+
+/// One caller that enters.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Enter {
+    op: Op,
+    payload: Bytes,
+    /// The number of its trigger, and the state that accepted it.
+    accepted: Option<(u64, Op)>,
+    /// The lease that it has.
+    leased: Option<Epoch>,
+    /// The run as it was seen before the state.
+    run: Option<Revision>,
+    /// What comes of the write that it has asked for, and the trigger that is accepted with it.
+    writes: Option<Box<(Outcome, u64, Op)>>,
+    /// How it is over as soon as its lease is released.
+    releases: Option<Box<Outcome>>,
+}
+
+/// One run that ends.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct End {
+    op: Op,
+    token: Epoch,
+    succeeds: bool,
+    /// An answer was lost.
+    is_lost: bool,
+    /// How it is over as soon as its lease is released.
+    releases: Option<Ended>,
+}
+
+impl SharedState {
+    fn new(born: Op) -> Self {
+        Self {
+            born,
+            key: KeyState::default(),
+            recent: VecDeque::new(),
+        }
+    }
+
+    /// The machine of the key.
+    #[must_use]
+    pub fn key(&self) -> &KeyState<Bytes> {
+        &self.key
+    }
+
+    fn note(&mut self, op: Op, trigger: u64) {
+        if self.recent.len() == RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((op, trigger));
+    }
+
+    fn find(&self, op: Op) -> Option<u64> {
+        let mut recent = self.recent.iter();
+        recent
+            .find(|(of, _)| *of == op)
+            .map(|(_, trigger)| *trigger)
+    }
+}
+
+impl Enter {
+    /// A caller with a trigger. The first thing to do is [`Ask::Lease`].
+    #[must_use]
+    pub fn new(op: Op, payload: Bytes) -> Self {
+        Self {
+            op,
+            payload,
+            accepted: None,
+            leased: None,
+            run: None,
+            writes: None,
+            releases: None,
+        }
+    }
+
+    /// The name of its writes.
+    #[must_use]
+    pub fn op(&self) -> Op {
+        self.op
+    }
+
+    /// The lease is no more the caller's to give back: it runs, or has given it back.
+    pub fn forget_lease(&mut self) {
+        self.leased = None;
+    }
+
+    /// The lease that the caller has while it does not run yet.
+    #[must_use]
+    pub fn leased(&self) -> Option<Epoch> {
+        self.leased
+    }
+
+    /// Goes on with the answer to what was asked last.
+    pub fn next(&mut self, merge: &Merge<Bytes>, answer: Answer) -> Step<Outcome> {
+        if let Some(outcome) = self.releases.take() {
+            return Step::Over(*outcome);
+        }
+        if let Some(written) = self.writes.take() {
+            if answer != Answer::Done {
+                return Step::Ask(Ask::ReadState);
+            }
+            let (outcome, trigger, born) = *written;
+            self.accepted = Some((trigger, born));
+            return match outcome {
+                run @ Outcome::Run { .. } => Step::Over(run),
+                // It waits now. The run may have ended meanwhile.
+                _ => Step::Ask(Ask::ReadRun),
+            };
+        }
+        match answer {
+            Answer::Leased(epoch) => {
+                self.leased = Some(epoch);
+                Step::Ask(Ask::ReadState)
+            }
+            Answer::Run(None) => Step::Ask(Ask::Lease),
+            Answer::Run(Some((revision, _))) => {
+                self.run = Some(revision);
+                Step::Ask(Ask::ReadState)
+            }
+            Answer::State(seen) => self.decide(merge, seen),
+            // Leasing again gives the same lease, if there is one.
+            Answer::Lost => Step::Ask(Ask::Lease),
+            // Somebody else runs, or a watch has seen a change.
+            Answer::Held | Answer::Done | Answer::Not => Step::Ask(Ask::ReadRun),
+        }
+    }
+
+    fn decide(&mut self, merge: &Merge<Bytes>, seen: Option<Seen>) -> Step<Outcome> {
+        let (mut state, replaces, revision) = match seen {
+            Some(seen) => (Some(seen.state), Some(seen.version), Some(seen.revision)),
+            None => (None, None, None),
+        };
+        // An answer may have been lost.
+        if let (None, Some(state)) = (self.accepted, &state) {
+            let trigger = state.find(self.op);
+            self.accepted = trigger.map(|trigger| (trigger, state.born));
+        }
+        if let Some((trigger, born)) = self.accepted {
+            let of_it = state.as_ref().filter(|state| state.born == born);
+            match of_it.map(|state| &state.key) {
+                Some(key) if key.covered() < trigger => {}
+                key => {
+                    let by = key.map(KeyState::covered_by);
+                    return self.release(Outcome::Covered(by));
+                }
+            }
+        }
+        let mut state = state.take().unwrap_or_else(|| SharedState::new(self.op));
+        let token = self.leased.map(|epoch| Token(epoch.0));
+        if let (Some(token), Some(epoch)) = (token, self.leased)
+            && state.key.running() == Some(token)
+        {
+            return Step::Over(run(&state.key, epoch));
+        }
+        let trigger;
+        if let Some((accepted, _)) = self.accepted {
+            trigger = accepted;
+            if self.leased.is_none() {
+                let run = self.run;
+                return Step::Ask(Ask::Watch {
+                    state: revision,
+                    run,
+                });
+            }
+        } else {
+            trigger = match state.key.accept(self.payload.clone(), merge) {
+                Ok(trigger) => trigger,
+                Err(why) => return self.release(Outcome::Rejected(why)),
+            };
+            state.note(self.op, trigger);
+            if super::codec::encoded_len(&state) > RECORD_BYTES_MAX {
+                let max = RECORD_BYTES_MAX;
+                return self.release(Outcome::Rejected(Rejection::Bytes { max }));
+            }
+        }
+        let outcome = match (token, self.leased) {
+            (Some(token), Some(epoch)) => {
+                if state.key.start(merge, token, None).is_err() {
+                    // A later run has started: the lease has ended.
+                    self.leased = None;
+                    return Step::Ask(Ask::ReadRun);
+                }
+                run(&state.key, epoch)
+            }
+            _ => Outcome::Covered(None),
+        };
+        self.writes = Some(Box::new((outcome, trigger, state.born)));
+        Step::Ask(Ask::Write { state, replaces })
+    }
+
+    fn release(&mut self, outcome: Outcome) -> Step<Outcome> {
+        match self.leased.take() {
+            Some(epoch) => {
+                self.releases = Some(Box::new(outcome));
+                Step::Ask(Ask::Release(epoch))
+            }
+            None => Step::Over(outcome),
+        }
+    }
+}
+
+fn run(key: &KeyState<Bytes>, token: Epoch) -> Outcome {
+    Outcome::Run {
+        token,
+        batch: key
+            .running_batch()
+            .map(|batch| (**batch).clone())
+            .unwrap_or_default(),
+        failures: key.failures(),
+    }
+}
+
+impl End {
+    /// A run that has succeeded or failed. The first thing to do is [`Ask::ReadState`].
+    #[must_use]
+    pub fn new(op: Op, token: Epoch, succeeds: bool) -> Self {
+        Self {
+            op,
+            token,
+            succeeds,
+            is_lost: false,
+            releases: None,
+        }
+    }
+
+    /// Goes on with the answer to what was asked last.
+    pub fn next(&mut self, answer: Answer) -> Step<Ended> {
+        if let Some(ended) = self.releases {
+            return Step::Over(ended);
+        }
+        match answer {
+            Answer::State(seen) => self.decide(seen),
+            // Nobody else can have ended the run while its lease lasts.
+            Answer::Run(run) => {
+                let is_ours = run.is_some_and(|(_, epoch)| epoch == Some(self.token));
+                self.release(if is_ours { Ended::Done } else { Ended::Unknown })
+            }
+            Answer::Done => self.release(Ended::Done),
+            Answer::Lost => {
+                self.is_lost = true;
+                Step::Ask(Ask::ReadState)
+            }
+            _ => Step::Ask(Ask::ReadState),
+        }
+    }
+
+    fn decide(&mut self, seen: Option<Seen>) -> Step<Ended> {
+        let token = Token(self.token.0);
+        let Some(seen) = seen else {
+            return self.is_not_there();
+        };
+        let Seen {
+            version: replaces,
+            mut state,
+            ..
+        } = seen;
+        if state.key.running() != Some(token) {
+            let is_written = state.find(self.op).is_some() || state.key.covered_by() == token;
+            return match is_written {
+                true => self.release(Ended::Done),
+                false => self.is_not_there(),
+            };
+        }
+        if self.succeeds {
+            // It is the present run.
+            let _ = state.key.succeed(token);
+            if state.key.is_idle() {
+                return Step::Ask(Ask::Delete { replaces });
+            }
+            state.note(self.op, 0);
+            let replaces = Some(replaces);
+            return Step::Ask(Ask::Write { state, replaces });
+        }
+        // The run stays in the state: who leases next finds it dead, and has what it had. If nobody else has a trigger
+        // there, nothing need stay.
+        let triggers = (state.key.running_batch()).map_or(0, |batch| batch.triggers());
+        match triggers <= 1 && state.key.waiting().is_none() {
+            true => Step::Ask(Ask::Delete { replaces }),
+            false => self.release(Ended::Done),
+        }
+    }
+
+    /// The state does not show the run: another has started in its place, or a lost answer said that it is ended.
+    fn is_not_there(&mut self) -> Step<Ended> {
+        match self.is_lost {
+            true => Step::Ask(Ask::ReadRun),
+            false => self.release(Ended::Stale),
+        }
+    }
+
+    fn release(&mut self, ended: Ended) -> Step<Ended> {
+        self.releases = Some(ended);
+        Step::Ask(Ask::Release(self.token))
+    }
+}

@@ -1,0 +1,4 @@
+//! The coalescer, by what its users see.
+
+mod local;
+mod machine;

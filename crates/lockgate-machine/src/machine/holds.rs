@@ -1,0 +1,91 @@
+//! Holds queues and keys for a while: what a callee asks for that takes no more calls now.
+//!
+//! A hold is one of the limits that [`limits`](super::limits) keeps: the debt of a queue or a key has its end.
+
+use lockgate_core::{
+    Key, Level, MachineTime, Millis, Now, QueueId,
+    limits::{HoldScope, LimitState},
+};
+
+use super::{Machine, draft::Draft, limits::QueueLimits, send::check_range};
+use crate::{Effect, Hold, Rejection, Reply};
+
+impl Machine {
+    pub(super) fn decide_hold(
+        &self,
+        draft: &mut Draft,
+        Hold { queue, key, time }: &Hold,
+        now: Now,
+    ) -> Result<Reply, Rejection> {
+        check_range("time of the hold", *time, 0, Hold::TIME_MAX)?;
+        let state = &self.queues[self.named_queue(queue)?];
+        let debt = match key {
+            Some(_) => self
+                .debtor(state.id, key.as_ref())
+                .map(|debtor| self.debtors[debtor].debt),
+            None => state.limits.as_ref().map(|limits| limits.debt),
+        };
+        let held = MachineTime(debt.map_or(0, |debt| debt.held_until()));
+        let until = (*time > 0).then(|| now.machine.plus(*time).max(held));
+        let effect = Effect::Held {
+            queue: state.id,
+            key: key.clone(),
+            until,
+        };
+        draft.add(effect, state.settings.level);
+        Ok(Reply::Held(until.map(|until| until.since(now.machine))))
+    }
+
+    /// Holds what a settled message names.
+    pub(super) fn draft_hold(
+        &self,
+        draft: &mut Draft,
+        (queue, index): (u32, u32),
+        (scope, delay): (HoldScope, Millis),
+        now: Now,
+        level: Level,
+    ) {
+        let key = match scope {
+            HoldScope::Key => self.keys[self.messages[index].key].name.clone(),
+            HoldScope::Queue => None,
+        };
+        let effect = Effect::Held {
+            queue: self.queues[queue].id,
+            key,
+            until: Some(now.machine.plus(delay)),
+        };
+        draft.add(effect, level);
+    }
+
+    pub(super) fn fold_held(
+        &mut self,
+        id: QueueId,
+        key: Option<&Key>,
+        until: Option<MachineTime>,
+    ) -> Option<()> {
+        let queue = self.queue_index(id)?;
+        let change = |state: &mut LimitState| match until {
+            Some(until) => state.hold_until(until.0),
+            None => state.let_go(),
+        };
+        let limits = &mut self.queues[queue].limits;
+        if until.is_none() && limits.is_none() {
+            return Some(());
+        }
+        let now = self.clock.now.machine;
+        let limits = limits.get_or_insert_with(|| QueueLimits::none(now));
+        if key.is_none() {
+            let mut state = LimitState::new(limits.debt, 0);
+            change(&mut state);
+            limits.debt = state.debt();
+            self.await_queue(queue);
+            self.wake(self.queues[queue].content);
+            return Some(());
+        }
+        if until.is_some() || self.debtor(id, key).is_some() {
+            let debtor = self.change_debt(queue, id, key.cloned(), |_, state| change(state));
+            self.look_at_debtor(debtor);
+        }
+        Some(())
+    }
+}
