@@ -2,6 +2,7 @@
 
 mod admin;
 mod queue;
+mod record;
 mod setting_flags;
 
 use std::{path::PathBuf, time::Duration};
@@ -11,6 +12,7 @@ use lockgate_core::{PRIORITY_MAX, ShardId};
 
 pub(crate) use admin::*;
 pub(crate) use queue::*;
+pub(crate) use record::*;
 pub(crate) use setting_flags::{Given, SettingFlags};
 
 use crate::{
@@ -58,6 +60,8 @@ pub(crate) enum Command {
     Key(Key),
     #[command(subcommand)]
     Dlq(Dlq),
+    #[command(subcommand)]
+    Record(Record),
     Status(Status),
     Backup(Backup),
     Restore(Restore),
@@ -303,8 +307,8 @@ pub(crate) struct Receive {
 /// remembered ids and leases, and everything that the server answered before. The server goes on meanwhile. The
 /// file gets its name when it is whole and was read back, not before.
 ///
-/// If clients need access keys, the backup takes one with all verbs on all queues (AWS_ACCESS_KEY_ID and
-/// AWS_SECRET_ACCESS_KEY).
+/// If clients need access keys, the backup takes one with all verbs on all queues and `read` on all records
+/// (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY).
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -197,12 +197,21 @@ impl CallError {
 
     /// Whether the server says that there is a queue of that name, with other settings.
     pub(crate) fn is_queue_there(&self) -> bool {
-        matches!(&self.source, lockgate_client::CallError::Refused { code, .. } if code == "queue_exists")
+        self.has_code("queue_exists")
     }
 
     /// Whether the server says that a receipt is none of its own.
     pub(crate) fn is_receipt_wrong(&self) -> bool {
-        matches!(&self.source, lockgate_client::CallError::Refused { code, .. } if code == "invalid_receipt")
+        self.has_code("invalid_receipt")
+    }
+
+    /// Whether the server refuses with this code.
+    pub(crate) fn has_code(&self, expected: &str) -> bool {
+        use lockgate_client::CallError as Source;
+        match &self.source {
+            Source::Refused { code, .. } | Source::Record { code, .. } => code == expected,
+            _ => false,
+        }
     }
 
     fn exit(&self) -> Exit {
@@ -211,7 +220,9 @@ impl CallError {
             Source::Connect { .. } => Exit::Unreachable,
             Source::Timeout { .. } => Exit::Timeout,
             Source::NoQueue { .. } => Exit::NotFound,
-            Source::Refused { status, code, .. } => exit_of(*status, code),
+            Source::Refused { status, code, .. } | Source::Record { status, code, .. } => {
+                exit_of(*status, code)
+            }
             _ => Exit::Failed,
         }
     }
@@ -224,6 +235,9 @@ impl CallError {
             }
             Source::NoTls { endpoint, cause } => hint_for_tls(endpoint, cause),
             Source::Refused { status, .. } if *status == StatusCode::UNAUTHORIZED => unsigned(),
+            Source::Record { fault, .. } => fault
+                .version
+                .map(|version| format!("to replace that one: --replaces {version}")),
             Source::Refused { code, .. } => hint_for_code(code).map(str::to_owned),
             Source::NoQueue { name, .. } => Some(match &self.similar {
                 Some(similar) => format!("did you mean {similar}?"),
@@ -332,7 +346,7 @@ pub(crate) fn not_built(error: BuildError) -> Failure {
 /// The exit code for an error of the server.
 pub(crate) fn exit_of(status: StatusCode, code: &str) -> Exit {
     match code {
-        "key_not_found" | "message_not_found" => Exit::NotFound,
+        "key_not_found" | "message_not_found" | "record_not_found" => Exit::NotFound,
         _ if status == StatusCode::FORBIDDEN || status == StatusCode::UNAUTHORIZED => Exit::Denied,
         // As where several leases are settled: none of them was this one.
         "invalid_receipt" => Exit::Conflict,

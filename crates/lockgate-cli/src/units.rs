@@ -5,7 +5,7 @@ use std::time::Duration;
 pub(crate) use lockgate_core::units::{
     bytes as size, round_bytes as show_bytes, show_bytes as show_size,
 };
-use lockgate_core::{QueueName, units};
+use lockgate_core::{QueueName, RECORD_LEASE_MAX, units};
 pub(crate) use lockgate_inspect::setting_json;
 use lockgate_machine::{Hold, QueueSettings, Settle};
 
@@ -54,6 +54,14 @@ pub(crate) fn lease(text: &str) -> Result<Duration, String> {
              `lockgate defer`"
                 .to_owned(),
         ),
+        lease => Ok(lease),
+    }
+}
+
+/// Reads how long the lease of a record lasts.
+pub(crate) fn record_lease(text: &str) -> Result<Duration, String> {
+    match up_to(RECORD_LEASE_MAX, "a lease", text)? {
+        Duration::ZERO => Err("a lease lasts 1ms to 12h, not 0s".to_owned()),
         lease => Ok(lease),
     }
 }

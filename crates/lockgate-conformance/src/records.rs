@@ -9,6 +9,8 @@ use std::{future::Future, time::Duration};
 
 use lockgate_core::Records;
 
+pub use self::register::Register;
+
 /// Where the records under test come from.
 pub trait Fixture {
     /// The store.

@@ -12,7 +12,7 @@ use lockgate_core::{
 };
 use lockgate_machine::{
     AnyCommand, Command, Deadlines, Delivery, Effect, EngineCommand, Housekeeping, Machine,
-    Receive, Rejection, Reply, SyncWindow, Transact, encode_record,
+    Receive, RecordCounts, Rejection, Reply, SyncWindow, Transact, encode_record,
 };
 use smallvec::SmallVec;
 
@@ -150,6 +150,8 @@ pub struct DriverCounts {
     pub answered_process: u64,
     /// Commands done at level `disk` or above.
     pub answered_disk: u64,
+    /// How much the shard's records are, now.
+    pub kept: RecordCounts,
 }
 
 /// How long the answer to a request must wait.
@@ -447,7 +449,10 @@ impl<T: Ticket> Driver<T> {
     /// What was counted since the start.
     #[must_use]
     pub fn counts(&self) -> DriverCounts {
-        self.counts
+        DriverCounts {
+            kept: self.machine.record_counts(),
+            ..self.counts
+        }
     }
 
     /// The shortest sync window of the records since the last call: they must be synced within it,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use lockgate_machine::RecordCounts;
+
 use crate::MaintenanceCounts;
 
 /// An engine's counters since its start, and its gauges.
@@ -46,8 +48,10 @@ pub struct EngineMetrics {
     pub inbox_age: Duration,
     /// Answers waiting for a sync, now.
     pub held: u64,
-    /// Receives waiting for a message, now.
+    /// Receives waiting for a message, and watches for a change, now.
     pub waiters: u64,
+    /// How much the records are that the shard keeps, now.
+    pub kept: RecordCounts,
     /// Snapshots, compaction and space of the log.
     pub maintenance: MaintenanceCounts,
 }

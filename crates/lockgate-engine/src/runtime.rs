@@ -540,6 +540,7 @@ impl Shared {
             inbox_age: Duration::from_millis(age),
             held: counts.held,
             waiters: counts.waiters,
+            kept: driver.kept,
             maintenance: counts.maintenance,
         }
     }

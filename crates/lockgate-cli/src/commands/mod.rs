@@ -15,6 +15,7 @@ mod place;
 mod queue;
 mod queue_apply;
 mod receive;
+mod record;
 mod restore;
 pub(crate) mod send;
 mod serve;
@@ -61,6 +62,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Key(args) => watched(move || key::run(&args)),
         Command::Dlq(Dlq::Redrive(args)) if !args.dry_run => dlq::redrive(&args),
         Command::Dlq(args) => watched(move || dlq::run(&args)),
+        Command::Record(args) => watched(move || record::run(&args)),
         Command::Status(args) => watched(move || status::run(&args)),
         Command::Backup(args) => backup::run(&args),
         Command::Restore(args) => restore::run(&args),

@@ -134,7 +134,7 @@ pub(super) fn last_error(message: &Value) -> Option<String> {
     Some(beginning(error))
 }
 
-fn beginning(text: &str) -> String {
+pub(super) fn beginning(text: &str) -> String {
     match text.char_indices().nth(BODY_CHARS_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),

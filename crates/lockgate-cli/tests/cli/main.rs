@@ -20,6 +20,7 @@ mod messages;
 mod missing;
 mod process;
 mod queue_file;
+mod record;
 mod serve;
 mod shards;
 mod support;

@@ -9,20 +9,23 @@ use std::cell::RefCell;
 
 use bytes::Bytes;
 use lockgate_core::{PutRecord, RecordName, RecordVersion, Records, RecordsError};
+use tokio::sync::Notify;
 
-use super::Fixture;
-
-const CLIENTS: u64 = 4;
-const STEPS: u64 = 60;
-
-/// What one operation has seen, between two points of real time.
+/// What one operation has seen or done, between two points of real time.
 struct Seen {
     begun: u64,
+    /// `u64::MAX`: its answer was lost, so it may take effect at any time, or never.
     ended: u64,
     version: u64,
     value: Option<Bytes>,
     /// The version that it wrote in place of, if it wrote.
     replaced: Option<u64>,
+}
+
+impl Seen {
+    fn is_certain(&self) -> bool {
+        self.ended != u64::MAX
+    }
 }
 
 #[derive(Default)]
@@ -38,103 +41,184 @@ impl History {
     }
 }
 
-pub(super) async fn check<F: Fixture>(fixture: &mut F, name: &RecordName) -> bool {
-    let history = RefCell::new(History::default());
-    let records = fixture.records();
-    let first = put(name, "0".into(), None);
-    let first = records.put(first).await.expect("it is new").version;
-    tokio::join!(
-        client(records, name, first, 1, &history),
-        client(records, name, first, 2, &history),
-        client(records, name, first, 3, &history),
-        client(records, name, first, CLIENTS, &history),
-    );
-    let history = history.into_inner().seen;
-    let writes = history.iter().filter(|it| it.replaced.is_some()).count();
-    assert!(writes > 0, "nobody wrote");
-    let problem = problem_of(&history);
-    assert_eq!(problem, None);
-    true
-}
-
-fn put(name: &RecordName, value: String, replaces: Option<RecordVersion>) -> PutRecord {
-    PutRecord {
-        name: name.clone(),
-        value: value.into(),
-        replaces,
-        epoch: None,
-    }
-}
-
-async fn client<R: Records>(
-    records: &R,
-    name: &RecordName,
+/// One record that four clients read and write at the same time.
+pub struct Register<'r, R> {
+    records: &'r R,
+    name: RecordName,
     first: RecordVersion,
-    number: u64,
-    history: &RefCell<History>,
-) {
-    let (mut known, mut draw) = (first, number);
-    for step in 0..STEPS {
-        // Knuth's multiplier; the upper bits are well mixed.
-        draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let begun = history.borrow_mut().tick();
-        let (version, value, replaced) = if (draw >> 60) < 5 {
-            let read = records.get(name.clone()).await.unwrap();
-            let read = read.expect("nobody deletes it");
-            (read.version, Some(read.value), None)
-        } else {
-            let value = format!("{number}/{step}");
-            let write = put(name, value.clone(), Some(known));
-            match records.put(write).await {
-                Ok(written) => (written.version, Some(value.into()), Some(known.0)),
-                Err(RecordsError::Conflict { version, .. }) => {
-                    (version.expect("nobody deletes it"), None, None)
+    steps: u64,
+    history: RefCell<History>,
+    taken: Notify,
+}
+
+impl<'r, R: Records> Register<'r, R> {
+    /// Makes the record. Each client takes so many steps.
+    pub async fn new(records: &'r R, name: RecordName, steps: u64) -> Self {
+        let first = PutRecord {
+            name: name.clone(),
+            value: "0".into(),
+            replaces: None,
+            epoch: None,
+        };
+        let first = records.put(first).await.expect("it is new").version;
+        let register = Self {
+            records,
+            name,
+            first,
+            steps,
+            history: RefCell::default(),
+            taken: Notify::new(),
+        };
+        register.note(0, first, Some("0".into()), Some(first.0 - 1));
+        register
+    }
+
+    /// Runs the clients. They ask again where the store does not answer.
+    pub async fn run(&self) {
+        let client = |number| self.client(number);
+        tokio::join!(client(1), client(2), client(3), client(4));
+    }
+
+    /// Returns when so many steps have been taken by all clients together.
+    pub async fn reached(&self, steps: usize) {
+        while self.history.borrow().seen.len() < steps {
+            self.taken.notified().await;
+        }
+    }
+
+    /// Returns how many writes have an answer that was lost.
+    ///
+    /// # Panics
+    /// If what the clients have seen is not linearizable, or none of them wrote.
+    pub fn check(self) -> usize {
+        let history = self.history.into_inner().seen;
+        let writes = history.iter().filter(|it| it.replaced.is_some());
+        let certain = writes.clone().filter(|it| it.is_certain()).count();
+        assert!(certain > 0, "nobody wrote");
+        assert_eq!(problem_of(&history), None);
+        writes.count() - certain
+    }
+
+    async fn client(&self, number: u64) {
+        let (mut known, mut draw) = (self.first, number);
+        for step in 0..self.steps {
+            // Knuth's multiplier; the upper bits are well mixed.
+            draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let value = ((draw >> 60) >= 5).then(|| format!("{number}/{step}"));
+            known = match value {
+                Some(value) => self.write(known, value.into()).await,
+                None => self.read().await,
+            };
+            // Others get their turn also where an answer needs no waiting.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn read(&self) -> RecordVersion {
+        loop {
+            let begun = self.history.borrow_mut().tick();
+            match self.records.get(self.name.clone()).await {
+                Ok(read) => {
+                    let read = read.expect("nobody deletes it");
+                    self.note(begun, read.version, Some(read.value), None);
+                    return read.version;
                 }
+                Err(RecordsError::Unavailable { .. }) => {}
                 Err(other) => panic!("{other}"),
             }
-        };
-        let ended = history.borrow_mut().tick();
-        history.borrow_mut().seen.push(Seen {
+        }
+    }
+
+    /// Returns the version that is known then.
+    async fn write(&self, known: RecordVersion, value: Bytes) -> RecordVersion {
+        loop {
+            let begun = self.history.borrow_mut().tick();
+            let put = PutRecord {
+                name: self.name.clone(),
+                value: value.clone(),
+                replaces: Some(known),
+                epoch: None,
+            };
+            match self.records.put(put).await {
+                Ok(written) => {
+                    self.note(begun, written.version, Some(value), Some(known.0));
+                    return written.version;
+                }
+                Err(RecordsError::Conflict { version, .. }) => {
+                    let version = version.expect("nobody deletes it");
+                    self.note(begun, version, None, None);
+                    return version;
+                }
+                Err(RecordsError::Unknown { .. }) => {
+                    self.history.borrow_mut().seen.push(Seen {
+                        begun,
+                        ended: u64::MAX,
+                        version: known.0 + 1,
+                        value: Some(value),
+                        replaced: Some(known.0),
+                    });
+                    self.taken.notify_waiters();
+                    return self.read().await;
+                }
+                // It did not happen.
+                Err(RecordsError::Unavailable { .. }) => {}
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+
+    fn note(
+        &self,
+        begun: u64,
+        version: RecordVersion,
+        value: Option<Bytes>,
+        replaced: Option<u64>,
+    ) {
+        let mut history = self.history.borrow_mut();
+        let ended = history.tick();
+        history.seen.push(Seen {
             begun,
             ended,
             version: version.0,
             value,
             replaced,
         });
-        known = version;
-        // Others get their turn also where an answer needs no waiting.
-        tokio::task::yield_now().await;
+        self.taken.notify_waiters();
     }
 }
 
 /// Why the history is not linearizable; `None`: it is.
 fn problem_of(history: &[Seen]) -> Option<String> {
-    for it in history {
-        if it.replaced.is_some_and(|before| before + 1 != it.version) {
-            return Some(format!("{} does not follow what it replaced", it.version));
+    // What a write has done whose answer was lost is known by those who have seen it.
+    for it in history.iter().filter(|it| it.is_certain()) {
+        let version = it.version;
+        if it.replaced.is_some_and(|before| before + 1 != version) {
+            return Some(format!("{version} does not follow what it replaced"));
         }
-        let writes = history.iter().filter(|w| w.replaced.is_some());
-        let mut of_version = writes.filter(|write| write.version == it.version);
-        let write = of_version.next();
-        if of_version.next().is_some() {
-            return Some(format!("{} was written twice", it.version));
+        let of_version = history.iter().filter(|other| other.version == version);
+        let writes = of_version.clone().filter(|it| it.replaced.is_some());
+        if writes.clone().filter(|it| it.is_certain()).count() > 1 {
+            return Some(format!("{version} was written twice"));
         }
-        if let Some(write) = write {
-            if write.begun > it.ended {
-                return Some(format!("{} was seen before it was written", it.version));
+        let mut certain = of_version.filter(|it| it.is_certain());
+        if certain.any(|other| matches!((&other.value, &it.value), (Some(a), Some(b)) if a != b)) {
+            return Some(format!("{version} has two values"));
+        }
+        let mut writes = writes.filter(|write| it.value.is_none() || write.value == it.value);
+        match writes.clone().next() {
+            None => return Some(format!("nobody wrote {version}")),
+            Some(_) if writes.all(|write| write.begun > it.ended) => {
+                return Some(format!("{version} was seen before it was written"));
             }
-            if it.value.is_some() && it.value != write.value {
-                return Some(format!("{} has two values", it.version));
-            }
+            Some(_) => {}
         }
         for earlier in history.iter().filter(|earlier| earlier.ended < it.begun) {
             let is_older = match it.replaced {
-                Some(_) => it.version <= earlier.version,
-                None => it.version < earlier.version,
+                Some(_) => version <= earlier.version,
+                None => version < earlier.version,
             };
             if is_older {
-                let (old, new) = (it.version, earlier.version);
-                return Some(format!("{old} was seen after {new}"));
+                return Some(format!("{version} was seen after {}", earlier.version));
             }
         }
     }
@@ -155,23 +239,46 @@ mod tests {
         }
     }
 
+    fn lost(begun: u64, version: u64, value: &'static str) -> Seen {
+        Seen {
+            value: Some(value.into()),
+            ..seen(begun, u64::MAX, version, Some(version - 1))
+        }
+    }
+
+    fn with_value(seen: Seen, value: &'static str) -> Seen {
+        let value = Some(value.into());
+        Seen { value, ..seen }
+    }
+
     #[test]
     fn a_history_that_a_register_can_have_is_accepted() {
-        let history = [
-            seen(1, 4, 2, Some(1)),
-            seen(2, 3, 2, None),
-            seen(2, 6, 1, None),
-            seen(5, 7, 3, Some(2)),
-        ];
-        assert_eq!(problem_of(&history), None);
+        for history in [
+            vec![
+                seen(1, 4, 2, Some(1)),
+                seen(2, 3, 2, None),
+                seen(2, 6, 1, None),
+                seen(5, 7, 3, Some(2)),
+            ],
+            // Of two lost writes, the second takes effect, long after its caller has given up.
+            vec![
+                lost(1, 2, "a"),
+                lost(2, 2, "b"),
+                seen(5, 6, 1, None),
+                with_value(seen(7, 8, 2, None), "b"),
+                seen(9, 10, 3, Some(2)),
+            ],
+        ] {
+            let history: Vec<_> = [seen(0, 0, 1, Some(0))]
+                .into_iter()
+                .chain(history)
+                .collect();
+            assert_eq!(problem_of(&history), None);
+        }
     }
 
     #[test]
     fn each_planted_fault_is_found() {
-        let other_value = Seen {
-            value: Some("x".into()),
-            ..seen(3, 4, 2, None)
-        };
         for (history, expected) in [
             (
                 vec![seen(1, 2, 2, Some(1)), seen(3, 4, 1, None)],
@@ -190,10 +297,30 @@ mod tests {
                 "3 does not follow what it replaced",
             ),
             (
-                vec![seen(1, 2, 2, Some(1)), other_value],
+                vec![seen(1, 2, 2, Some(1)), with_value(seen(3, 4, 2, None), "x")],
                 "2 has two values",
             ),
+            // Each of two lost writes has taken effect.
+            (
+                vec![
+                    lost(1, 2, "a"),
+                    lost(2, 2, "b"),
+                    with_value(seen(3, 4, 2, None), "a"),
+                    with_value(seen(5, 6, 2, None), "b"),
+                ],
+                "2 has two values",
+            ),
+            // An acknowledged write is lost with a kill, and its version given out again.
+            (vec![seen(1, 2, 2, None)], "nobody wrote 2"),
+            (
+                vec![lost(5, 2, "a"), with_value(seen(1, 2, 2, None), "a")],
+                "2 was seen before it was written",
+            ),
         ] {
+            let history: Vec<_> = [seen(0, 0, 1, Some(0))]
+                .into_iter()
+                .chain(history)
+                .collect();
             assert_eq!(problem_of(&history).as_deref(), Some(expected));
         }
     }

@@ -15,3 +15,4 @@ mod shards;
 mod space;
 mod support;
 mod waiters;
+mod watches;

@@ -143,6 +143,11 @@ fn engine(page: &mut Exposition, engine: &EngineMetrics) {
             "Leases given back because their client was gone.",
             engine.given_back,
         ),
+        (
+            "lockgate_records_stale_total",
+            "Commands that named a lease of a record that had ended.",
+            engine.kept.stale,
+        ),
     ] {
         page.counter(name, help).value(value);
     }
@@ -233,8 +238,18 @@ fn engine(page: &mut Exposition, engine: &EngineMetrics) {
         ),
         (
             "lockgate_engine_waiters",
-            "Receives waiting for a message.",
+            "Receives waiting for a message, and watches of records for a change.",
             engine.waiters,
+        ),
+        (
+            "lockgate_records",
+            "Records that are kept.",
+            engine.kept.records,
+        ),
+        (
+            "lockgate_records_bytes",
+            "What records take of the bytes that they may have together.",
+            engine.kept.bytes,
         ),
     ] {
         page.gauge(name, help).value(value);

@@ -12,6 +12,7 @@ use lockgate_sim::SeededRandom;
 use crate::{
     Violation,
     model::{Existence, Lease},
+    records::AskedRecord,
     tally::Doing,
     world::{KEYED, SKIPPING, World},
 };
@@ -41,6 +42,10 @@ pub(crate) enum Asked {
     /// A purge or a deletion, and the messages that it takes if it happens.
     Empty {
         messages: Vec<u64>,
+    },
+    Record {
+        record: usize,
+        asked: AskedRecord,
     },
     Nothing,
 }
@@ -139,6 +144,11 @@ impl World {
     ) -> Result<(), Violation> {
         match (asked, result) {
             (Asked::Send { message }, Ok(Reply::Sent(sent))) => self.sent(message, sent),
+            (Asked::Record { record, asked }, result)
+                if !matches!(result, Err(Rejection::LogFull { .. })) =>
+            {
+                self.record_answered(record, asked, result)
+            }
             (asked, Err(Rejection::LogFull { .. })) if self.has_no_room() => {
                 self.note(format!("refused for space: {asked:?}"));
                 self.tally.count("refused for space", 1);

@@ -74,7 +74,8 @@ impl World {
 
     pub(crate) fn any_request(&mut self) -> Request<u64> {
         match self.random.below(100) {
-            0..34 => {
+            0..4 => self.any_record_request(),
+            4..34 => {
                 let sending = self.any_sending();
                 self.send(&[sending])
             }

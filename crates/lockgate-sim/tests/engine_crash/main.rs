@@ -12,6 +12,7 @@
 //! - *one holder*: no two holders have leases of one key at a time, over restarts and power cuts;
 //! - *unique ids*: a duplicate gets the original's answer, also after a crash;
 //! - *never early*: nothing is delivered before it is due;
+//! - *records*: no version and no epoch that was answered is given out again, and a holder from before writes nothing;
 //! - *a refusal is certain*: what was refused, for space or otherwise, has not happened.
 //!
 //! What had no answer may have happened or not.
@@ -41,6 +42,7 @@ mod maintenance;
 mod missing;
 mod model;
 mod planted;
+mod records;
 mod script;
 mod scripted;
 mod shard;
@@ -246,6 +248,7 @@ fn planted_bugs_are_caught() {
         Bug::OrderTurned,
         Bug::DueTimeLost,
         Bug::PurgeLost,
+        Bug::RecordLost,
         Bug::MiddleCut,
         Bug::SyncRetried,
         Bug::ReserveIgnored,

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use lockgate_core::{LeaseToken, MessageId, Sequence, WallTime};
 use lockgate_machine::Sent;
 
+use crate::records::Records;
 use crate::world::{DEAD, PLAIN, SKIPPED, SKIPPING};
 
 /// What must be true, as far as answers tell.
@@ -18,6 +19,7 @@ pub(crate) struct Model {
     pub(crate) delivered: u64,
     /// How often all leases of a queue became uncertain: it was purged, or deleted.
     pub(crate) cuts: HashMap<&'static str, u64>,
+    pub(crate) records: Records,
 }
 
 #[derive(Clone, Debug)]
@@ -115,6 +117,7 @@ impl Model {
             known.ended = false;
         }
         self.unique.clear();
+        self.records.clear();
         self.leases.clear();
     }
 

@@ -34,6 +34,8 @@ pub(crate) enum Bug {
     DueTimeLost,
     /// Purges and deletions of queues are not found at recovery.
     PurgeLost,
+    /// Writes and leases of records are not found at recovery.
+    RecordLost,
     /// Damage in the middle is taken for the torn tail.
     MiddleCut,
     /// A failed sync is tried again, and believed.
@@ -105,7 +107,8 @@ fn spoil(bug: Option<Bug>, record: LogRecord) -> LogRecord {
         (Bug::AckLost, Effect::Acked { .. })
         | (Bug::LeaseLost, Effect::Leased { .. })
         | (Bug::HorizonLost, Effect::LeaseBoundRaised { .. })
-        | (Bug::PurgeLost, Effect::Purged { .. } | Effect::QueueDeleted { .. }) => false,
+        | (Bug::PurgeLost, Effect::Purged { .. } | Effect::QueueDeleted { .. })
+        | (Bug::RecordLost, Effect::RecordPut { .. } | Effect::RecordLeased { .. }) => false,
         (Bug::UniqueIdLost, Effect::Accepted(stored)) => {
             stored.unique_until = None;
             true

@@ -220,7 +220,7 @@ fn read(source: impl Read) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn unreadable(error: &io::Error, what: impl std::fmt::Display) -> Failure {
+pub(super) fn unreadable(error: &io::Error, what: impl std::fmt::Display) -> Failure {
     let exit = match error.kind() {
         io::ErrorKind::NotFound => Exit::NotFound,
         _ => Exit::Failed,
