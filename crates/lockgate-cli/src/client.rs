@@ -220,6 +220,12 @@ impl CallError {
             Source::Connect { .. } => Exit::Unreachable,
             Source::Timeout { .. } => Exit::Timeout,
             Source::NoQueue { .. } => Exit::NotFound,
+            // There is no such record.
+            Source::Record { code, fault, .. }
+                if code == "record_conflict" && fault.version.is_none() =>
+            {
+                Exit::NotFound
+            }
             Source::Refused { status, code, .. } | Source::Record { status, code, .. } => {
                 exit_of(*status, code)
             }

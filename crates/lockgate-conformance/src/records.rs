@@ -9,7 +9,7 @@ use std::{future::Future, time::Duration};
 
 use lockgate_core::Records;
 
-pub use self::register::Register;
+pub use self::register::{Register, Troubles};
 
 /// Where the records under test come from.
 pub trait Fixture {

@@ -11,7 +11,7 @@ use lockgate_core::{
     Storage, StorageFailure, Term, WallTime,
 };
 use lockgate_machine::{
-    AnyCommand, Command, Deadlines, Delivery, Effect, EngineCommand, Housekeeping, Machine,
+    AnyCommand, Command, Deadlines, Delivery, Effect, EngineCommand, Housekeeping, Machine, Query,
     Receive, RecordCounts, Rejection, Reply, SyncWindow, Transact, encode_record,
 };
 use smallvec::SmallVec;
@@ -293,7 +293,10 @@ impl<T: Ticket> Driver<T> {
                     Work::Query(query) => {
                         self.counts.queries += 1;
                         let outcome = Answer::Query(self.machine.query(&query, now));
-                        let seen = self.promised;
+                        let seen = match query {
+                            Query::GetRecord(_) | Query::ListRecords(_) => self.seen_of_records(),
+                            _ => self.promised,
+                        };
                         self.answer(ticket, Ok(outcome), Wait::Sync(seen));
                     }
                 }
@@ -586,7 +589,7 @@ impl<T: Ticket> Driver<T> {
         self.counts.commands += 1;
         let decision = self.machine.decide(command, now);
         if !decision.effects.is_empty() {
-            let purpose = if grows(command) {
+            let purpose = if grows(&self.machine, command) {
                 Purpose::Growth
             } else {
                 Purpose::Maintenance
@@ -602,7 +605,10 @@ impl<T: Ticket> Driver<T> {
         let mut wait = if decision.effects.is_empty() {
             // The answer reports a state, such as a missing queue or a stale lease. That state must
             // not be one that a power cut can still take back.
-            Wait::Sync(rests_on.unwrap_or(self.promised))
+            Wait::Sync(match decision.outcome {
+                Ok(_) => rests_on.unwrap_or(self.promised),
+                Err(_) => rests_on.map_or(self.promised, |at| at.max(self.promised)),
+            })
         } else if decision.level > self.capabilities.append_level {
             Wait::Sync(self.cursor)
         } else if decision.level > Level::Memory || !may_be_lost(&decision.outcome) {
@@ -928,7 +934,7 @@ fn is_empty(result: &Result<Vec<Delivery>, Rejection>) -> bool {
 }
 
 /// Whether a command adds to the shard's contents, so that a full log refuses it first.
-fn grows(command: AnyCommand<'_>) -> bool {
+fn grows(machine: &Machine, command: AnyCommand<'_>) -> bool {
     let AnyCommand::Caller(command) = command else {
         return false;
     };
@@ -937,6 +943,8 @@ fn grows(command: AnyCommand<'_>) -> bool {
         | Command::CreateQueue(_)
         | Command::ChangeQueue(_)
         | Command::PutRecord(_) => true,
+        // One that is not there is made.
+        Command::LeaseRecord(lease) => machine.record_revision(&lease.name).is_none(),
         Command::Transact(Transact { states, sends, .. }) => {
             !sends.is_empty() || states.iter().any(|state| state.write.value.is_some())
         }

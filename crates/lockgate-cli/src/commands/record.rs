@@ -27,6 +27,9 @@ use crate::{
 /// The longest wait of one request.
 const WAIT_MAX: Duration = Duration::from_secs(20);
 
+/// Between two requests where the server has ended a wait at once.
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// What the command needs of a record; the rest is printed as it came.
 #[derive(Deserialize)]
 struct Seen {
@@ -148,8 +151,11 @@ async fn put(client: &Client, args: &RecordPut) -> Result<(), Failure> {
 async fn delete(client: &Client, args: &RecordDelete) -> Result<(), Failure> {
     let record = target(&args.record, "");
     let deleted = replacing(client, &record, args.replaces, args.any, async |replaces| {
-        // Of a record that is not there, no version has the number 0.
-        let mut target = format!("{record}?replaces={}", replaces.unwrap_or_default());
+        let Some(replaces) = replaces else {
+            // Says that there is none.
+            return client.call(Method::GET, &record, NOTHING).await;
+        };
+        let mut target = format!("{record}?replaces={replaces}");
         if let Some(epoch) = args.epoch {
             target.push_str(&format!("&epoch={epoch}"));
         }
@@ -189,6 +195,7 @@ async fn lease(client: &Client, args: &RecordLease) -> Result<(), Failure> {
     let record = target(&args.record, "");
     let target = target(&args.record, "/lease");
     let begun = Instant::now();
+    let mut retry = Retry::new(client.timeout().max(args.wait));
     let leased: Value = loop {
         // The holder of a lease is given it again, so a lost answer costs nothing.
         let error = match client.repeat(Method::POST, &target, Some(&body)).await {
@@ -196,12 +203,17 @@ async fn lease(client: &Client, args: &RecordLease) -> Result<(), Failure> {
             Err(error) => error,
         };
         let left = args.wait.saturating_sub(begun.elapsed());
-        if left.is_zero() || !error.has_code("record_held") {
+        if left.is_zero() {
             return Err(error.into());
         }
-        let seen = look(client, &record).await?;
-        if let Some(seen) = seen.filter(|seen| seen.lease.is_some()) {
-            changed(client, &record, Some(seen.revision), left.min(WAIT_MAX)).await?;
+        let waited = match error.has_code("record_held") {
+            true => free(client, &record, left.min(WAIT_MAX)).await,
+            false => Err(error),
+        };
+        match waited {
+            // A server that is restarted is waited for too.
+            Err(error) if error.may_pass() && retry.again().await => {}
+            waited => waited?,
         }
     };
     let epoch = peek::text(&leased["lease"]["epoch"]);
@@ -211,6 +223,15 @@ async fn lease(client: &Client, args: &RecordLease) -> Result<(), Failure> {
     let mut output = Output::new();
     output.line(&epoch)?;
     output.flush()
+}
+
+/// Waits while somebody holds the lease.
+async fn free(client: &Client, record: &str, wait: Duration) -> Result<(), CallError> {
+    let seen = look(client, record).await?;
+    if let Some(seen) = seen.filter(|seen| seen.lease.is_some()) {
+        changed(client, record, Some(seen.revision), wait).await?;
+    }
+    Ok(())
 }
 
 async fn watch(client: &Client, args: &RecordWatch) -> Result<(), Failure> {
@@ -239,7 +260,9 @@ async fn watch(client: &Client, args: &RecordWatch) -> Result<(), Failure> {
             }
             // A server that stops ends all waits.
             if asked.elapsed() < wait / 2 {
-                retry.again().await;
+                tokio::time::sleep(PAUSE).await;
+            } else {
+                retry = Retry::new(client.timeout());
             }
             continue;
         }

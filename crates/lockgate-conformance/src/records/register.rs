@@ -5,7 +5,10 @@
 //! that was known when it began, and none that nobody had begun to write when it ended (Herlihy and Wing,
 //! "Linearizability", 1990; the general problem needs a search, a register with versions does not).
 
-use std::cell::RefCell;
+use std::{
+    cell::{Cell, RefCell},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use lockgate_core::{PutRecord, RecordName, RecordVersion, Records, RecordsError};
@@ -48,7 +51,17 @@ pub struct Register<'r, R> {
     first: RecordVersion,
     steps: u64,
     history: RefCell<History>,
+    unavailable: Cell<u64>,
     taken: Notify,
+}
+
+/// What the clients of a register have met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Troubles {
+    /// Writes whose answers were lost.
+    pub lost: usize,
+    /// Operations that certainly did not happen.
+    pub unavailable: u64,
 }
 
 impl<'r, R: Records> Register<'r, R> {
@@ -67,6 +80,7 @@ impl<'r, R: Records> Register<'r, R> {
             first,
             steps,
             history: RefCell::default(),
+            unavailable: Cell::default(),
             taken: Notify::new(),
         };
         register.note(0, first, Some("0".into()), Some(first.0 - 1));
@@ -86,17 +100,20 @@ impl<'r, R: Records> Register<'r, R> {
         }
     }
 
-    /// Returns how many writes have an answer that was lost.
+    /// Returns what the clients have met.
     ///
     /// # Panics
     /// If what the clients have seen is not linearizable, or none of them wrote.
-    pub fn check(self) -> usize {
+    pub fn check(self) -> Troubles {
         let history = self.history.into_inner().seen;
         let writes = history.iter().filter(|it| it.replaced.is_some());
         let certain = writes.clone().filter(|it| it.is_certain()).count();
         assert!(certain > 0, "nobody wrote");
         assert_eq!(problem_of(&history), None);
-        writes.count() - certain
+        Troubles {
+            lost: writes.count() - certain,
+            unavailable: self.unavailable.get(),
+        }
     }
 
     async fn client(&self, number: u64) {
@@ -123,7 +140,7 @@ impl<'r, R: Records> Register<'r, R> {
                     self.note(begun, read.version, Some(read.value), None);
                     return read.version;
                 }
-                Err(RecordsError::Unavailable { .. }) => {}
+                Err(RecordsError::Unavailable { .. }) => self.pause().await,
                 Err(other) => panic!("{other}"),
             }
         }
@@ -146,6 +163,7 @@ impl<'r, R: Records> Register<'r, R> {
                 }
                 Err(RecordsError::Conflict { version, .. }) => {
                     let version = version.expect("nobody deletes it");
+                    assert_ne!(version, known, "a conflict with the version that was named");
                     self.note(begun, version, None, None);
                     return version;
                 }
@@ -161,10 +179,16 @@ impl<'r, R: Records> Register<'r, R> {
                     return self.read().await;
                 }
                 // It did not happen.
-                Err(RecordsError::Unavailable { .. }) => {}
+                Err(RecordsError::Unavailable { .. }) => self.pause().await,
                 Err(other) => panic!("{other}"),
             }
         }
+    }
+
+    /// Asks a store that is away not too often.
+    async fn pause(&self) {
+        self.unavailable.set(self.unavailable.get() + 1);
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 
     fn note(

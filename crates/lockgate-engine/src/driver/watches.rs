@@ -1,6 +1,6 @@
 //! Watches of records.
 
-use lockgate_core::{MachineTime, Now, RecordName, Revision};
+use lockgate_core::{MachineTime, Now, Position, RecordName, Revision};
 use lockgate_machine::QueryReply;
 
 use super::{Driver, Ticket, Wait};
@@ -61,7 +61,14 @@ impl<T: Ticket> Driver<T> {
     fn answer_watch(&mut self, name: &RecordName, ticket: T, now: Now) {
         let record = self.machine.record(name, now).map(Box::new);
         let answer = Answer::Query(Ok(QueryReply::Record(record)));
-        let seen = self.promised();
+        let seen = self.seen_of_records();
         self.answer(ticket, Ok(answer), Wait::Sync(seen));
+    }
+
+    /// What must be durable before something of the records is shown.
+    pub(super) fn seen_of_records(&self) -> Position {
+        let rests_on = self.machine.records_rest_on();
+        let seen = rests_on.map(|at| Position(at.0 + 1));
+        seen.map_or(self.promised, |at| at.max(self.promised))
     }
 }

@@ -298,8 +298,10 @@ impl Machine {
         let states = states.iter().zip(holders).enumerate();
         states
             .map(|(index, (state, holder))| {
-                let (queue, key) =
-                    holder.map_err(|reason| Rejection::KeyStateStale { index, reason })?;
+                let (queue, key) = holder.map_err(|reason| {
+                    self.rest_on_removals(draft, state.token.queue);
+                    Rejection::KeyStateStale { index, reason }
+                })?;
                 if !written.insert((queue, key)) {
                     return Err(Rejection::KeyStateTwice {
                         queue: self.queues[queue].name.clone(),

@@ -313,12 +313,13 @@ impl Machine {
         };
         match &outcome {
             // A refused command has no effects, and a refused transaction in particular. Effects that were
-            // found on the way to a reply (exhausted messages) belong to a positive reply.
+            // found on the way to a reply (exhausted messages) belong to a positive reply. What a refusal shows, such as
+            // a lease that has ended, must be certain all the same.
             Err(_) => Decision {
                 effects: crate::Effects::new(),
                 outcome,
                 level: Level::Memory,
-                rests_on: None,
+                rests_on: draft.rests_on,
             },
             Ok(_) => Decision {
                 effects: draft.effects,

@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, ops::Bound, time::Duration};
 use bytes::Bytes;
 use lockgate_core::{
     DeleteRecord, Epoch, ExtendRecord, HolderName, LeaseRecord, ListRecords, MachineTime, Millis,
-    Now, PutRecord, RECORD_BYTES_MAX, RECORD_LEASE_MAX, Record, RecordLease, RecordName,
+    Now, Position, PutRecord, RECORD_BYTES_MAX, RECORD_LEASE_MAX, Record, RecordLease, RecordName,
     RecordPage, RecordVersion, RecordWritten, RecordsError, ReleaseRecord, Revision, WallTime,
 };
 
@@ -61,6 +61,8 @@ pub(super) struct RecordTable {
     pub(super) changed: Vec<RecordName>,
     /// Commands that named a lease that had ended. Volatile.
     pub(super) stale: u64,
+    /// The record of the log that changed them last. Volatile.
+    changed_at: Position,
 }
 
 /// How much the records of a shard are.
@@ -145,6 +147,13 @@ impl Machine {
             .map(|(_, entry)| Revision(entry.revision))
     }
 
+    /// The record of the log that must be durable before anything is told of the shard's records: also the end of a lease,
+    /// which is written at level `process`, must not be taken back. `None`: all are.
+    #[must_use]
+    pub fn records_rest_on(&self) -> Option<Position> {
+        self.unless_durable(self.records.changed_at)
+    }
+
     /// The records that changed since the last call; one that changed more than once may come more than once.
     /// Changes before the first [`reached`](Self::reached) are left out: nobody can have waited for them.
     pub fn take_changed_records(&mut self) -> Vec<RecordName> {
@@ -194,6 +203,7 @@ impl Machine {
         put: &PutRecord,
         now: Now,
     ) -> Result<Reply, Rejection> {
+        draft.rest_on(self.records_rest_on());
         let PutRecord {
             name,
             value,
@@ -213,6 +223,7 @@ impl Machine {
         delete: &DeleteRecord,
         now: Now,
     ) -> Result<Reply, Rejection> {
+        draft.rest_on(self.records_rest_on());
         let DeleteRecord {
             name,
             replaces,
@@ -233,6 +244,7 @@ impl Machine {
         command: &LeaseRecord,
         now: Now,
     ) -> Result<Reply, Rejection> {
+        draft.rest_on(self.records_rest_on());
         let LeaseRecord {
             name,
             holder,
@@ -287,6 +299,7 @@ impl Machine {
         extend: &ExtendRecord,
         now: Now,
     ) -> Result<Reply, Rejection> {
+        draft.rest_on(self.records_rest_on());
         check_lease(extend.lease)?;
         let held = self.held_by(&extend.name, extend.epoch)?;
         let leased = Effect::RecordLeased {
@@ -306,6 +319,7 @@ impl Machine {
         release: &ReleaseRecord,
         now: Now,
     ) -> Result<Reply, Rejection> {
+        draft.rest_on(self.records_rest_on());
         self.held_by(&release.name, release.epoch)?;
         let released = Effect::RecordReleased {
             name: release.name.clone(),
@@ -527,6 +541,7 @@ impl Machine {
 
     fn note_change(&mut self, name: &RecordName, revision: Revision) {
         self.records.revision = self.records.revision.max(revision.0);
+        self.records.changed_at = self.folding_at;
         if self.durable.is_some() {
             self.records.changed.push(name.clone());
         }

@@ -224,7 +224,7 @@ impl Machine {
 
     /// A caller may take "gone" for success, as SQS does, so the record that removed the message
     /// must have reached its level.
-    fn rest_on_removals(&self, draft: &mut Draft, queue: QueueId) {
+    pub(super) fn rest_on_removals(&self, draft: &mut Draft, queue: QueueId) {
         if let Some(queue) = self.queue_index(queue) {
             let queue = &self.queues[queue];
             let level = queue.settings.level;

@@ -158,7 +158,7 @@ operations! {
     /// List records.
     ///
     /// In order of their names, with their values. Those that the caller may not read are left out, so a
-    /// page may be short or empty and still have a next page.
+    /// page may be short and still have a next page.
     ListRecords = GET "/records";
     /// Show a record, or wait until it changes.
     ///
@@ -176,7 +176,8 @@ operations! {
     /// Lease a record.
     ///
     /// One that is not there is made, with an empty value. Its epoch is higher than that of every earlier lease.
-    /// The holder of the lease is given it again, so if the answer is lost, repeat the request.
+    /// The holder of the lease is given it again, so if the answer is lost, repeat the request. The answer has the
+    /// record's value.
     LeaseRecord = POST "/records/{record}/lease";
     /// Let a lease last longer, or end earlier.
     ExtendRecord = POST "/records/{record}/extend";

@@ -30,7 +30,7 @@ pub enum Verb {
     Receive,
     /// Read its attributes, tags and counts, and find it in lists. A record: read, list and watch it.
     Read,
-    /// Make it, and change its attributes, tags and permissions. A record: write, delete and lease it.
+    /// Make it, and change its attributes, tags and permissions. A record: write, delete and lease it, which shows its value.
     Manage,
     /// Empty it, or remove it with all it holds.
     Purge,

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use lockgate_core::{LeaseToken, ReadError};
 use lockgate_engine::{Answer, EngineError, Output, OutputKind};
 use lockgate_machine::{
-    Delivery, EngineCommand, Rejection, Reply, Sent, SettleAction, Settled, StaleReason,
-    read_message,
+    Delivery, EngineCommand, QueryReply, Rejection, Reply, Sent, SettleAction, Settled,
+    StaleReason, read_message,
 };
 use lockgate_sim::SeededRandom;
 
@@ -100,6 +100,10 @@ impl World {
                 (_, Err(Rejection::QueueNotFound { .. })) => Ok(()),
                 (_, Err(Rejection::LogFull { .. })) if self.has_no_room() => Ok(()),
                 (asked, result) => Err(format!("{asked:?} was answered by {result:?}")),
+            },
+            Answer::Query(Ok(QueryReply::Record(shown))) => match asked.into_iter().next() {
+                Some(Asked::Record { record, .. }) => self.record_shown(record, shown.as_deref()),
+                asked => Err(format!("{asked:?} was answered by {shown:?}")),
             },
             Answer::Query(_) => Ok(()),
         }

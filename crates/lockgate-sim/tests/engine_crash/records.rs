@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 
 use lockgate_core::{
-    DeleteRecord, Epoch, HolderName, LeaseRecord, PutRecord, RecordName, RecordVersion,
+    DeleteRecord, Epoch, HolderName, LeaseRecord, PutRecord, Record, RecordName, RecordVersion,
     RecordsError, ReleaseRecord,
 };
-use lockgate_engine::Request;
-use lockgate_machine::{Command, Rejection, Reply};
+use lockgate_engine::{Request, Work};
+use lockgate_machine::{Command, GetRecord, Rejection, Reply};
 
 use crate::{Violation, answers::Asked, world::World};
 
@@ -27,6 +27,8 @@ pub(crate) struct KnownRecord {
     /// The newest lease, and whose it is.
     epoch: u64,
     holder: usize,
+    /// The last change that was shown.
+    revision: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +40,7 @@ pub(crate) enum AskedRecord {
     },
     /// A deletion or a release; with the epoch of the caller's lease.
     Other(Option<u64>),
+    Get,
 }
 
 pub(crate) type Records = BTreeMap<usize, KnownRecord>;
@@ -49,6 +52,11 @@ impl World {
         let known = self.model.records.get(&record).copied().unwrap_or_default();
         let epoch = self.random.chance(50).then_some(known.epoch);
         let version = RecordVersion(known.version);
+        if self.random.chance(20) {
+            let get = Work::Query(GetRecord { name }.into());
+            let asked = AskedRecord::Get;
+            return self.request(get, vec![Asked::Record { record, asked }]);
+        }
         let (command, asked): (Command, _) = match self.random.below(10) {
             0..5 => {
                 let put = PutRecord {
@@ -89,6 +97,25 @@ impl World {
         self.request(command.into(), vec![Asked::Record { record, asked }])
     }
 
+    /// What is shown is not taken back.
+    pub(crate) fn record_shown(
+        &mut self,
+        record: usize,
+        shown: Option<&Record>,
+    ) -> Result<(), Violation> {
+        let known = self.model.records.entry(record).or_default();
+        let Some(shown) = shown else { return Ok(()) };
+        let (version, revision) = (shown.version.0, shown.revision.0);
+        if version < known.version || revision < known.revision {
+            return Err(format!(
+                "record {record}, {known:?}: shows {version}, {revision}"
+            ));
+        }
+        (known.version, known.revision) = (version, revision);
+        self.tally.count("records shown", 1);
+        Ok(())
+    }
+
     pub(crate) fn record_answered(
         &mut self,
         record: usize,
@@ -100,7 +127,7 @@ impl World {
         let wrong = |what: &str| Err(format!("record {record}, {before:?}: {asked:?} {what}"));
         let epoch = match asked {
             AskedRecord::Put(epoch) | AskedRecord::Other(epoch) => epoch,
-            AskedRecord::Lease { .. } => None,
+            AskedRecord::Lease { .. } | AskedRecord::Get => None,
         };
         match result {
             Ok(_) if epoch.is_some_and(|epoch| epoch < before.epoch) => {
@@ -111,6 +138,7 @@ impl World {
                     return wrong(&format!("got {} again", written.version));
                 }
                 known.version = written.version.0;
+                known.revision = written.revision.0;
                 self.tally.count("records written", 1);
             }
             Ok(Reply::Record(leased)) => {
@@ -129,6 +157,7 @@ impl World {
                     version: leased.version.0,
                     epoch,
                     holder,
+                    revision: leased.revision.0,
                 };
                 self.tally.count("records leased", 1);
             }

@@ -31,19 +31,27 @@ impl Service {
             None => None,
             Some(page) => Some(RecordName::new(&page_start(page)?).map_err(|_| invalid_page())?),
         };
-        let list = core::ListRecords {
+        let mut list = core::ListRecords {
             prefix: input.prefix.unwrap_or_default(),
             after,
             limit: page_limit(input.limit),
         };
-        let RecordPage { records, next } = self.engine.query(list).await?;
-        let seen = records
-            .into_iter()
-            .filter(|record| request.may_with_record(Verb::Read, &record.name));
-        Ok(Records {
-            records: seen.map(view).collect(),
-            next_page: next.map(|last| page_after(last.as_str())),
-        })
+        loop {
+            let RecordPage { mut records, next } = self.engine.query(list.clone()).await?;
+            records.retain(|record| request.may_with_record(Verb::Read, &record.name));
+            // A page that goes on ends with a record that the caller may read: its token tells the name.
+            let last = records.last().map(|record| record.name.clone());
+            match next {
+                Some(next) if last.is_none() => list.after = Some(next),
+                next => {
+                    let next = next.and(last);
+                    return Ok(Records {
+                        records: records.into_iter().map(view).collect(),
+                        next_page: next.map(|last| page_after(last.as_str())),
+                    });
+                }
+            }
+        }
     }
 
     pub(in crate::api) async fn get_record(
@@ -122,15 +130,10 @@ impl Service {
         record: &str,
         input: LeaseRecord,
     ) -> Result<RecordView, Problem> {
-        let holder = match input.holder {
-            Some(name) => {
-                HolderName::new(&name).map_err(|error| Problem::invalid("holder", error))?
-            }
-            None => request.holder.clone(),
-        };
+        let holder = HolderName::new(&input.holder);
         let lease = core::LeaseRecord {
             name: record_of(request, Verb::Manage, record)?,
-            holder,
+            holder: holder.map_err(|error| Problem::invalid("holder", error))?,
             lease: input.lease_ms.get(),
             delete_at_end: input.delete_at_end,
         };

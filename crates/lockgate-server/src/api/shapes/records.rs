@@ -126,10 +126,9 @@ pub(crate) struct DeleteRecord {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LeaseRecord {
-    /// For whom. The holder of the lease is given it again, with a new end, so this must be the holder's own
-    /// name. Default: the header `x-lockgate-consumer`, else the access key and address.
-    #[serde(default)]
-    pub(crate) holder: Option<String>,
+    /// For whom. The holder of the lease is given it again, with a new end, so this must be a name that nobody else
+    /// uses.
+    pub(crate) holder: String,
     /// How long it lasts, 1 ms to 12 h.
     pub(crate) lease_ms: Within<1, RECORD_LEASE_MAX>,
     /// Whether to delete the record when the lease ends, whichever way. Default: no.

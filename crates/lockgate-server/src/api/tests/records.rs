@@ -68,7 +68,7 @@ async fn what_is_wrong_in_a_request_for_a_record_is_named() {
         (
             Method::POST,
             "/records/a/lease",
-            json!({"lease_ms": 0}),
+            json!({"lease_ms": 0, "holder": "me"}),
             "lease_ms",
         ),
         (
@@ -117,7 +117,7 @@ async fn a_key_may_do_what_its_grants_on_records_say() {
         let target = format!("/records/{}", name.replace('/', "%2F"));
         shop.ok(Method::PUT, &target, json!({"value": "x"})).await;
     }
-    let lease = json!({"lease_ms": 1000});
+    let lease = json!({"lease_ms": 1000, "holder": "me"});
     let epoch = json!({"epoch": 1, "lease_ms": 1});
     let cases = [
         (Verb::Read, Method::GET, "", Value::Null),
