@@ -19,6 +19,7 @@ use lockgate_consumer::coalesce::{
 use lockgate_core::ManualClock;
 
 type Strings = Coalescer<&'static str, String, u32>;
+type StringRun = Run<&'static str, String, u32>;
 
 fn coalescer(change: impl FnOnce(&mut CoalesceOptions<String>)) -> Strings {
     let mut options = CoalesceOptions {
@@ -103,7 +104,7 @@ async fn one_runs_one_waits_and_the_rest_are_covered() {
 /// However a run ends without success, the next caller runs, and has what the failed run had.
 #[tokio::test]
 async fn what_waits_goes_on_after_a_failure() {
-    let ways: [(&str, fn(Run<&'static str, String, u32>)); 3] = [
+    let ways: [(&str, fn(StringRun)); 3] = [
         ("fails", |run| run.fail().unwrap()),
         ("is dropped", drop),
         ("panics", |run| {
