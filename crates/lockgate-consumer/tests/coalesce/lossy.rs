@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use lockgate_consumer::{
     MemoryRecords,
-    coalesce::{Merge, SharedCoalescer, SharedEntered, SharedOptions},
+    coalesce::{Merge, SharedCoalescer, SharedEntered, SharedError, SharedOptions},
 };
 use lockgate_core::{
     DeleteRecord, ExtendRecord, Key, LeaseRecord, ListRecords, PutRecord, Record, RecordName,
@@ -75,6 +75,73 @@ impl Records for Lossy {
     async fn release(&self, release: ReleaseRecord) -> Result<(), RecordsError> {
         // One that does not happen ends with the lease, and time stands still here.
         self.records.release(release).await
+    }
+}
+
+/// A store that loses everything is not asked for ever.
+#[tokio::test]
+async fn a_store_that_loses_every_answer_is_given_up() {
+    let store = Lossy {
+        records: MemoryRecords::new(),
+        calls: Arc::default(),
+        lose: |_| Some(false),
+    };
+    let shared = SharedCoalescer::new(store, SharedOptions::default()).unwrap();
+    let entered = shared.enter(&Key::new("k").unwrap(), Bytes::new()).await;
+    let error = entered.map(drop).unwrap_err();
+    assert!(
+        matches!(error, SharedError::Store(RecordsError::Unknown { .. })),
+        "{error}"
+    );
+}
+
+/// A state that is cut off, longer, or of another format is told, and stays as it is.
+#[tokio::test]
+async fn a_damaged_state_is_told() {
+    let records = MemoryRecords::new();
+    let shared = SharedCoalescer::new(records.clone(), SharedOptions::default()).unwrap();
+    let key = Key::new("k").unwrap();
+    let Ok(SharedEntered::Run(run)) = shared.enter(&key, Bytes::from_static(b"payload")).await
+    else {
+        panic!("nobody runs")
+    };
+    let name = RecordName::new("coalesce/state/k").unwrap();
+    let whole = records.get(name.clone()).await.unwrap().unwrap().value;
+    run.fail().await.unwrap();
+    let cut = (0..whole.len()).map(|len| whole.slice(..len));
+    let longer = Bytes::from([&whole[..], b"x"].concat());
+    let other_format = Bytes::from([b"\xff", &whole[1..]].concat());
+    for value in cut.chain([longer, other_format]) {
+        let put = PutRecord {
+            name: name.clone(),
+            value: value.clone(),
+            replaces: None,
+            epoch: None,
+        };
+        let written = records.put(put).await.unwrap();
+        let entered = shared.enter(&key, Bytes::new()).await.map(drop);
+        assert_eq!(
+            entered,
+            Err(SharedError::Damaged { name: name.clone() }),
+            "{value:?}"
+        );
+        let delete = DeleteRecord {
+            name: name.clone(),
+            replaces: written.version,
+            epoch: None,
+        };
+        records.delete(delete).await.unwrap();
+        // The lease of the attempt is given back.
+        let run = RecordName::new("coalesce/run/k").unwrap();
+        let mut seen = records.get(run.clone()).await.unwrap();
+        while let Some(record) = seen {
+            let watch = WatchRecord {
+                name: run.clone(),
+                seen: Some(record.revision),
+                wait: Duration::from_secs(60),
+            };
+            seen = records.watch(watch).await.unwrap();
+        }
     }
 }
 

@@ -138,7 +138,7 @@ impl Processes for Local {
 
     fn pass(&self, span: Duration, of: &str) {
         self.1.advance(span.as_millis().try_into().unwrap());
-        self.0.clock_changed(&key(of));
+        self.0.expire_due(&key(of));
     }
 
     async fn is_empty(&self) -> bool {
