@@ -10,6 +10,7 @@
 
 mod backlog;
 mod client;
+mod coalesce;
 mod cpu;
 mod designs;
 mod disk;
@@ -148,6 +149,19 @@ static BENCHES: &[Bench] = &[
                 message of another key, from its arrival to its end, at 1,200 a second",
         weight: 1,
         open: designs::open,
+    },
+    Bench {
+        figures: &["coalesce.pass"],
+        about: "enters and leaves of a coalescer with 100,000 idle keys; floor: a map in 64 shards with a mutex each",
+        weight: 1,
+        open: coalesce::open_pass,
+    },
+    Bench {
+        figures: &["coalesce.covered", "coalesce.each", "coalesce.runs"],
+        about: "500 triggers a second with normally distributed keys and 50 ms of work: from a trigger to the end of a \
+                run that covers it, the same if each trigger runs, and how many of the triggers run",
+        weight: 3,
+        open: coalesce::open_load,
     },
     Bench {
         figures: &["due.stall", "due.alone"],

@@ -25,7 +25,8 @@ fn run(folder: &Path, arguments: &str) -> Vec<Value> {
 }
 
 /// Figures that are no rates.
-const QUANTITIES: [&str; 52] = [
+const QUANTITIES: [&str; 53] = [
+    "coalesce.runs",
     "dispatch.shape",
     "due.stall",
     "due.alone",

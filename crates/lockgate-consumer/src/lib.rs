@@ -28,6 +28,8 @@
 //! # }
 //! ```
 //!
+//! To do once what is triggered many times, use a [coalescer](coalesce).
+//!
 //! What decides is a pure machine, the [dispatcher](dispatch); use it alone to build a worker on another
 //! runtime.
 

@@ -1,4 +1,5 @@
-//! A faulty disk and a manual clock for Lockgate, and the crash tests over them.
+//! A faulty disk and a manual clock for Lockgate, and the crash tests over them; and an exhaustive search of
+//! protocols ([`explore`]).
 //!
 //! [`FaultyDisk`] is a [`Disk`](lockgate_core::Disk) in memory that behaves as badly as a real one
 //! may:
@@ -40,6 +41,7 @@
 //! ```
 
 mod disk;
+pub mod explore;
 mod random;
 
 pub use disk::{Damage, Fault, FaultyDisk, Operations, PowerCut, Stall, Struck};

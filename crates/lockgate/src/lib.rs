@@ -192,3 +192,7 @@ struct Readme;
 #[cfg(all(doctest, feature = "consumer"))]
 #[doc = include_str!("../../../docs/worker.md")]
 struct WorkerPage;
+
+#[cfg(all(doctest, feature = "consumer"))]
+#[doc = include_str!("../../../docs/coalescer.md")]
+struct CoalescerPage;

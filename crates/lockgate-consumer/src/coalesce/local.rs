@@ -238,8 +238,9 @@ impl<K: Hash + Eq + Clone, P: Clone, R: Clone> Coalescer<K, P, R> {
         counts
     }
 
-    /// Looks at the [clock](CoalesceOptions::clock) anew: it has been set. Runs whose leases are over end.
-    pub fn clock_changed(&self, key: &K) {
+    /// Ends the key's run if its lease is over. Callers that wait do so by themselves, unless somebody has set the
+    /// [clock](CoalesceOptions::clock).
+    pub fn expire_due(&self, key: &K) {
         let hash = self.0.hasher.hash_one(key);
         self.0.expire_due(hash, key);
     }

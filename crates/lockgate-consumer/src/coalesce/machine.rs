@@ -34,7 +34,8 @@ pub enum Merge<P> {
     #[default]
     KeepLast,
     /// What the function makes of the earlier and the later payload. It runs under a lock, so it must be quick, and
-    /// must not use the coalescer. `f(f(a, b), c)` must be as good as `f(a, f(b, c))`.
+    /// must not use the coalescer. If it panics, the trigger at hand is not accepted; if it does so after a failed run,
+    /// that run stays in its place until its lease ends. `f(f(a, b), c)` must be as good as `f(a, f(b, c))`.
     With(Arc<MergeFn<P>>),
     /// All payloads, in the order of the triggers. A trigger that finds `max` waiting, or `2 * max` waiting and running
     /// together, is rejected. So a run has at most `max`, and after a failure at most `2 * max`.

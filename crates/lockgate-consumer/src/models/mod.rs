@@ -5,6 +5,7 @@
 //! `lockgate-engine`. With the schedule that a failure prints in `LOCKGATE_MODEL_SCHEDULE`, its test runs that
 //! one order again.
 
+mod coalesce;
 mod context;
 mod memory;
 

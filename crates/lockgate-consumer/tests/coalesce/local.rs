@@ -19,6 +19,8 @@ use lockgate_consumer::coalesce::{
 use lockgate_core::ManualClock;
 
 type Strings = Coalescer<&'static str, String, u32>;
+type StringRun = Run<&'static str, String, u32>;
+type Ends = fn(StringRun);
 
 fn coalescer(change: impl FnOnce(&mut CoalesceOptions<String>)) -> Strings {
     let mut options = CoalesceOptions {
@@ -103,7 +105,7 @@ async fn one_runs_one_waits_and_the_rest_are_covered() {
 /// However a run ends without success, the next caller runs, and has what the failed run had.
 #[tokio::test]
 async fn what_waits_goes_on_after_a_failure() {
-    let ways: [(&str, fn(Run<&'static str, String, u32>)); 3] = [
+    let ways: [(&str, Ends); 3] = [
         ("fails", |run| run.fail().unwrap()),
         ("is dropped", drop),
         ("panics", |run| {
@@ -343,7 +345,7 @@ async fn leases_end_by_the_clock_unless_the_run_is_alive() {
     first.heartbeat().unwrap();
     clock.advance(9_999);
     assert!(first.is_current());
-    coalescer.clock_changed(&"key");
+    coalescer.expire_due(&"key");
     assert_eq!(coalescer.running(&"key"), Some(first.token()));
     clock.advance(1);
     assert!(!first.is_current());

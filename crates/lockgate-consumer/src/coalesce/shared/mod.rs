@@ -29,6 +29,9 @@ use crate::{
     worker::WorkerClock,
 };
 
+/// How many answers of the store one call may lose before it gives up.
+const LOST_MAX: u32 = 20;
+
 /// Options of a [`SharedCoalescer`].
 #[derive(Clone, Debug)]
 pub struct SharedOptions {
@@ -285,7 +288,7 @@ impl<S: Records + 'static> Entering<'_, S> {
     /// How it is over, and when the lease ends that it may have.
     async fn run(&mut self) -> Result<(Outcome, Millis), SharedError> {
         let inner = self.inner;
-        let (mut ask, mut until) = (Ask::Lease, 0);
+        let (mut ask, mut until, mut lost) = (Ask::Lease, 0, 0);
         loop {
             if ask == Ask::Lease {
                 until = inner
@@ -303,6 +306,7 @@ impl<S: Records + 'static> Entering<'_, S> {
                 self.was_covered.get_or_insert(waiting > 1);
             }
             let answer = inner.ask(self.names, self.enter.op(), ask).await?;
+            note_loss(&answer, &mut lost)?;
             match self.enter.next(&inner.options.merge, answer) {
                 Step::Ask(next) => ask = next,
                 Step::Over(outcome) => {
@@ -435,9 +439,11 @@ impl<S: Records + 'static> Inner<S> {
 
     async fn end(&self, names: &Names, token: Epoch, succeeds: bool) -> Result<(), SharedError> {
         let op = self.op();
-        let (mut end, mut ask) = (End::new(op, token, succeeds), Ask::ReadState);
+        let (mut end, mut ask, mut lost) = (End::new(op, token, succeeds), Ask::ReadState, 0);
         let ended = loop {
-            match end.next(self.ask(names, op, ask).await?) {
+            let answer = self.ask(names, op, ask).await?;
+            note_loss(&answer, &mut lost)?;
+            match end.next(answer) {
                 Step::Ask(next) => ask = next,
                 Step::Over(ended) => break ended,
             }
@@ -453,6 +459,17 @@ impl<S: Records + 'static> Inner<S> {
             Ended::Stale => Err(Stale { token }.into()),
             Ended::Unknown => Err(SharedError::Unknown { token }),
         }
+    }
+}
+
+/// Gives up when too many answers of one call are lost.
+fn note_loss(answer: &Answer, lost: &mut u32) -> Result<(), RecordsError> {
+    *lost += u32::from(*answer == Answer::Lost);
+    match *lost > LOST_MAX {
+        true => Err(RecordsError::Unknown {
+            why: format!("{lost} answers of the store were lost"),
+        }),
+        false => Ok(()),
     }
 }
 

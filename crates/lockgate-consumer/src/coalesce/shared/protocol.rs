@@ -6,8 +6,8 @@
 //!
 //! # Invariants
 //! - Whoever changes the state replaces the version that it has decided on. A run starts in a write by the holder of the
-//!   run's lease, with the lease's epoch, which is above that of every earlier start. It ends in a write that finds its
-//!   token in the state.
+//!   run's lease, with the lease's epoch as its token, and a look after the write that the lease still lasts: so no run
+//!   with a higher token has started before. It ends in a write that finds its token in the state.
 //! - The state is deleted only when every trigger in it is covered, or when its only trigger is that of the caller whose
 //!   run has failed. So a trigger whose state has gone, or has been made anew, is covered.
 //! - A caller that waits watches both records from revisions that it saw before it looked whether it is covered: a
@@ -157,6 +157,8 @@ pub struct Enter {
     run: Option<Revision>,
     /// What comes of the write that it has asked for, and the trigger that is accepted with it.
     writes: Option<Box<(Outcome, u64, Op)>>,
+    /// Its run, which has started if the lease still lasts.
+    starts: Option<Box<Outcome>>,
     /// How it is over as soon as its lease is released.
     releases: Option<Box<Outcome>>,
 }
@@ -188,6 +190,11 @@ impl SharedState {
         &self.key
     }
 
+    /// The machine, for a model that plants a mistake in it.
+    pub fn key_mut(&mut self) -> &mut KeyState<Bytes> {
+        &mut self.key
+    }
+
     fn note(&mut self, op: Op, trigger: u64) {
         if self.recent.len() == RECENT_MAX {
             self.recent.pop_front();
@@ -214,6 +221,7 @@ impl Enter {
             leased: None,
             run: None,
             writes: None,
+            starts: None,
             releases: None,
         }
     }
@@ -246,11 +254,19 @@ impl Enter {
             }
             let (outcome, trigger, born) = *written;
             self.accepted = Some((trigger, born));
-            return match outcome {
-                run @ Outcome::Run { .. } => Step::Over(run),
-                // It waits now. The run may have ended meanwhile.
-                _ => Step::Ask(Ask::ReadRun),
-            };
+            if self.leased.is_some() {
+                self.starts = Some(Box::new(outcome));
+            }
+            // Or it waits now, and the other run may have ended meanwhile.
+            return Step::Ask(Ask::ReadRun);
+        }
+        if let (Some(run), Answer::Run(now)) = (self.starts.take(), &answer) {
+            // The state may have been deleted and made anew by runs with higher tokens since it was read. They have not
+            // if the lease has lasted until now.
+            if now.is_some_and(|(_, epoch)| epoch.is_some() && epoch == self.leased) {
+                return Step::Over(*run);
+            }
+            self.leased = None;
         }
         match answer {
             Answer::Leased(epoch) => {
@@ -295,7 +311,8 @@ impl Enter {
         if let (Some(token), Some(epoch)) = (token, self.leased)
             && state.key.running() == Some(token)
         {
-            return Step::Over(run(&state.key, epoch));
+            self.starts = Some(Box::new(run(&state.key, epoch)));
+            return Step::Ask(Ask::ReadRun);
         }
         let trigger;
         if let Some((accepted, _)) = self.accepted {
