@@ -20,6 +20,9 @@ use crate::{
 pub struct Job {
     pub(crate) held: Arc<dyn Held>,
     pub(crate) attempt: u32,
+    /// In the place of its own message.
+    pub(crate) merged: Option<Arc<Message>>,
+    pub(crate) covers: usize,
     pub(crate) run: Context,
 }
 
@@ -49,10 +52,22 @@ pub(crate) struct Inner {
 }
 
 impl Job {
-    /// The message as it was sent.
+    /// The message as it was sent. If the worker [coalesces](crate::WorkerBuilder::coalesce), what its run has been
+    /// left of those that it covers.
     #[must_use]
     pub fn message(&self) -> &Message {
-        &self.held.lease().message
+        match &self.merged {
+            Some(merged) => merged,
+            None => &self.held.lease().message,
+        }
+    }
+
+    /// For how many messages it stands: 1, unless the worker [coalesces](crate::WorkerBuilder::coalesce). Then
+    /// [`name`](Self::name), [`sequence`](Self::sequence) and [`accepted`](Self::accepted) are those of the last of them, or of
+    /// the first with [`Merge::KeepFirst`](crate::coalesce::Merge::KeepFirst).
+    #[must_use]
+    pub fn covers(&self) -> usize {
+        self.covers
     }
 
     /// The body of the message.

@@ -8,6 +8,9 @@
 //! A lane may wait before it runs. Where the source hands out more of a key that is here, it waits here. One that locks
 //! keys does not, so what is here goes back to it until the wait is over, and what has come by then comes along. It tells
 //! when it accepted a message, and the wait goes by that.
+//!
+//! The rule is that of the coalescer ([`KeyState`](crate::coalesce::KeyState)), and not its machine: a lane has one run
+//! and its queue anyway, and what waits are messages under leases, which are lost and settled one by one.
 
 use lockgate_core::{KeyOrder, Millis, Settlement};
 

@@ -489,8 +489,8 @@ impl<M: Clone> Dispatcher<M> {
         if let Some(started) = self.start(now) {
             return Some(Action::Start(started));
         }
-        if self.limits.is_some() {
-            // What limits hold for long, or for ever, goes back.
+        if self.limits.is_some() || self.options.coalescing.is_some() {
+            // What limits hold for long, or for ever, goes back, and what waits for more of its key.
             let settlement =
                 (0..self.sources.len()).find_map(|source| self.settlement(source, now));
             if settlement.is_some() {

@@ -418,7 +418,7 @@ impl MemoryQueue {
     /// `None`: the queue is closed.
     fn add(&self, message: &Message, places: Places<'_>) -> Option<Sequence> {
         let mut state = self.0.state();
-        let sequence = (!state.closed).then(|| state.push(message.clone()));
+        let sequence = (!state.closed).then(|| state.push(message.clone(), self.0.now()));
         self.0.after(state);
         if sequence.is_some() {
             places.keep();
@@ -487,7 +487,8 @@ impl MemoryQueue {
 
     /// A mistake: nobody is told of the message.
     pub(crate) fn push_quietly(&self, message: Message) {
-        self.0.state().push(message);
+        let now = self.0.now();
+        self.0.state().push(message, now);
     }
 
     /// A mistake: room that is taken and not given up.
@@ -597,7 +598,7 @@ impl Source for MemoryQueue {
                     message: given.message,
                     sequence: Some(given.sequence),
                     attempt: given.attempt,
-                    accepted: None,
+                    accepted: Some(given.accepted),
                     failures: given.failures,
                     remaining: lease,
                 });

@@ -68,6 +68,8 @@ enum Turn {
 struct Entry {
     message: Message,
     sequence: Sequence,
+    /// By the queue's clock.
+    accepted: Millis,
     /// Leases that counted so far.
     attempts: u32,
     failures: Option<Arc<Failures>>,
@@ -86,6 +88,7 @@ pub(super) struct Given {
     pub(super) message: Message,
     pub(super) sequence: Sequence,
     pub(super) attempt: u32,
+    pub(super) accepted: WallTime,
     pub(super) failures: Option<Arc<Failures>>,
 }
 
@@ -152,7 +155,7 @@ impl State {
     }
 
     /// Adds a message behind the others of its key.
-    pub(super) fn push(&mut self, message: Message) -> Sequence {
+    pub(super) fn push(&mut self, message: Message, now: Millis) -> Sequence {
         self.last_sequence += 1;
         let sequence = Sequence(self.last_sequence);
         let lane = match &message.key {
@@ -162,6 +165,7 @@ impl State {
         let entry = Entry {
             message,
             sequence,
+            accepted: now,
             attempts: 0,
             failures: None,
         };
@@ -218,6 +222,7 @@ impl State {
             message: entry.message.clone(),
             sequence: entry.sequence,
             attempt: entry.attempts,
+            accepted: self.began.plus(entry.accepted),
             failures: entry.failures.clone(),
         };
         lane.leased.push_back((number, entry));

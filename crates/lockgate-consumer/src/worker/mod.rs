@@ -1,6 +1,7 @@
 //! Workers: a [dispatcher](crate::dispatch) over sources and a handler, on tokio.
 
 mod clock;
+mod coalesce;
 mod shell;
 mod source;
 #[cfg(test)]
@@ -17,6 +18,7 @@ use tokio::{
     task::JoinHandle,
 };
 
+pub use self::coalesce::{Coalesce, CoalesceError};
 pub(crate) use self::{clock::WorkerClock, source::Held};
 use self::{shell::Shell, source::AnySource};
 use crate::{
@@ -57,6 +59,7 @@ pub struct WorkerBuilder {
     tenant: ByMessage<Option<Key>>,
     priority: ByMessage<u8>,
     cost: ByMessage<Option<u32>>,
+    coalesce: Option<Coalesce>,
 }
 
 /// Handles messages until it is [drained](Self::drain). Messages of one key run one after the other, in
@@ -129,6 +132,9 @@ pub enum StartError {
         /// The longest one there is.
         max: Duration,
     },
+    /// Another option does not go together with [`coalesce`](WorkerBuilder::coalesce).
+    #[error("the worker's options do not go together")]
+    Coalesce(#[from] CoalesceError),
     /// It was not called within a tokio runtime.
     #[error("a worker starts within a tokio runtime: call it from an async function")]
     NoRuntime,
@@ -164,6 +170,7 @@ impl Worker {
             tenant: None,
             priority: None,
             cost: None,
+            coalesce: None,
         }
     }
 
@@ -287,6 +294,32 @@ impl WorkerBuilder {
     /// Sets how many consecutive messages of one key a run may have; 1 to 65,536. Default: 1.
     pub fn run_max(mut self, messages: usize) -> Self {
         self.options.run_max = messages;
+        self
+    }
+
+    /// Lets one run cover all messages of its key that are here: they are acknowledged together when it succeeds. Then
+    /// `run_max` stays 1, and [`limits`](Self::limits) count a run as one start, at the cost of its first message. Default:
+    /// each message is handled by itself.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use lockgate_consumer::{Coalesce, Job, MemoryQueue, Worker, coalesce::Merge};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let queue = MemoryQueue::new(Default::default())?;
+    /// // The newest message counts, when no other has come for a second, or after ten.
+    /// let newest = Coalesce::new(Merge::KeepLast);
+    /// let newest = newest.debounce(Duration::from_secs(1), Duration::from_secs(10));
+    /// let worker = Worker::over(queue).coalesce(newest).start(|job: Job| async move {
+    ///     println!("refresh {:?} for {} messages", job.key(), job.covers());
+    ///     Ok(())
+    /// })?;
+    /// # Ok(()) }
+    /// ```
+    pub fn coalesce(mut self, coalesce: Coalesce) -> Self {
+        self.options.coalescing = Some(coalesce.options);
+        self.coalesce = Some(coalesce);
         self
     }
 
@@ -434,6 +467,9 @@ impl WorkerBuilder {
         // Tokio has no other way to ask.
         catch_unwind(|| drop(tokio::time::sleep(Duration::ZERO)))
             .map_err(|_| StartError::NoTimers)?;
+        if let Some(coalesce) = &self.coalesce {
+            coalesce.check(&self)?;
+        }
         let holder = self.holder.take();
         let holder = holder.unwrap_or_else(|| format!("worker {}", std::process::id()));
         let holder = HolderName::new(&holder)?;

@@ -8,11 +8,11 @@ use std::{
     hash::{BuildHasher, Hasher, RandomState},
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use lockgate_core::{
-    Fate, HolderName, Message, Millis, ReceiveRequest, Settlement, TransportError,
+    Fate, HolderName, Message, Millis, ReceiveRequest, Settlement, TransportError, WallTime,
 };
 use tokio::{
     sync::mpsc,
@@ -21,11 +21,12 @@ use tokio::{
 };
 
 use super::{
-    Ask, ByFunction, ByMessage, Ended, WorkerBuilder, WorkerClock, WorkerState, millis,
+    Ask, ByFunction, ByMessage, Coalesce, Ended, WorkerBuilder, WorkerClock, WorkerState, coalesce,
+    millis,
     source::{AnySource, Call, HeldMessage},
 };
 use crate::{
-    Batch, Context, Handler, Job,
+    Batch, Context, Handler,
     dispatch::{Action, Arrival, Cancelled, Dispatcher, ItemId, Rest, RunEnd, RunId, Started},
 };
 
@@ -57,6 +58,7 @@ pub(super) struct Shell<H> {
     tenant: ByMessage<Option<lockgate_core::Key>>,
     priority: ByMessage<u8>,
     cost: ByMessage<Option<u32>>,
+    coalesce: Option<Coalesce>,
     random: RandomState,
     drawn: u64,
     panics: u64,
@@ -152,6 +154,7 @@ impl<H: Handler> Shell<H> {
             tenant: builder.tenant,
             priority: builder.priority,
             cost: builder.cost,
+            coalesce: builder.coalesce,
             random: RandomState::new(),
             drawn: 0,
             panics: 0,
@@ -325,18 +328,20 @@ impl<H: Handler> Shell<H> {
     /// Lets the handler run.
     fn handle(&mut self, started: Started<HeldMessage>) {
         let context = Context::new(self.clock, self.run_time_max);
-        let jobs = started.messages.into_iter().map(|(held, attempt)| Job {
-            held,
-            attempt,
-            run: context.clone(),
-        });
-        let batch = Batch {
-            jobs: jobs.collect(),
-            run: context.clone(),
-        };
-        let (run, handler) = (started.run, self.handler.clone());
+        let (run, handler, of_run) = (started.run, self.handler.clone(), context.clone());
+        let merge = self
+            .coalesce
+            .as_ref()
+            .map(|coalesce| coalesce.merge.clone());
         let task = self.spawn(Purpose::Run(run), async move {
-            Output::Ran(handler.handle(batch).await)
+            let jobs = coalesce::jobs(merge.as_ref(), started.messages, &of_run);
+            let count = jobs.len();
+            let mut end = handler.handle(Batch { jobs, run: of_run }).await;
+            if merge.is_some() {
+                // However many jobs stand for its messages, all of them are done, or none.
+                end.done = if end.done >= count { usize::MAX } else { 0 };
+            }
+            Output::Ran(end)
         });
         let running = Running {
             context,
@@ -559,13 +564,21 @@ impl<H: Handler> Shell<H> {
         }
         let (tenant, priority) = (self.tenant.clone(), self.priority.clone());
         let cost = self.cost.clone();
+        let by = self
+            .coalesce
+            .as_ref()
+            .and_then(|coalesce| coalesce.by.clone());
+        let wall = self.coalesce.as_ref().map(|_| wall_now());
         let arrivals = messages.into_iter().map(|held| {
             let lease = held.lease();
             let ends = came.saturating_add(floor_millis(lease.remaining));
             lease.set_end(ends);
             let message = &lease.message;
             Arrival {
-                key: message.key.clone(),
+                key: match &by {
+                    Some(by) => ask(by, message),
+                    None => message.key.clone(),
+                },
                 tenant: tenant.as_ref().and_then(|tenant| ask(tenant, message)),
                 priority: priority
                     .as_ref()
@@ -576,7 +589,9 @@ impl<H: Handler> Shell<H> {
                     .and_then(|cost| ask(cost, message))
                     .unwrap_or(1),
                 attempt: lease.attempt,
-                age: None,
+                age: wall
+                    .zip(lease.accepted)
+                    .map(|(now, accepted)| now.since(accepted)),
                 lease: ends.saturating_sub(now),
                 message: held,
             }
@@ -665,7 +680,7 @@ fn ask<T: Default>(function: &ByFunction<T>, message: &Message) -> T {
     let answer = catch_unwind(AssertUnwindSafe(|| function(message)));
     answer.unwrap_or_else(|panic| {
         let text = panic_text(panic);
-        tracing::error!(panic = %text, "a function of `fair_by`, `priority_by` or `cost_by` panicked");
+        tracing::error!(panic = %text, "a function of `fair_by`, `priority_by`, `cost_by` or `Coalesce::by` panicked");
         T::default()
     })
 }
@@ -684,6 +699,11 @@ async fn in_time<T>(
             .map(Err)
             .collect()
     })
+}
+
+fn wall_now() -> WallTime {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    WallTime(since_1970.map_or(0, floor_millis))
 }
 
 /// A lease lasts at least so long.

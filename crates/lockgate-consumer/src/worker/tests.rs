@@ -19,6 +19,7 @@ use crate::{
     memory::{KeyPolicy, Receipt},
 };
 
+mod coalesce;
 mod faults;
 mod limits;
 

@@ -4,6 +4,7 @@
 
 mod durability;
 mod errors;
+mod holds;
 mod order;
 mod records;
 mod settling;

@@ -262,14 +262,12 @@ fn what_a_throttle_holds_goes_back_to_a_source_that_locks_keys() {
     dispatcher.received(0, 10, numbers("a", 1..=1), 0);
     let run = runs(&drain_actions(&mut dispatcher, 0))[0];
     dispatcher.finished(run, succeeded(), 20, 0);
+    let acked = settles(&drain_actions(&mut dispatcher, 20))[0].0;
+    dispatcher.settled(0, [(acked, Ok(()))], 20, 0);
     dispatcher.received(0, 10, numbers("a", 2..=3), 30);
     let delay = Duration::from_millis(70);
     let actions = drain_actions(&mut dispatcher, 30);
-    let expected = [
-        (1, Settlement::Ack),
-        (2, Settlement::Defer { delay }),
-        (3, Settlement::GiveBack),
-    ];
+    let expected = [(2, Settlement::Defer { delay }), (3, Settlement::GiveBack)];
     assert_eq!(outcomes(&actions), expected);
 }
 

@@ -221,6 +221,13 @@ pub(super) async fn record() -> Vec<Example> {
         .await;
     to.post("resume", &format!("{target}/resume"), Value::Null)
         .await;
+    let hold = json!({"time_ms": 30_000});
+    to.post("hold", &format!("{target}/hold"), hold.clone())
+        .await;
+    to.get("held", target).await;
+    to.post("hold", "/queues/orders.fifo/hold", hold).await;
+    let none = json!({"time_ms": 0});
+    to.post("let go", "/queues/orders.fifo/hold", none).await;
     to.post("drop", &format!("{target}/drop"), Value::Null)
         .await;
     to.get("not keyed", "/queues/mail/keys/user-7").await;
