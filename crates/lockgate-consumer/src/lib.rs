@@ -52,4 +52,4 @@ pub use job::{Batch, Context, Job};
 pub use lockgate_core::limits;
 pub use memory::{MemoryOptions, MemoryQueue};
 pub use memory_records::MemoryRecords;
-pub use worker::{Ended, StartError, Worker, WorkerBuilder, WorkerState};
+pub use worker::{Ended, StartError, StateError, Worker, WorkerBuilder, WorkerState};

@@ -599,6 +599,7 @@ impl Source for MemoryQueue {
                     attempt: given.attempt,
                     accepted: None,
                     failures: given.failures,
+                    state: None,
                     remaining: lease,
                 });
                 return Ok(leased.collect());

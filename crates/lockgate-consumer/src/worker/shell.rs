@@ -23,6 +23,7 @@ use tokio::{
 use super::{
     Ask, ByFunction, ByMessage, Ended, WorkerBuilder, WorkerClock, WorkerState, millis,
     source::{AnySource, Call, HeldMessage},
+    states::{self, LeaseState},
 };
 use crate::{
     Batch, Context, Handler, Job,
@@ -54,6 +55,7 @@ pub(super) struct Shell<H> {
     cancel_grace: Duration,
     call_time_max: Duration,
     at_most_once: bool,
+    key_states: bool,
     tenant: ByMessage<Option<lockgate_core::Key>>,
     priority: ByMessage<u8>,
     cost: ByMessage<Option<u32>>,
@@ -119,6 +121,8 @@ struct Running {
     context: Context,
     task: AbortHandle,
     why: Option<Cancelled>,
+    /// Its messages, if there are states.
+    held: Vec<HeldMessage>,
 }
 
 impl<H: Handler> Shell<H> {
@@ -149,6 +153,7 @@ impl<H: Handler> Shell<H> {
             cancel_grace: builder.cancel_grace,
             call_time_max: builder.call_time_max,
             at_most_once: builder.at_most_once,
+            key_states: builder.key_states,
             tenant: builder.tenant,
             priority: builder.priority,
             cost: builder.cost,
@@ -256,8 +261,9 @@ impl<H: Handler> Shell<H> {
                 };
                 let source = state.source.clone();
                 let (clock, asked) = (self.clock, self.now());
+                let with_states = self.key_states;
                 let receive = async move {
-                    let received = source.receive(number, request).await;
+                    let received = source.receive(number, request, with_states).await;
                     Output::Received(received, clock.now())
                 };
                 let source = number;
@@ -273,7 +279,11 @@ impl<H: Handler> Shell<H> {
                     ids.push(id);
                     settles.push((held, how));
                 }
-                let settle = self.sources[source].source.clone().settle(settles);
+                let state = &self.sources[source];
+                let settle = match self.key_states {
+                    false => state.source.clone().settle(settles),
+                    true => states::settle(state.source.clone(), settles),
+                };
                 let count = ids.len();
                 let purpose = Purpose::Settle { source, items: ids };
                 let settle = in_time(self.call_time_max, settle, count);
@@ -326,6 +336,7 @@ impl<H: Handler> Shell<H> {
     fn handle(&mut self, started: Started<HeldMessage>) {
         let context = Context::new(self.clock, self.run_time_max);
         let jobs = started.messages.into_iter().map(|(held, attempt)| Job {
+            turn: held.lease().state.as_ref().map_or(0, LeaseState::begin),
             held,
             attempt,
             run: context.clone(),
@@ -333,6 +344,10 @@ impl<H: Handler> Shell<H> {
         let batch = Batch {
             jobs: jobs.collect(),
             run: context.clone(),
+        };
+        let held = match self.key_states {
+            true => batch.jobs.iter().map(|job| job.held.clone()).collect(),
+            false => Vec::new(),
         };
         let (run, handler) = (started.run, self.handler.clone());
         let task = self.spawn(Purpose::Run(run), async move {
@@ -342,6 +357,7 @@ impl<H: Handler> Shell<H> {
             context,
             task,
             why: None,
+            held,
         };
         self.runs.insert(run, running);
     }
@@ -513,6 +529,8 @@ impl<H: Handler> Shell<H> {
                         rest: Rest::Cancelled,
                     },
                 };
+                let held = running.map_or(Vec::new(), |running| running.held);
+                states::end(&held, end.done);
                 self.finished(run, end, now);
             }
             Purpose::Grace(run) => {
@@ -570,7 +588,7 @@ impl<H: Handler> Shell<H> {
                 priority: priority
                     .as_ref()
                     .map_or(message.priority, |priority| ask(priority, message)),
-                bytes: message.size() as u64,
+                bytes: message.size() as u64 + lease.state.as_ref().map_or(0, LeaseState::bytes),
                 cost: cost
                     .as_ref()
                     .and_then(|cost| ask(cost, message))

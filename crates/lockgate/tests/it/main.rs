@@ -4,6 +4,7 @@
 
 mod durability;
 mod errors;
+mod key_states;
 mod order;
 mod records;
 mod settling;
