@@ -4,9 +4,10 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use hyper::{Method, StatusCode};
 use lockgate_core::{
-    Accepted, Failures, Fate, Header, Key, KeyOrder, Leased, Message, MessageId, MessageName,
-    Millis, QueueName, ReceiveRequest, Sequence, Settlement, Sink, SinkCapabilities, Source,
-    SourceCapabilities, TransportError, UniqueId, WallTime, limits::HoldScope,
+    Accepted, Failures, Fate, Header, Key, KeyOrder, KeyState, KeyStateWrite, Leased, Message,
+    MessageId, MessageName, Millis, QueueName, ReceiveRequest, RecordVersion, Replaces, Sequence,
+    Settlement, Sink, SinkCapabilities, Source, SourceCapabilities, TransportError, UniqueId,
+    WallTime, limits::HoldScope,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
@@ -118,6 +119,8 @@ enum Unfit {
     },
     #[error("it cannot be written as JSON")]
     Json,
+    #[error("a holder names the version of the state that it replaces")]
+    AnyState,
 }
 
 impl Unfit {
@@ -186,6 +189,30 @@ struct SettleEntry<'a> {
     lease_ms: Option<Millis>,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<StateEntry<'a>>,
+}
+
+/// A write of a key's state.
+#[derive(Serialize)]
+struct StateEntry<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_encoding: Option<Encoding>,
+    #[serde(skip_serializing_if = "is_false")]
+    drop: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replaces: Option<u64>,
+}
+
+fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+#[derive(Deserialize)]
+struct Transacted {
+    state_versions: Vec<Option<u64>>,
 }
 
 #[derive(Deserialize)]
@@ -266,6 +293,16 @@ struct ReceivedMessage {
     failures: Vec<FailedAttempt>,
     #[serde(default)]
     failures_left_out: u64,
+    state: Option<State>,
+}
+
+/// The state of a key in the words of the API.
+#[derive(Deserialize)]
+struct State {
+    value: String,
+    value_encoding: Encoding,
+    version: u64,
+    written_at: String,
 }
 
 /// A failed attempt in the words of the API.
@@ -322,6 +359,7 @@ impl Client {
         source.hold = true;
         source.reject = true;
         source.give_back = true;
+        source.key_states = queue.keyed;
         let inner = Inner {
             client: self.clone(),
             name: name.clone(),
@@ -571,33 +609,56 @@ impl Source for RemoteQueue {
         &self,
         settles: Vec<(Receipt, Settlement)>,
     ) -> Vec<Result<(), TransportError>> {
-        let entries = settles.into_iter().map(|(receipt, settlement)| {
-            let hold = match settlement {
-                Settlement::Hold { scope, .. } => Some(match scope {
-                    HoldScope::Key => "key",
-                    HoldScope::Queue => "queue",
-                }),
-                _ => None,
-            };
-            let (action, delay, reason) = match settlement {
-                Settlement::Ack => ("ack", None, None),
-                Settlement::Nack { delay, reason } => ("nack", Some(delay), reason),
-                Settlement::Defer { delay } | Settlement::Hold { delay, .. } => {
-                    ("defer", Some(delay), None)
-                }
-                Settlement::Reject { reason } => ("reject", None, reason),
-                Settlement::GiveBack => ("give_back", None, None),
-            };
+        let entries = settles
+            .iter()
+            .map(|(receipt, settlement)| self.settle_entry(&settling(receipt, settlement)));
+        self.settle(entries.collect(), |_| Ok(())).await
+    }
+
+    async fn settle_with_state(
+        &self,
+        settles: Vec<(Receipt, Settlement)>,
+        write: KeyStateWrite,
+    ) -> Result<Option<RecordVersion>, TransportError> {
+        check_count(settles.len(), self.inner.source.settle_max)?;
+        let client = &self.inner.client;
+        let encoded = write.value.as_deref().map(Encoding::of);
+        let mut state = Some(StateEntry {
+            value: encoded.as_ref().map(|(value, _)| &**value),
+            value_encoding: encoded.as_ref().map(|(_, encoding)| *encoding),
+            drop: write.value.is_none(),
+            replaces: match write.replaces {
+                Replaces::Version(version) => version.map(|version| version.0),
+                Replaces::Any => return Err(Unfit::AnyState.into()),
+            },
+        });
+        let entries = settles.iter().map(|(receipt, settlement)| {
             self.settle_entry(&SettleEntry {
-                receipt: receipt.as_str(),
-                action,
-                delay_ms: delay.map(millis),
-                hold,
-                reason: reason.as_deref(),
-                ..SettleEntry::default()
+                state: state.take(),
+                ..settling(receipt, settlement)
             })
         });
-        self.settle(entries.collect(), |_| Ok(())).await
+        let entries = entries.collect::<Result<Vec<_>, _>>()?;
+        if self.fitting(&entries) < entries.len() {
+            let given = entries.iter().map(|entry| entry.get().len()).sum();
+            let max = self.inner.body_bytes_max;
+            return Err(Unfit::RequestBytes { given, max }.into());
+        }
+        let body = BTreeMap::from([("settles", entries)]);
+        let call = client.call(Method::POST, "/transactions", Some(&body));
+        match call.await {
+            Ok(Transacted { state_versions }) => match state_versions[..] {
+                [version] => Ok(version.map(RecordVersion)),
+                _ => Err(client
+                    .no_lockgate("a transaction has no version of its state")
+                    .into()),
+            },
+            Err(CallError::Refused { code, message, .. }) if code == "lease_stale" => {
+                let reason = message;
+                Err(TransportError::new(Fate::Stale, Stale { reason }))
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     async fn extend_batch(
@@ -621,6 +682,34 @@ impl Source for RemoteQueue {
             None => Err(client.no_lockgate("an extended lease has no end").into()),
         })
         .await
+    }
+}
+
+/// A settle in the words of the API.
+fn settling<'a>(receipt: &'a Receipt, settlement: &'a Settlement) -> SettleEntry<'a> {
+    let hold = match settlement {
+        Settlement::Hold { scope, .. } => Some(match scope {
+            HoldScope::Key => "key",
+            HoldScope::Queue => "queue",
+        }),
+        _ => None,
+    };
+    let (action, delay, reason) = match settlement {
+        Settlement::Ack => ("ack", None, None),
+        Settlement::Nack { delay, reason } => ("nack", Some(*delay), reason.as_deref()),
+        Settlement::Defer { delay } | Settlement::Hold { delay, .. } => {
+            ("defer", Some(*delay), None)
+        }
+        Settlement::Reject { reason } => ("reject", None, reason.as_deref()),
+        Settlement::GiveBack => ("give_back", None, None),
+    };
+    SettleEntry {
+        receipt: receipt.as_str(),
+        action,
+        delay_ms: delay.map(millis),
+        hold,
+        reason,
+        ..SettleEntry::default()
     }
 }
 
@@ -709,6 +798,14 @@ fn leased(received: ReceivedMessage) -> Option<Leased<Receipt>> {
         attempt: received.attempt,
         accepted: Some(wall_time(&received.sent_at)?),
         failures,
+        state: match received.state {
+            None => None,
+            Some(state) => Some(KeyState {
+                value: state.value_encoding.decode(&state.value).ok()?.into(),
+                version: RecordVersion(state.version),
+                written: wall_time(&state.written_at)?,
+            }),
+        },
         remaining: Duration::from_millis(received.remaining_ms),
     })
 }

@@ -7,12 +7,13 @@ use std::{
 
 use bytes::Bytes;
 use lockgate_core::{Key, Message, MessageName, Millis, Sequence, WallTime};
+use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
 use crate::{
     dispatch::Cancelled,
     sync::{AtomicUsize, Mutex, MutexGuard, Notify},
-    worker::{Held, WorkerClock},
+    worker::{Held, StateError, WorkerClock},
 };
 
 /// A message to handle.
@@ -24,6 +25,8 @@ pub struct Job {
     pub(crate) merged: Option<Arc<Message>>,
     pub(crate) covers: usize,
     pub(crate) run: Context,
+    /// Which run of its key's state it belongs to.
+    pub(crate) turn: u64,
 }
 
 /// Consecutive messages of one key, or one message, to handle together.
@@ -113,6 +116,64 @@ impl Job {
     #[must_use]
     pub fn source(&self) -> usize {
         self.held.lease().source
+    }
+
+    /// The state of the message's key, read as JSON; `None` if the key has none. It is what the handler of the key's
+    /// last message has [set](Self::set_state), or what this run has.
+    ///
+    /// # Errors
+    /// If it is not the JSON that is expected; and if the worker has [no states](crate::WorkerBuilder::key_states) or the
+    /// message no key.
+    pub fn state<T: DeserializeOwned>(&self) -> Result<Option<T>, StateError> {
+        match self.state_bytes()? {
+            None => Ok(None),
+            Some(value) => Ok(Some(
+                serde_json::from_slice(&value).map_err(StateError::Read)?,
+            )),
+        }
+    }
+
+    /// The same as bytes.
+    ///
+    /// # Errors
+    /// If the worker has [no states](crate::WorkerBuilder::key_states) or the message no key.
+    pub fn state_bytes(&self) -> Result<Option<Bytes>, StateError> {
+        let state = self.held.lease().state.as_ref();
+        Ok(state.ok_or(StateError::None)?.read())
+    }
+
+    /// Sets the state of the message's key, as JSON of up to 256 KiB. It is written together with the acknowledgement of
+    /// the message: both happen, or none. If the handler fails, nothing is written, and the next attempt finds the state
+    /// as it was. If the lease is lost or somebody else has written the state meanwhile, the message counts as
+    /// [lost](crate::DispatchCounts::lost) and comes again. Of several calls the last one counts; in a batch, the last one
+    /// of the messages that succeeded.
+    ///
+    /// # Errors
+    /// If it cannot be written as JSON, is too large, or the run has ended; and those of [`state`](Self::state).
+    pub fn set_state<T: Serialize + ?Sized>(&self, state: &T) -> Result<(), StateError> {
+        let value = serde_json::to_vec(state).map_err(StateError::Write)?;
+        self.set_state_bytes(value)
+    }
+
+    /// The same as bytes.
+    ///
+    /// # Errors
+    /// As [`set_state`](Self::set_state).
+    pub fn set_state_bytes(&self, value: impl Into<Bytes>) -> Result<(), StateError> {
+        self.change_state(Some(value.into()))
+    }
+
+    /// Drops the state of the message's key, as [`set_state`](Self::set_state) sets it.
+    ///
+    /// # Errors
+    /// As [`set_state`](Self::set_state).
+    pub fn drop_state(&self) -> Result<(), StateError> {
+        self.change_state(None)
+    }
+
+    fn change_state(&self, value: Option<Bytes>) -> Result<(), StateError> {
+        let state = self.held.lease().state.as_ref();
+        state.ok_or(StateError::None)?.set(self.turn, value)
     }
 
     /// The run that this job belongs to.

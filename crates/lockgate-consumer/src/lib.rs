@@ -54,4 +54,6 @@ pub use job::{Batch, Context, Job};
 pub use lockgate_core::limits;
 pub use memory::{MemoryOptions, MemoryQueue};
 pub use memory_records::MemoryRecords;
-pub use worker::{Coalesce, CoalesceError, Ended, StartError, Worker, WorkerBuilder, WorkerState};
+pub use worker::{
+    Coalesce, CoalesceError, Ended, StartError, StateError, Worker, WorkerBuilder, WorkerState,
+};

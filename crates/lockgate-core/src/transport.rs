@@ -8,8 +8,8 @@
 use std::{error::Error, fmt, future::Future, sync::Arc, time::Duration};
 
 use crate::{
-    Failures, HolderName, Level, Message, MessageId, PRIORITY_MAX, Sequence, WallTime,
-    limits::HoldScope,
+    Failures, HolderName, KeyState, KeyStateWrite, Level, Message, MessageId, PRIORITY_MAX,
+    RecordVersion, Sequence, WallTime, limits::HoldScope,
 };
 
 /// Where messages go.
@@ -66,6 +66,26 @@ pub trait Source: Send + Sync {
         &self,
         settles: Vec<(Self::Receipt, Settlement)>,
     ) -> impl Future<Output = Vec<Result<(), TransportError>>> + Send;
+
+    /// Settles leases of messages of one key and writes the state of that key, all or nothing, and answers with the
+    /// new version of the state; `None` after a drop. The first lease says which key. There are 1 to
+    /// [`settle_max`](SourceCapabilities::settle_max) of them, as for [`settle_batch`](Self::settle_batch).
+    ///
+    /// # Errors
+    /// [`Fate::Stale`] if one of the leases is not current any more; [`Fate::Refused`] if the state has another version
+    /// than the write replaces; [`Fate::Unsupported`] where the source has
+    /// [no states](SourceCapabilities::key_states).
+    fn settle_with_state(
+        &self,
+        settles: Vec<(Self::Receipt, Settlement)>,
+        write: KeyStateWrite,
+    ) -> impl Future<Output = Result<Option<RecordVersion>, TransportError>> + Send {
+        drop((settles, write));
+        async {
+            let error = "this source keeps no states of keys";
+            Err(TransportError::new(Fate::Unsupported, error))
+        }
+    }
 
     /// Lets leases last `lease` from now on, each on its own, with one result for each, in order: how much
     /// longer it lasts as of the answer. It may end the leases of a key's batch together.
@@ -141,6 +161,9 @@ pub struct SourceCapabilities {
     pub reject: bool,
     /// It can take a lease back without costing an attempt ([`Settlement::GiveBack`]).
     pub give_back: bool,
+    /// It keeps a [state](KeyState) for each key, gives it with the [first message](Leased::state) of the key in a
+    /// receive, and writes it [with the settlement](Source::settle_with_state).
+    pub key_states: bool,
 }
 
 /// What a source does for messages of one key.
@@ -220,6 +243,9 @@ pub struct Leased<Receipt> {
     pub accepted: Option<WallTime>,
     /// Its failures, where the source [keeps](SourceCapabilities::nack_reasons) them and there were some.
     pub failures: Option<Arc<Failures>>,
+    /// The state of its key, where the source [has](SourceCapabilities::key_states) states and the key has one; only
+    /// with the first message of the key in the answer of a receive.
+    pub state: Option<KeyState>,
     /// How much longer the lease lasts, as of the answer.
     pub remaining: Duration,
 }
@@ -420,6 +446,7 @@ impl SourceCapabilities {
             hold: false,
             reject: false,
             give_back: false,
+            key_states: false,
         }
     }
 }

@@ -4,6 +4,7 @@
 //! quotation mark in XML. So the length of each message is computed as written, before anything is
 //! written.
 
+use lockgate_core::KeyState;
 use lockgate_machine::StoredMessage;
 
 /// An answer stops before the message that would take it above this many bytes. It always has its
@@ -23,16 +24,17 @@ const HEADER_LEN: usize = 96;
 pub(crate) type TextLen = fn(&[u8]) -> usize;
 
 /// How many of these messages fit into an answer, in order, at least one. `with_bodies`: whether
-/// their bodies are written.
+/// their bodies are written. Beside a message is the state of its key, if the answer shows it.
 pub(crate) fn fitting<'m>(
-    messages: impl Iterator<Item = Option<&'m StoredMessage>> + Clone,
+    messages: impl Iterator<Item = (Option<&'m StoredMessage>, Option<&'m KeyState>)> + Clone,
     text_len: TextLen,
     with_bodies: bool,
 ) -> usize {
     let sum = |text_len: TextLen| {
         let mut sum = 0_usize;
-        move |message: Option<&StoredMessage>| {
+        move |(message, state): (Option<&StoredMessage>, Option<&KeyState>)| {
             sum += message.map_or(MESSAGE_LEN, |message| len(message, text_len, with_bodies));
+            sum += state.map_or(0, |state| HEADER_LEN + bytes_len(&state.value, text_len));
             sum
         }
     };
@@ -49,13 +51,17 @@ pub(crate) fn fitting<'m>(
     fits.count().max(1)
 }
 
-fn len(stored: &StoredMessage, text_len: TextLen, with_body: bool) -> usize {
-    let message = &stored.message;
-    // Bytes that are no UTF-8 go out as base64, or as one replacement character for each byte.
-    let bytes_len = |bytes: &[u8]| match std::str::from_utf8(bytes) {
+/// Bytes that are no UTF-8 go out as base64, or as one replacement character for each byte.
+fn bytes_len(bytes: &[u8], text_len: TextLen) -> usize {
+    match std::str::from_utf8(bytes) {
         Ok(_) => text_len(bytes),
         Err(_) => 3 * bytes.len(),
-    };
+    }
+}
+
+fn len(stored: &StoredMessage, text_len: TextLen, with_body: bool) -> usize {
+    let message = &stored.message;
+    let bytes_len = |bytes: &[u8]| bytes_len(bytes, text_len);
     let of = |text: Option<&str>| text.map_or(0, |text| text_len(text.as_bytes()));
     let headers = message.headers.iter().map(|header| {
         let names = of(Some(&*header.name)) + of(Some(&*header.kind));
@@ -128,7 +134,7 @@ mod tests {
     fn messages_are_taken_while_they_fit_as_they_are_written() {
         let fits = |body: String, count| {
             let message = stored(body);
-            let messages = std::iter::repeat_n(Some(&message), count);
+            let messages = std::iter::repeat_n((Some(&message), None), count);
             [
                 fitting(messages.clone(), json_len, true),
                 fitting(messages.clone(), xml_len, true),
@@ -141,5 +147,16 @@ mod tests {
         assert_eq!(fits("\"".repeat(1 << 20), 100), [7, 2, 100]);
         assert_eq!(fits("\u{1}".repeat(16 << 20), 3), [1, 1, 3]);
         assert_eq!(fits("x".repeat(100), 0), [0, 0, 0]);
+        // States count too.
+        let (message, state) = (
+            stored("x".to_owned()),
+            KeyState {
+                value: vec![b'"'; 1 << 20].into(),
+                version: lockgate_core::RecordVersion(1),
+                written: WallTime(1),
+            },
+        );
+        let messages = std::iter::repeat_n((Some(&message), Some(&state)), 100);
+        assert_eq!(fitting(messages, json_len, true), 7);
     }
 }

@@ -421,6 +421,7 @@ impl SqsQueue {
                 attempt,
                 accepted,
                 failures: None,
+                state: None,
                 remaining,
             })
         });

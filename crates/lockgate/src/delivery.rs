@@ -13,8 +13,8 @@ use std::{
 
 use bytes::Bytes;
 use lockgate_core::{
-    Failures, Header, HolderName, Key, LeaseToken, MachineTime, Message, MessageId, Millis,
-    QueueName, Sequence, UniqueId, WallTime, limits::HoldScope,
+    Failures, Header, HolderName, Key, KeyState, LeaseToken, MachineTime, Message, MessageId,
+    Millis, QueueName, Sequence, UniqueId, WallTime, limits::HoldScope,
 };
 use lockgate_engine::{Engine, EngineError, Received};
 use lockgate_machine::{Origin, Receive, Settle, SettleAction, Settled, StaleReason};
@@ -265,6 +265,13 @@ impl Delivery {
     #[must_use]
     pub fn failures(&self) -> Option<&Failures> {
         self.received.delivery.failures.as_deref()
+    }
+
+    /// Returns the state of the key, if the queue is keyed and the key has one; only with the first message of the key
+    /// that a receive returns.
+    #[must_use]
+    pub fn state(&self) -> Option<&KeyState> {
+        self.received.delivery.state.as_deref()
     }
 
     /// Returns how much longer the lease lasts; zero if it has ended.

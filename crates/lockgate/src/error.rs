@@ -1,6 +1,6 @@
 //! The errors of operations on open queues.
 
-use lockgate_core::{NameError, QueueName};
+use lockgate_core::{NameError, QueueName, RecordsError};
 use lockgate_engine::EngineError;
 use lockgate_machine::Rejection;
 
@@ -72,6 +72,7 @@ pub(crate) fn kind(error: &EngineError) -> ErrorKind {
             | Rejection::LogFull { .. }
             | Rejection::OutOfDescriptors
             | Rejection::ShardFull { .. }
+            | Rejection::Record(RecordsError::Full { .. })
             | Rejection::MessageInFlight { .. },
         )
         | EngineError::Overloaded

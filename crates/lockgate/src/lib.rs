@@ -115,11 +115,12 @@ pub use delivery::{Delivery, ExtendError, ReceiveBuilder, SettleError};
 pub use error::{Error, ErrorKind};
 pub use lockgate_core::{
     Accepted, AppendError, BootId, Clock, DamagedRange, DiskError, DiskOperation, Epoch,
-    FailedAttempt, Failures, Fate, Header, HolderName, Incarnation, Key, KeyOrder, LeaseToken,
-    Leased, Level, LogError, LogSpace, ManualClock, Message, MessageId, MessageName, Millis,
-    NameError, PRIORITY_MAX, Position, QueueId, QueueName, REASON_BYTES_MAX, ReadError,
-    ReceiveRequest, Sequence, Settlement, ShardId, ShardIdError, Sink, SinkCapabilities, Source,
-    SourceCapabilities, SpaceState, Storage, Term, TransportError, UniqueId, Unsupported, WallTime,
+    FailedAttempt, Failures, Fate, Header, HolderName, Incarnation, Key, KeyOrder, KeyState,
+    KeyStateWrite, LeaseToken, Leased, Level, LogError, LogSpace, ManualClock, Message, MessageId,
+    MessageName, Millis, NameError, PRIORITY_MAX, Position, QueueId, QueueName, REASON_BYTES_MAX,
+    RECORD_BYTES_MAX, ReadError, ReceiveRequest, RecordVersion, Replaces, Sequence, Settlement,
+    ShardId, ShardIdError, Sink, SinkCapabilities, Source, SourceCapabilities, SpaceState, Storage,
+    Term, TransportError, UniqueId, Unsupported, WallTime,
 };
 pub use lockgate_engine::{
     AnsweredCounts, BackupError, BackupReport, Engine, EngineError, EngineMetrics, EngineOptions,
@@ -129,10 +130,10 @@ pub use lockgate_engine::{
 pub use lockgate_log::{LocalLogOptions, OpenError as LogOpenError, SharedReserve};
 pub use lockgate_machine::{
     COUNTERS, Counter, CounterKind, DeadLetterReason, DecodeError, DedupScope, DroppedCounts,
-    KeyPage, KeyPolicy, KeyProfile, KeyStatus, KeyWait, MessageStatus, MessageWait, MoveCursor,
-    Moved, Origin, QueueCounts, QueueDescription, QueueLimited, QueueSettings, QueueTotals,
-    Rejection, SETTINGS, Sent, Setting, SettingKind, SettingValue, SettingsError, StaleReason,
-    Stuck, StuckReason, SyncWindow,
+    KeyPage, KeyPolicy, KeyProfile, KeyStateStatus, KeyStatus, KeyWait, MessageStatus, MessageWait,
+    MoveCursor, Moved, Origin, QueueCounts, QueueDescription, QueueLimited, QueueSettings,
+    QueueTotals, Rejection, SETTINGS, Sent, Setting, SettingKind, SettingValue, SettingsError,
+    StaleReason, Stuck, StuckReason, SyncWindow,
 };
 #[cfg(feature = "postgres")]
 pub use lockgate_postgres::{OpenError as PostgresOpenError, PostgresLogOptions};
@@ -143,7 +144,7 @@ pub use queue::{Queue, QueueBuilder};
 pub use redrive::RedriveBuilder;
 pub use settling::SettleAllError;
 pub use testing::{TestDelivery, TestWatch};
-pub use transaction::{Transaction, TransactionError};
+pub use transaction::{Committed, Transaction, TransactionError};
 
 /// Workers: handlers of messages over queues of any kind. The crate `lockgate-consumer`.
 #[cfg(feature = "consumer")]
@@ -196,3 +197,7 @@ struct WorkerPage;
 #[cfg(all(doctest, feature = "consumer"))]
 #[doc = include_str!("../../../docs/coalescer.md")]
 struct CoalescerPage;
+
+#[cfg(all(doctest, feature = "consumer"))]
+#[doc = include_str!("../../../docs/key-state.md")]
+struct KeyStatePage;

@@ -3,14 +3,15 @@
 use std::{collections::BTreeMap, fmt, num::NonZeroU32, time::Duration};
 
 use lockgate_core::{
-    Key, Level, Message, MessageId, Millis, QueueName, WallTime,
+    Key, KeyState, KeyStateWrite, Level, Message, MessageId, Millis, QueueName, RecordVersion,
+    WallTime,
     limits::{Gap, Rate, Scoped},
 };
 use lockgate_engine::{Engine, EngineError};
 use lockgate_machine::{
-    Cancel, ChangeKey, ChangeQueue, CreateQueue, DedupScope, DeleteQueue, DescribeQueue,
-    ExplainKey, Hold, KeyAction, KeyPolicy, KeyProfile, KeyStatus, Pause, Purge, QueueDescription,
-    QueueSettings, Rejection, Reschedule, SendMessage, Sent,
+    Cancel, ChangeKey, ChangeKeyState, ChangeQueue, CreateQueue, DedupScope, DeleteQueue,
+    DescribeQueue, ExplainKey, GetKeyState, Hold, KeyAction, KeyPolicy, KeyProfile, KeyStatus,
+    Pause, Purge, QueueDescription, QueueSettings, Rejection, Reschedule, SendMessage, Sent,
 };
 
 use crate::{
@@ -549,6 +550,55 @@ impl Queue {
                 return Ok(dropped);
             }
         }
+    }
+
+    /// Returns the state of a key, if it has one; also of a key without messages.
+    ///
+    /// # Errors
+    /// [`Rejection::KeyStateNotTaken`] if the queue is not keyed.
+    ///
+    /// ```
+    /// use lockgate::{Key, KeyStateWrite, Lockgate, Message, Replaces};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let lockgate = Lockgate::open(folder.path()).await?;
+    /// let accounts = lockgate.queue("accounts").keyed().create().await?;
+    /// let user = Key::new("user-42")?;
+    /// accounts.send(Message::new("+5").with_key(user.clone())).await?;
+    ///
+    /// // Both happen, or none: the message is done, and the balance is written.
+    /// let delivery = accounts.receive().await?.remove(0);
+    /// let write = KeyStateWrite {
+    ///     replaces: Replaces::Version(delivery.state().map(|state| state.version)),
+    ///     value: Some("5".into()),
+    /// };
+    /// lockgate.transact().ack_with_state(delivery, write).commit().await?;
+    /// assert_eq!(accounts.key_state(user).await?.unwrap().value, "5");
+    /// # lockgate.shutdown().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn key_state(&self, key: Key) -> Result<Option<KeyState>, Error> {
+        let queue = self.name.clone();
+        Ok(self.engine.query(GetKeyState { queue, key }).await?)
+    }
+
+    /// Writes or drops the state of a key, for an operator: whoever holds a message of the key is refused when it
+    /// writes the state, because it names an earlier version. Returns the new version; `None` after a drop.
+    ///
+    /// # Errors
+    /// [`Rejection::KeyStateConflict`] if the state has another version than the write replaces;
+    /// [`Rejection::KeyStateNotTaken`] if the queue is not keyed.
+    pub async fn set_key_state(
+        &self,
+        key: Key,
+        write: KeyStateWrite,
+    ) -> Result<Option<RecordVersion>, Error> {
+        let queue = self.name.clone();
+        let change = ChangeKeyState { queue, key, write };
+        Ok(self.engine.submit(change).await?)
     }
 
     pub(crate) fn engine(&self) -> &Engine {

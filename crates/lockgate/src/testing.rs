@@ -6,8 +6,8 @@ use std::{
 };
 
 use lockgate_core::{
-    Failures, LeaseNumber, LeaseToken, Location, MachineTime, Message, MessageId, QueueId,
-    Sequence, Term, WallTime,
+    Failures, KeyState, LeaseNumber, LeaseToken, Location, MachineTime, Message, MessageId,
+    QueueId, Sequence, Term, WallTime,
 };
 use lockgate_engine::Received;
 use lockgate_machine::{
@@ -47,6 +47,7 @@ pub struct TestDelivery {
     lease: Duration,
     origin: Option<Origin>,
     failures: Option<Arc<Failures>>,
+    state: Option<KeyState>,
     stale: Option<StaleReason>,
 }
 
@@ -79,6 +80,7 @@ impl TestDelivery {
             lease: Duration::from_secs(30),
             origin: None,
             failures: None,
+            state: None,
             stale: None,
         }
     }
@@ -120,6 +122,12 @@ impl TestDelivery {
         self
     }
 
+    /// Sets the state of the message's key. Default: it has none.
+    pub fn state(mut self, state: KeyState) -> Self {
+        self.state = Some(state);
+        self
+    }
+
     /// Makes the lease stale, so that settling and extending fail. Default: it is not stale.
     pub fn stale(mut self, reason: StaleReason) -> Self {
         self.stale = Some(reason);
@@ -156,7 +164,7 @@ impl TestDelivery {
                 deadline: MachineTime::default(),
                 origin: self.origin,
                 failures: self.failures,
-                state: None,
+                state: self.state.map(Box::new),
             },
             stored: StoredMessage {
                 queue,

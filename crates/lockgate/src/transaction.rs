@@ -1,19 +1,30 @@
-//! Acknowledgements and sends that all happen, or none.
+//! Acknowledgements, states of keys and sends that all happen, or none.
 
-use lockgate_core::Message;
+use lockgate_core::{KeyStateWrite, Message, RecordVersion};
 use lockgate_engine::{Engine, EngineError};
-use lockgate_machine::{SendMessage, Sent, Settle, SettleAction, Transact};
+use lockgate_machine::{SendMessage, Sent, Settle, SettleAction, Transact, Transacted, WriteState};
 
 use crate::{Delivery, ErrorKind, Queue, error::kind};
 
 /// Consumes and produces in one step: the messages that it acknowledges leave exactly if the
 /// messages that it sends are accepted. Nothing happens before [`commit`](Self::commit). It may
-/// hold up to 1,000 acknowledgements and sends.
+/// hold up to 1,000 acknowledgements, states and sends.
 #[must_use = "nothing happens before it is committed"]
 pub struct Transaction {
     engine: Engine,
     deliveries: Vec<Delivery>,
+    states: Vec<WriteState>,
     sends: Vec<SendMessage>,
+}
+
+/// What a transaction did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Committed {
+    /// One for each message that was sent, in order.
+    pub sent: Vec<Sent>,
+    /// The new version of each state, in order; `None` of one that was dropped.
+    pub states: Vec<Option<RecordVersion>>,
 }
 
 /// A transaction that failed, with its deliveries. Nothing of it happened, unless
@@ -33,6 +44,7 @@ impl Transaction {
         Self {
             engine,
             deliveries: Vec::new(),
+            states: Vec::new(),
             sends: Vec::new(),
         }
     }
@@ -43,23 +55,43 @@ impl Transaction {
         self
     }
 
+    /// Adds the acknowledgement of a message, and the write of its key's state: a new value, or none. The state must
+    /// have the version that the write replaces, mostly that of [`Delivery::state`]. Each key at most once.
+    pub fn ack_with_state(mut self, delivery: Delivery, write: KeyStateWrite) -> Self {
+        self.states.push(WriteState {
+            token: delivery.token(),
+            write,
+        });
+        self.ack(delivery)
+    }
+
+    /// Writes the state of a delivery's key, whose lease goes on: what is done so far survives a crash of the holder.
+    pub fn write_state(mut self, delivery: &Delivery, write: KeyStateWrite) -> Self {
+        self.states.push(WriteState {
+            token: delivery.token(),
+            write,
+        });
+        self
+    }
+
     /// Adds the send of a message to a queue of the same folder.
     pub fn send(mut self, queue: &Queue, message: Message) -> Self {
         self.sends.push(queue.to_send(message));
         self
     }
 
-    /// Does all of it, and waits until it has reached its level. Returns one [`Sent`] for each
-    /// message, in order.
+    /// Does all of it, and waits until it has reached its level.
     ///
     /// If the future is dropped, the transaction may have happened or not, but never in part.
     ///
     /// # Errors
-    /// One stale lease or one refused message refuses everything. The error returns the deliveries.
-    pub async fn commit(self) -> Result<Vec<Sent>, TransactionError> {
+    /// One stale lease, one refused message or one state of another version
+    /// ([`Rejection::KeyStateConflict`](crate::Rejection)) refuses everything. The error returns the deliveries.
+    pub async fn commit(self) -> Result<Committed, TransactionError> {
         let Self {
             engine,
             deliveries,
+            states,
             sends,
         } = self;
         let settles = deliveries
@@ -71,11 +103,11 @@ impl Transaction {
             .collect();
         let transact = Transact {
             settles,
-            states: Vec::new(),
+            states,
             sends,
         };
         match engine.submit(transact).await {
-            Ok(done) => Ok(done.sent),
+            Ok(Transacted { sent, states }) => Ok(Committed { sent, states }),
             Err(source) => Err(TransactionError { source, deliveries }),
         }
     }

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use lockgate_core::{
-    Accepted, Fate, KeyOrder, LeaseToken, Leased, Message, MessageId, MessageName, ReceiveRequest,
-    Settlement, Sink, SinkCapabilities, Source, SourceCapabilities, TransportError,
+    Accepted, Fate, KeyOrder, KeyStateWrite, LeaseToken, Leased, Message, MessageId, MessageName,
+    ReceiveRequest, RecordVersion, Settlement, Sink, SinkCapabilities, Source, SourceCapabilities,
+    TransportError,
 };
 use lockgate_engine::{Batch, EngineError};
 use lockgate_machine::{
-    Query, QueueSettings, Receive, Rejection, Settle, SettleAction, Settled, StaleReason,
+    Query, QueueSettings, Receive, Rejection, Settle, SettleAction, Settled, StaleReason, Transact,
+    WriteState,
 };
 
 use crate::{ErrorKind, Queue, browse::as_sent, error::kind, queue::millis, settling::action};
@@ -119,6 +121,7 @@ impl Source for Queue {
         can.hold = true;
         can.reject = true;
         can.give_back = true;
+        can.key_states = self.settings().keyed;
         can
     }
 
@@ -148,6 +151,7 @@ impl Source for Queue {
                 attempt: u32::from(received.delivery.attempt),
                 accepted: Some(received.stored.accepted),
                 failures: received.delivery.failures,
+                state: received.delivery.state.map(|state| *state),
                 remaining: self.engine().remaining(received.delivery.deadline),
             })
             .collect())
@@ -167,6 +171,28 @@ impl Source for Queue {
             Settled::Stale(reason) => Err(TransportError::new(Fate::Stale, Stale(reason))),
         })
         .await
+    }
+
+    async fn settle_with_state(
+        &self,
+        settles: Vec<(LeaseToken, Settlement)>,
+        write: KeyStateWrite,
+    ) -> Result<Option<RecordVersion>, TransportError> {
+        check_size(settles.len())?;
+        let states = settles
+            .first()
+            .map(|&(token, _)| WriteState { token, write });
+        let settles = settles.into_iter().map(|(token, settlement)| Settle {
+            token,
+            action: action(settlement),
+        });
+        let transact = Transact {
+            settles: settles.collect(),
+            states: states.into_iter().collect(),
+            sends: Vec::new(),
+        };
+        let done = self.engine().submit(transact).await.map_err(failed)?;
+        Ok(done.states.first().copied().flatten())
     }
 
     async fn extend_batch(
@@ -249,6 +275,15 @@ fn failed(error: EngineError) -> TransportError {
         ) =>
         {
             Fate::Closed
+        }
+        _ if matches!(
+            error,
+            EngineError::Rejected(
+                Rejection::TransactionStale { .. } | Rejection::KeyStateStale { .. }
+            )
+        ) =>
+        {
+            Fate::Stale
         }
         ErrorKind::Input => Fate::Refused,
         ErrorKind::Retry => Fate::Retry,

@@ -247,7 +247,7 @@ pub(crate) struct Transact {
     pub(crate) body: Option<String>,
 }
 
-/// List keys and explain why they do not move; park, resume, hold and drop them
+/// List keys and explain why they do not move; park, resume, hold and drop them; read and write their states
 #[derive(Debug, Subcommand)]
 pub(crate) enum Key {
     List(KeyList),
@@ -256,6 +256,102 @@ pub(crate) enum Key {
     Resume(KeyResume),
     Hold(KeyHold),
     Drop(KeyDrop),
+    #[command(subcommand)]
+    State(KeyState),
+}
+
+/// Read, write and drop the state of a key
+///
+/// The state comes with the leases of the key's messages, and their holder writes it together with the acknowledgement.
+/// It outlives the messages and a purge; deleting the queue deletes it.
+#[derive(Debug, Subcommand)]
+pub(crate) enum KeyState {
+    Get(KeyStateGet),
+    Set(KeyStateSet),
+    Drop(KeyStateDrop),
+}
+
+/// Print the state of a key, byte for byte
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate key state get orders.fifo user-42
+  lockgate key state get orders.fifo user-42 --json | jq .version")]
+pub(crate) struct KeyStateGet {
+    /// Print a JSON object: value, version, and when it was written
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) key: OfQueue,
+}
+
+/// Write the state of a key
+///
+/// The command raises the state's version. A holder that has read an earlier one is refused when it writes its own, and
+/// handles the message again with what you wrote.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate key state set orders.fifo user-42 '{\"orders\":3}' --replaces 7
+  lockgate key state set orders.fifo user-42 '{\"orders\":0}' --new
+  lockgate key state set orders.fifo user-42 --any < state.json")]
+pub(crate) struct KeyStateSet {
+    /// Print a JSON object: the new version
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) key: OfQueue,
+
+    /// The value, up to 256 KiB; without it, the command reads it from standard input
+    #[arg(value_name = "VALUE")]
+    pub(crate) value: Option<String>,
+
+    #[command(flatten)]
+    pub(crate) replaces: ReplacesOrNew,
+}
+
+/// Drop the state of a key
+///
+/// The key's messages stay.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate key state drop orders.fifo user-42 --replaces 7
+  lockgate key state drop orders.fifo user-42 --any")]
+pub(crate) struct KeyStateDrop {
+    /// Print a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) key: OfQueue,
+
+    /// Version that it must have
+    #[arg(long, value_name = "VERSION", required_unless_present = "any")]
+    pub(crate) replaces: Option<u64>,
+
+    /// Whatever is there, if anything is
+    #[arg(long, conflicts_with = "replaces")]
+    pub(crate) any: bool,
+}
+
+/// What a new state replaces.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct ReplacesOrNew {
+    /// Version that it replaces
+    #[arg(long, value_name = "VERSION")]
+    pub(crate) replaces: Option<u64>,
+
+    /// The key must have no state
+    #[arg(long)]
+    pub(crate) new: bool,
+
+    /// Whatever is there: what somebody else has written meanwhile is lost
+    #[arg(long)]
+    pub(crate) any: bool,
 }
 
 /// Explain why a key does, or does not, move

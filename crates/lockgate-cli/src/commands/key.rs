@@ -1,13 +1,20 @@
 //! `lockgate key …`.
 
+use std::io::{self, Read as _};
+
 use hyper::Method;
+use lockgate_core::RECORD_BYTES_MAX;
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
 use super::{NOTHING, block_on, client, part, peek, queue};
 use crate::{
-    args::{Key, KeyDrop, KeyExplain, KeyList, OfQueue},
-    client::Client,
-    exit::Failure,
+    args::{
+        Key, KeyDrop, KeyExplain, KeyList, KeyState, KeyStateDrop, KeyStateGet, KeyStateSet,
+        OfQueue,
+    },
+    client::{Client, Encoding},
+    exit::{Exit, Failure},
     output::{Output, Table, confirm, count, note, tell},
 };
 
@@ -30,7 +37,34 @@ struct Explanation {
     remaining_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     until: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<StateStatus>,
 }
+
+/// The state of a key without its value.
+#[derive(Serialize, Deserialize)]
+struct StateStatus {
+    version: u64,
+    bytes: u64,
+    written_at: String,
+}
+
+/// The state of a key.
+#[derive(Serialize, Deserialize)]
+struct State {
+    value: String,
+    value_encoding: Encoding,
+    version: u64,
+    written_at: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Written {
+    version: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Nothing {}
 
 #[derive(Serialize, Deserialize)]
 struct Dropped {
@@ -45,6 +79,9 @@ pub(super) fn run(args: &Key) -> Result<(), Failure> {
         Key::Resume(args) => &args.key.settings,
         Key::Hold(args) => &args.key.settings,
         Key::Drop(args) => &args.key.settings,
+        Key::State(KeyState::Get(args)) => &args.key.settings,
+        Key::State(KeyState::Set(args)) => &args.key.settings,
+        Key::State(KeyState::Drop(args)) => &args.key.settings,
     };
     let client = client(settings)?;
     block_on(async {
@@ -58,6 +95,9 @@ pub(super) fn run(args: &Key) -> Result<(), Failure> {
                 queue::hold(&client, &target(&args.key), &what, args.time, args.json).await
             }
             Key::Drop(args) => drop_messages(&client, args).await,
+            Key::State(KeyState::Get(args)) => get_state(&client, args).await,
+            Key::State(KeyState::Set(args)) => set_state(&client, args).await,
+            Key::State(KeyState::Drop(args)) => drop_state(&client, args).await,
         }
     })
 }
@@ -96,6 +136,15 @@ async fn explain(client: &Client, args: &KeyExplain) -> Result<(), Failure> {
     if let Some(until) = &key.until {
         table.row(["until", until]);
     }
+    if let Some(state) = &key.state {
+        let StateStatus {
+            version,
+            bytes,
+            written_at,
+        } = state;
+        let text = format!("version {version}, {bytes} bytes, written at {written_at}");
+        table.row(["state", &text]);
+    }
     table.row(["why", &key.explanation]);
     output.table(&table)?;
     output.flush()
@@ -128,6 +177,68 @@ async fn drop_messages(client: &Client, args: &KeyDrop) -> Result<(), Failure> {
     let dropped: Dropped = client.call(Method::POST, &target, NOTHING).await?;
     let done = format!("dropped {}", count(dropped.messages, "message"));
     tell(args.json, &dropped, &done)
+}
+
+async fn get_state(client: &Client, args: &KeyStateGet) -> Result<(), Failure> {
+    let state: State = client
+        .call(Method::GET, &state_target(&args.key), NOTHING)
+        .await?;
+    let mut output = Output::new();
+    if args.json {
+        output.json(&state)?;
+    } else {
+        let value = state.value_encoding.decode(&state.value);
+        let value = value.map_err(|error| Failure::from_error(Exit::Failed, error))?;
+        output.raw(&value)?;
+    }
+    output.flush()
+}
+
+async fn set_state(client: &Client, args: &KeyStateSet) -> Result<(), Failure> {
+    let value = match &args.value {
+        Some(text) => text.clone().into_bytes(),
+        None => read().map_err(|error| {
+            Failure::from_error(Exit::Failed, error).context("reading standard input".to_owned())
+        })?,
+    };
+    let (value, encoding) = Encoding::of(&value);
+    let body = json!({
+        "value": value,
+        "value_encoding": encoding,
+        "replaces": args.replaces.replaces,
+        "any": args.replaces.any,
+    });
+    let target = state_target(&args.key);
+    let written: Written = client.call(Method::PUT, &target, Some(&body)).await?;
+    let (key, queue) = (&args.key.key, &args.key.queue);
+    let done = format!(
+        "the state of {key} of {queue} has version {}",
+        written.version
+    );
+    tell(args.json, &written, &done)
+}
+
+async fn drop_state(client: &Client, args: &KeyStateDrop) -> Result<(), Failure> {
+    let which = match args.replaces {
+        Some(version) => format!("replaces={version}"),
+        None => "any=true".to_owned(),
+    };
+    let target = format!("{}?{which}", state_target(&args.key));
+    let dropped: Nothing = client.call(Method::DELETE, &target, NOTHING).await?;
+    let done = format!("key {} of {} has no state", args.key.key, args.key.queue);
+    tell(args.json, &dropped, &done)
+}
+
+/// All of standard input, and no more than one byte above the most that there may be: the server refuses that.
+fn read() -> io::Result<Vec<u8>> {
+    let mut value = Vec::new();
+    let most = RECORD_BYTES_MAX as u64 + 1;
+    io::stdin().take(most).read_to_end(&mut value)?;
+    Ok(value)
+}
+
+fn state_target(key: &OfQueue) -> String {
+    format!("{}/state", target(key))
 }
 
 fn target(key: &OfQueue) -> String {

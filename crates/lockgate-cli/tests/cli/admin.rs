@@ -73,6 +73,52 @@ fn a_key_says_why_it_does_not_move() {
 }
 
 #[test]
+fn the_state_of_a_key_is_read_written_and_dropped() {
+    let town = Town::new();
+    town.run("queue create orders.fifo").ok();
+    let state = |arguments: &str| town.run(&format!("key state {arguments}"));
+    let error = state("get orders.fifo user/42").fails_with(3);
+    assert!(
+        error.contains("user/42 of queue orders.fifo has no state"),
+        "{error}"
+    );
+    let set = state("set orders.fifo user/42 one --new --json").json();
+    assert_eq!(set, [json!({"version": 1})]);
+    assert_eq!(state("get orders.fifo user/42").ok(), "one");
+    for (arguments, code, says) in [
+        ("set orders.fifo user/42 x", 2, "--replaces"),
+        (
+            "set orders.fifo user/42 x --new --any",
+            2,
+            "cannot be used with",
+        ),
+        ("set orders.fifo user/42 x --new", 4, "has version 1"),
+        ("set orders.fifo user/42 x --replaces 2", 4, "has version 1"),
+        ("drop orders.fifo user/42", 2, "--replaces"),
+        ("drop orders.fifo user/42 --replaces 2", 4, "has version 1"),
+    ] {
+        let error = state(arguments).fails_with(code);
+        assert!(error.contains(says), "{arguments}: {error}");
+    }
+    let set = state("set orders.fifo user/42 two --replaces 1");
+    assert!(set.stderr.contains("has version 2"), "{set:?}");
+    set.ok();
+    let explained = town.run("key explain orders.fifo user/42").ok();
+    assert!(
+        explained.contains("state\tversion 2, 3 bytes, written at 2"),
+        "{explained}"
+    );
+    let shown = state("get orders.fifo user/42 --json").json().remove(0);
+    assert_eq!(
+        (&shown["value"], &shown["version"]),
+        (&json!("two"), &json!(2))
+    );
+    state("drop orders.fifo user/42 --replaces 2").ok();
+    state("drop orders.fifo user/42 --any").ok();
+    state("get orders.fifo user/42").fails_with(3);
+}
+
+#[test]
 fn a_receipt_can_be_put_back_for_later_or_given_up() {
     let town = Town::new();
     town.run("queue create dead").ok();

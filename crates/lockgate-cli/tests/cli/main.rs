@@ -14,6 +14,7 @@ mod exec;
 mod failures;
 mod folder;
 mod help;
+mod key_states;
 mod limits;
 mod lost;
 mod messages;

@@ -20,14 +20,19 @@ impl Wire {
     }
 
     /// Status and body of the answer.
-    fn ask(&mut self, head: &str, body: &str) -> (u16, String) {
-        let len = body.len();
-        let request = format!("{head}\r\nHost: localhost\r\nContent-Length: {len}\r\n\r\n{body}");
-        self.0.get_mut().write_all(request.as_bytes()).unwrap();
+    pub(crate) fn ask(&mut self, head: &str, body: &str) -> (u16, String) {
+        self.write(head, body);
         self.answer()
     }
 
-    fn answer(&mut self) -> (u16, String) {
+    /// Sends a request, and waits for no answer.
+    pub(crate) fn write(&mut self, head: &str, body: &str) {
+        let len = body.len();
+        let request = format!("{head}\r\nHost: localhost\r\nContent-Length: {len}\r\n\r\n{body}");
+        self.0.get_mut().write_all(request.as_bytes()).unwrap();
+    }
+
+    pub(crate) fn answer(&mut self) -> (u16, String) {
         let (mut line, mut len, mut status) = (String::new(), 0, 0);
         loop {
             line.clear();

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use lockgate_core::{
-    Accepted, Fate, HolderName, Key, KeyOrder, Leased, Message, PRIORITY_MAX, REASON_BYTES_MAX,
-    ReceiveRequest, Settlement, Sink, Source, TransportError, UniqueId, WallTime,
-    limits::HoldScope,
+    Accepted, Fate, HolderName, Key, KeyOrder, KeyStateWrite, Leased, Message, PRIORITY_MAX,
+    REASON_BYTES_MAX, ReceiveRequest, RecordVersion, Replaces, Settlement, Sink, Source,
+    TransportError, UniqueId, WallTime, limits::HoldScope,
 };
 
 use super::{Fixture, Shown};
@@ -49,6 +49,7 @@ cases! {
     a_key_is_locked_and_keeps_its_order
     a_receive_takes_as_many_of_a_key_as_it_says
     a_prefix_of_a_key_is_settled_and_the_rest_keeps_its_order
+    a_state_is_written_with_the_settlement_and_comes_with_the_lease
     an_empty_queue_answers_at_once
     a_wait_ends_with_a_message
     a_dropped_receive_keeps_no_message
@@ -645,6 +646,52 @@ async fn a_prefix_of_a_key_is_settled_and_the_rest_keeps_its_order<F: Fixture>(
         }
     }
     assert_eq!(rest, ["2", "3", "4"]);
+    Shown::Holds
+}
+
+async fn a_state_is_written_with_the_settlement_and_comes_with_the_lease<F: Fixture>(
+    fixture: &mut F,
+) -> Shown {
+    for keyed in [false, true] {
+        let queue = fixture.queue(keyed).await;
+        let can = queue.source_capabilities();
+        let sent = ["1", "2", "3"].map(|body| match queue.sink_capabilities().keys {
+            true => Message::new(body).with_key(key("k")),
+            false => Message::new(body),
+        });
+        send_all(&queue, sent).await;
+        let received = take(&queue, 1).await;
+        let write = |replaces: Option<RecordVersion>, value: &'static str| KeyStateWrite {
+            replaces: Replaces::Version(replaces),
+            value: (!value.is_empty()).then(|| value.into()),
+        };
+        let settle = |leased: &[Leased<<F::Queue as Source>::Receipt>], write| {
+            let receipts = leased.iter().map(|leased| leased.receipt.clone());
+            let acks = receipts.map(|receipt| (receipt, Settlement::Ack));
+            queue.settle_with_state(acks.collect(), write)
+        };
+        assert!(received.iter().all(|leased| leased.state.is_none()));
+        let first = settle(&received, write(None, "one")).await;
+        if !can.key_states {
+            assert_eq!(fate(first), Fate::Unsupported);
+            continue;
+        }
+        let version = first.expect("the lease is current").expect("it has one");
+        let again = settle(&received, write(Some(version), "two")).await;
+        assert_eq!(fate(again), Fate::Stale, "the lease is settled");
+        let received = take(&queue, 2).await;
+        assert_eq!(bodies(&received), ["2", "3"]);
+        let state = received[0].state.as_ref().expect("it comes with the first");
+        assert_eq!((&state.value[..], state.version), (&b"one"[..], version));
+        assert_eq!(received[1].state, None, "it comes once");
+        let other = settle(&received, write(None, "two")).await;
+        assert_eq!(fate(other), Fate::Refused, "it is another version");
+        let next = settle(&received, write(Some(version), "")).await;
+        assert_eq!(next.expect("nothing was settled before"), None);
+        assert!(take(&queue, 1).await.is_empty());
+        send_all(&queue, [Message::new("4").with_key(key("k"))]).await;
+        assert_eq!(take_one(&queue).await.state, None, "it was dropped");
+    }
     Shown::Holds
 }
 

@@ -600,6 +600,7 @@ impl Source for MemoryQueue {
                     attempt: given.attempt,
                     accepted: Some(given.accepted),
                     failures: given.failures,
+                    state: None,
                     remaining: lease,
                 });
                 return Ok(leased.collect());

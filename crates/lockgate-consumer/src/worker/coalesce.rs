@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use lockgate_core::{Key, KeyOrder, Message};
 
-use super::{ByMessage, WorkerBuilder, millis, source::HeldMessage};
+use super::{ByMessage, WorkerBuilder, millis, source::HeldMessage, states::LeaseState};
 use crate::{
     Context, Job,
     coalesce::Merge,
@@ -143,6 +143,7 @@ pub(super) fn jobs(
     run: &Context,
 ) -> Vec<Job> {
     let jobs = messages.into_iter().map(|(held, attempt)| Job {
+        turn: held.lease().state.as_ref().map_or(0, LeaseState::begin),
         held,
         attempt,
         merged: None,

@@ -4,13 +4,14 @@ mod clock;
 mod coalesce;
 mod shell;
 mod source;
+mod states;
 #[cfg(test)]
 mod tests;
 
 use std::{fmt, future::Future, panic::catch_unwind, sync::Arc, time::Duration};
 
 use lockgate_core::{
-    HolderName, Key, Message, Millis, NameError, Source, TransportError,
+    HolderName, Key, Message, Millis, NameError, Source, SourceCapabilities, TransportError,
     limits::{Limits, Scoped},
 };
 use tokio::{
@@ -18,8 +19,11 @@ use tokio::{
     task::JoinHandle,
 };
 
-pub use self::coalesce::{Coalesce, CoalesceError};
 pub(crate) use self::{clock::WorkerClock, source::Held};
+pub use self::{
+    coalesce::{Coalesce, CoalesceError},
+    states::StateError,
+};
 use self::{shell::Shell, source::AnySource};
 use crate::{
     Backoff, Handler,
@@ -56,6 +60,7 @@ pub struct WorkerBuilder {
     cancel_grace: Duration,
     call_time_max: Duration,
     at_most_once: bool,
+    key_states: bool,
     tenant: ByMessage<Option<Key>>,
     priority: ByMessage<u8>,
     cost: ByMessage<Option<u32>>,
@@ -135,6 +140,12 @@ pub enum StartError {
     /// Another option does not go together with [`coalesce`](WorkerBuilder::coalesce).
     #[error("the worker's options do not go together")]
     Coalesce(#[from] CoalesceError),
+    /// The worker cannot have the states of keys.
+    #[error("a worker with key_states cannot be started: {why}")]
+    KeyStates {
+        /// Why.
+        why: String,
+    },
     /// It was not called within a tokio runtime.
     #[error("a worker starts within a tokio runtime: call it from an async function")]
     NoRuntime,
@@ -167,6 +178,7 @@ impl Worker {
             cancel_grace: Duration::ZERO,
             call_time_max: CALL_TIME_MAX,
             at_most_once: false,
+            key_states: false,
             tenant: None,
             priority: None,
             cost: None,
@@ -457,6 +469,26 @@ impl WorkerBuilder {
         self
     }
 
+    /// Gives handlers the state of the message's key ([`Job::state`](crate::Job::state)), and writes what they set
+    /// ([`Job::set_state`](crate::Job::set_state)) together with the acknowledgement: both happen, or none. The queue must
+    /// keep states, as keyed queues of Lockgate do. Default: no.
+    ///
+    /// ```
+    /// # use lockgate_consumer::{Failure, Job, Worker};
+    /// # fn example(accounts: impl lockgate_core::Source + 'static) -> Result<Worker, Box<dyn std::error::Error>> {
+    /// let worker = Worker::over(accounts).key_states().start(|job: Job| async move {
+    ///     let balance: i64 = job.state()?.unwrap_or_default();
+    ///     let amount: i64 = std::str::from_utf8(job.body())?.parse()?;
+    ///     job.set_state(&(balance + amount))?;
+    ///     Ok(())
+    /// })?;
+    /// # Ok(worker) }
+    /// ```
+    pub fn key_states(mut self) -> Self {
+        self.key_states = true;
+        self
+    }
+
     /// Starts the worker on this tokio runtime.
     ///
     /// # Errors
@@ -482,7 +514,16 @@ impl WorkerBuilder {
         for (number, (source, priority)) in self.sources.iter().enumerate() {
             let can = source.capabilities();
             let max = can.lease_max;
+            if self.key_states {
+                self.check_key_states(number, &can)?;
+            }
             let mut options = SourceOptions::new(can);
+            if self.key_states {
+                // Each key that has a new state is a call of its own.
+                let calls = states::CALLS_MAX.max(self.options.run_max);
+                let settle_max = &mut options.capabilities.settle_max;
+                *settle_max = calls.min(*settle_max);
+            }
             options.priority = *priority;
             if let Some(given) = self.lease.filter(|_| !max.is_zero()) {
                 if given > max || given.is_zero() {
@@ -505,6 +546,28 @@ impl WorkerBuilder {
             end.send_replace(Some(ended));
         });
         Ok(Worker { asks, ended, task })
+    }
+}
+
+impl WorkerBuilder {
+    fn check_key_states(&self, number: usize, can: &SourceCapabilities) -> Result<(), StartError> {
+        let max = can.settle_max;
+        let why = if self.at_most_once {
+            "it acknowledges messages before their handlers begin, and a state is written with the acknowledgement \
+             (at_most_once)"
+                .to_owned()
+        } else if self.options.order != Order::Key {
+            "messages of one key must wait for each other (order)".to_owned()
+        } else if !can.key_states {
+            format!("source {number} keeps no states of keys")
+        } else if self.options.run_max > max {
+            format!(
+                "source {number} settles {max} messages together, and a run may have more (run_max)"
+            )
+        } else {
+            return Ok(());
+        };
+        Err(StartError::KeyStates { why })
     }
 }
 

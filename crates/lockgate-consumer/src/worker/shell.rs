@@ -24,6 +24,7 @@ use super::{
     Ask, ByFunction, ByMessage, Coalesce, Ended, WorkerBuilder, WorkerClock, WorkerState, coalesce,
     millis,
     source::{AnySource, Call, HeldMessage},
+    states,
 };
 use crate::{
     Batch, Context, Handler,
@@ -55,6 +56,7 @@ pub(super) struct Shell<H> {
     cancel_grace: Duration,
     call_time_max: Duration,
     at_most_once: bool,
+    key_states: bool,
     tenant: ByMessage<Option<lockgate_core::Key>>,
     priority: ByMessage<u8>,
     cost: ByMessage<Option<u32>>,
@@ -121,6 +123,8 @@ struct Running {
     context: Context,
     task: AbortHandle,
     why: Option<Cancelled>,
+    /// Its messages, if there are states.
+    held: Vec<HeldMessage>,
 }
 
 impl<H: Handler> Shell<H> {
@@ -151,6 +155,7 @@ impl<H: Handler> Shell<H> {
             cancel_grace: builder.cancel_grace,
             call_time_max: builder.call_time_max,
             at_most_once: builder.at_most_once,
+            key_states: builder.key_states,
             tenant: builder.tenant,
             priority: builder.priority,
             cost: builder.cost,
@@ -259,8 +264,9 @@ impl<H: Handler> Shell<H> {
                 };
                 let source = state.source.clone();
                 let (clock, asked) = (self.clock, self.now());
+                let with_states = self.key_states;
                 let receive = async move {
-                    let received = source.receive(number, request).await;
+                    let received = source.receive(number, request, with_states).await;
                     Output::Received(received, clock.now())
                 };
                 let source = number;
@@ -276,7 +282,11 @@ impl<H: Handler> Shell<H> {
                     ids.push(id);
                     settles.push((held, how));
                 }
-                let settle = self.sources[source].source.clone().settle(settles);
+                let state = &self.sources[source];
+                let settle = match self.key_states {
+                    false => state.source.clone().settle(settles),
+                    true => states::settle(state.source.clone(), settles),
+                };
                 let count = ids.len();
                 let purpose = Purpose::Settle { source, items: ids };
                 let settle = in_time(self.call_time_max, settle, count);
@@ -333,6 +343,11 @@ impl<H: Handler> Shell<H> {
             .coalesce
             .as_ref()
             .map(|coalesce| coalesce.merge.clone());
+        let held = started.messages.iter().map(|(held, _)| held.clone());
+        let held = match self.key_states {
+            true => held.collect(),
+            false => Vec::new(),
+        };
         let task = self.spawn(Purpose::Run(run), async move {
             let jobs = coalesce::jobs(merge.as_ref(), started.messages, &of_run);
             let count = jobs.len();
@@ -347,6 +362,7 @@ impl<H: Handler> Shell<H> {
             context,
             task,
             why: None,
+            held,
         };
         self.runs.insert(run, running);
     }
@@ -518,6 +534,8 @@ impl<H: Handler> Shell<H> {
                         rest: Rest::Cancelled,
                     },
                 };
+                let held = running.map_or(Vec::new(), |running| running.held);
+                states::end(&held, end.done);
                 self.finished(run, end, now);
             }
             Purpose::Grace(run) => {
@@ -583,7 +601,7 @@ impl<H: Handler> Shell<H> {
                 priority: priority
                     .as_ref()
                     .map_or(message.priority, |priority| ask(priority, message)),
-                bytes: message.size() as u64,
+                bytes: message.size() as u64 + lease.state.as_ref().map_or(0, LeaseState::bytes),
                 cost: cost
                     .as_ref()
                     .and_then(|cost| ask(cost, message))

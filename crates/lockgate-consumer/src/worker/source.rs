@@ -13,9 +13,11 @@ use std::{
 };
 
 use lockgate_core::{
-    Fate, Leased, Message, MessageName, Millis, ReceiveRequest, Sequence, Settlement, Source,
-    SourceCapabilities, TransportError, WallTime,
+    Fate, KeyStateWrite, Leased, Message, MessageName, Millis, ReceiveRequest, RecordVersion,
+    Sequence, Settlement, Source, SourceCapabilities, TransportError, WallTime,
 };
+
+use super::states::{LeaseState, states_of};
 
 /// A message under a lease, whatever its source calls the lease.
 pub(crate) trait Held: Any + Send + Sync {
@@ -41,6 +43,8 @@ pub(crate) struct Lease {
     pub(super) remaining: Duration,
     /// When it ends, by the worker's clock; [`Millis::MAX`]: never.
     ends: AtomicU64,
+    /// What belongs to the state of its key, if the worker is to have states.
+    pub(crate) state: Option<LeaseState>,
 }
 
 impl Lease {
@@ -72,16 +76,24 @@ pub(super) type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub(super) trait AnySource: Send + Sync {
     fn capabilities(&self) -> SourceCapabilities;
 
+    /// `with_states`: whether the worker is to have the states of keys.
     fn receive(
         self: Arc<Self>,
         number: usize,
         request: ReceiveRequest,
+        with_states: bool,
     ) -> Call<Result<Vec<HeldMessage>, TransportError>>;
 
     fn settle(
         self: Arc<Self>,
         settles: Vec<(HeldMessage, Settlement)>,
     ) -> Call<Vec<Result<(), TransportError>>>;
+
+    fn settle_with_state(
+        self: Arc<Self>,
+        settles: Vec<(HeldMessage, Settlement)>,
+        write: KeyStateWrite,
+    ) -> Call<Result<Option<RecordVersion>, TransportError>>;
 
     fn extend(
         self: Arc<Self>,
@@ -99,10 +111,19 @@ impl<S: Source + 'static> AnySource for S {
         self: Arc<Self>,
         number: usize,
         request: ReceiveRequest,
+        with_states: bool,
     ) -> Call<Result<Vec<HeldMessage>, TransportError>> {
         Box::pin(async move {
-            let received = self.receive_batch(request).await?.into_iter();
-            Ok(received.map(|leased| held(number, leased)).collect())
+            let mut received = self.receive_batch(request).await?;
+            let states = match with_states {
+                true => states_of(&mut received),
+                false => Vec::new(),
+            };
+            let states = states.into_iter().chain(std::iter::repeat_with(|| None));
+            let received = received.into_iter().zip(states);
+            Ok(received
+                .map(|(leased, state)| held(number, leased, state))
+                .collect())
         })
     }
 
@@ -115,6 +136,18 @@ impl<S: Source + 'static> AnySource for S {
             let settles = settles.into_iter();
             let settles = settles.map(|(held, how)| (receipt::<S>(&*held).clone(), how));
             all_of(count, self.settle_batch(settles.collect()).await)
+        })
+    }
+
+    fn settle_with_state(
+        self: Arc<Self>,
+        settles: Vec<(HeldMessage, Settlement)>,
+        write: KeyStateWrite,
+    ) -> Call<Result<Option<RecordVersion>, TransportError>> {
+        Box::pin(async move {
+            let settles = settles.into_iter();
+            let settles = settles.map(|(held, how)| (receipt::<S>(&*held).clone(), how));
+            Source::settle_with_state(&*self, settles.collect(), write).await
         })
     }
 
@@ -133,7 +166,11 @@ impl<S: Source + 'static> AnySource for S {
     }
 }
 
-fn held<Receipt: Send + Sync + 'static>(source: usize, leased: Leased<Receipt>) -> HeldMessage {
+fn held<Receipt: Send + Sync + 'static>(
+    source: usize,
+    leased: Leased<Receipt>,
+    state: Option<LeaseState>,
+) -> HeldMessage {
     Arc::new(HeldBy {
         receipt: leased.receipt,
         lease: Lease {
@@ -145,6 +182,7 @@ fn held<Receipt: Send + Sync + 'static>(source: usize, leased: Leased<Receipt>) 
             attempt: leased.attempt,
             remaining: leased.remaining,
             ends: AtomicU64::new(0),
+            state,
         },
     })
 }

@@ -7,10 +7,10 @@ use super::{
     input::{body, query},
     route::{self, Operation},
     shapes::{
-        ChangeQueue, CreateQueue, DeleteRecord, ExtendRecord, Hold, LeaseRecord,
+        ChangeQueue, CreateQueue, DeleteRecord, DropKeyState, ExtendRecord, Hold, LeaseRecord,
         ListDeadLetterSources, ListDeadLetters, ListKeys, ListMessages, ListQueues, ListRecords,
-        Nothing, PutRecord, ReceiveMessages, Redrive, ReleaseRecord, Reschedule, SendMessages,
-        SettleMessages, Transaction, WatchRecord,
+        Nothing, PutKeyState, PutRecord, ReceiveMessages, Redrive, ReleaseRecord, Reschedule,
+        SendMessages, SettleMessages, Transaction, WatchRecord,
     },
 };
 
@@ -44,6 +44,10 @@ fn read(method: &Method, path: &str, given: Option<&str>, bytes: &[u8]) -> Resul
         Operation::PeekMessages => drop(query::<ListMessages>(given)?),
         Operation::ListDeadLetterSources => drop(query::<ListDeadLetterSources>(given)?),
         Operation::ListDeadLetters => drop(query::<ListDeadLetters>(given)?),
+        Operation::DropKeyState => {
+            query::<DropKeyState>(given)?;
+        }
+        Operation::PutKeyState => drop(body::<PutKeyState>(bytes)?),
         Operation::CreateQueue => drop(body::<CreateQueue>(bytes)?),
         Operation::ChangeQueue => drop(body::<ChangeQueue>(bytes)?),
         Operation::SendMessages => drop(body::<SendMessages<'_>>(bytes)?),
@@ -72,6 +76,7 @@ fn read(method: &Method, path: &str, given: Option<&str>, bytes: &[u8]) -> Resul
         | Operation::PauseQueue
         | Operation::ResumeQueue
         | Operation::ExplainKey
+        | Operation::GetKeyState
         | Operation::ParkKey
         | Operation::ResumeKey
         | Operation::DropKey

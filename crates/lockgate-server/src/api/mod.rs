@@ -189,6 +189,16 @@ impl Service {
                 let Nothing {} = body(given)?;
                 ok(&self.drop_key(request, part(0), part(1)).await?)
             }
+            Operation::GetKeyState => ok(&self.get_key_state(request, part(0), part(1)).await?),
+            Operation::PutKeyState => ok(&self
+                .put_key_state(request, part(0), part(1), body(given)?)
+                .await?),
+            Operation::DropKeyState => {
+                let input = query(request.query)?;
+                self.drop_key_state(request, part(0), part(1), &input)
+                    .await?;
+                ok(&Nothing {})
+            }
             Operation::SendMessages => {
                 ok(&self.send_messages(request, part(0), body(given)?).await?)
             }
@@ -309,6 +319,7 @@ fn takes_parameters(operation: Operation) -> bool {
         operation,
         Operation::ListQueues
             | Operation::ListKeys
+            | Operation::DropKeyState
             | Operation::PeekMessages
             | Operation::ListDeadLetterSources
             | Operation::ListDeadLetters

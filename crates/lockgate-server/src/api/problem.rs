@@ -66,14 +66,16 @@ codes! {
     MessageNotFound = "message_not_found", 404, "There is no such message in the queue";
     KeyNotFound = "key_not_found", 404, "The queue has nothing under that key";
     RecordNotFound = "record_not_found", 404, "There is no such record";
+    StateNotFound = "state_not_found", 404, "The key has no state";
     MethodNotAllowed = "method_not_allowed", 405, "The address does not take this method";
     // About the state.
     QueueExists = "queue_exists", 409, "There is a queue of that name with other settings";
-    QueueNotKeyed = "queue_not_keyed", 409, "The queue is not keyed, so nothing holds its messages up";
+    QueueNotKeyed = "queue_not_keyed", 409, "The queue is not keyed: nothing holds its messages up, and no key has a state";
     MessageInFlight = "message_in_flight", 409, "The message is in flight";
     LeaseStale = "lease_stale", 409, "A lease is not current any more";
     RecordConflict = "record_conflict", 409, "The record has another version";
     RecordHeld = "record_held", 409, "Somebody holds the record's lease";
+    StateConflict = "state_conflict", 409, "The state of the key has another version";
     // About limits.
     BodyTooLarge = "body_too_large", 413, "The request body is too large";
     MessageTooLarge = "message_too_large", 413, "The message is too large for the queue";
@@ -115,6 +117,9 @@ pub(crate) struct Problem {
     /// With the codes of records, and with `lease_stale` for the lease of a record: what it is instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     record: Option<Box<RecordFault>>,
+    /// With `state_conflict`: the version that the state has; absent if the key has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<u64>,
 }
 
 impl Problem {
@@ -129,6 +134,7 @@ impl Problem {
             reason: None,
             queue: None,
             record: None,
+            version: None,
         }
     }
 
@@ -255,6 +261,13 @@ impl From<Rejection> for Problem {
                 problem.detail = detail;
                 problem
             }
+            // States of a transaction come from its settles, whose leases are looked at first.
+            Rejection::KeyStateStale { reason, .. } => Self::stale(reason, detail),
+            Rejection::KeyStateConflict { version, .. } => Self {
+                version: version.map(|version| version.0),
+                ..Self::new(Code::StateConflict, detail)
+            },
+            Rejection::KeyStateNotTaken { .. } => Self::new(Code::QueueNotKeyed, detail),
             Rejection::OtherShard { .. } => Self::new(Code::InvalidReceipt, detail),
             Rejection::MessageNotFound { .. } => Self::new(Code::MessageNotFound, detail),
             Rejection::MessageInFlight { .. } => Self::new(Code::MessageInFlight, detail),

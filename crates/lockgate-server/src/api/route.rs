@@ -101,6 +101,17 @@ operations! {
     /// Includes messages that are not due yet; a message in flight can still be settled. A key
     /// without messages is not parked any more.
     DropKey = POST "/queues/{queue}/keys/{key}/drop";
+    /// Show the state of a key.
+    ///
+    /// It comes with the leases of the key's messages too; a key may have one though it has no messages.
+    GetKeyState = GET "/queues/{queue}/keys/{key}/state";
+    /// Write the state of a key.
+    ///
+    /// This raises its version, so a holder that has read an earlier one is refused (`state_conflict`) when it
+    /// settles with a new state. If the answer is lost, read the state.
+    PutKeyState = PUT "/queues/{queue}/keys/{key}/state";
+    /// Drop the state of a key.
+    DropKeyState = DELETE "/queues/{queue}/keys/{key}/state";
     /// Say what a sender to a queue must know.
     GetSending = GET "/queues/{queue}/sending";
     /// Send messages.
@@ -133,7 +144,8 @@ operations! {
     ReceiveMessages = POST "/queues/{queue}/receive";
     /// Settle received messages.
     ///
-    /// Each is settled independently; the answer has one result for each, in order.
+    /// Each is settled independently; the answer has one result for each, in order. One with a `state` happens
+    /// together with the write of its key's state, or not at all.
     SettleMessages = POST "/queues/{queue}/settle";
     /// List the queues that have this queue as dead-letter queue.
     ListDeadLetterSources = GET "/queues/{queue}/dead-letter-sources";

@@ -328,6 +328,16 @@ const QUEUE_GAUGES: &[OfField<QueueCounts>] = &[
         "Unique ids remembered.",
         |counts| counts.unique_ids,
     ),
+    (
+        "lockgate_queue_states",
+        "Keys that have a state.",
+        |counts| counts.states,
+    ),
+    (
+        "lockgate_queue_state_bytes",
+        "Bytes of the states of keys: key, value, and 256 bytes for each.",
+        |counts| counts.state_bytes,
+    ),
 ];
 
 /// How long the page waits for the queues' figures. They need no sync, so an engine that takes

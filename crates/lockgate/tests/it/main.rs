@@ -5,6 +5,7 @@
 mod durability;
 mod errors;
 mod holds;
+mod key_states;
 mod order;
 mod records;
 mod settling;

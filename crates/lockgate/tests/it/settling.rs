@@ -180,7 +180,7 @@ async fn a_transaction_happens_whole_or_not_at_all() {
         .commit()
         .await
         .unwrap();
-    assert_eq!(sent.len(), 2);
+    assert_eq!(sent.sent.len(), 2);
     assert_eq!(bodies(&take(&mails, 10).await), ["one", "two"]);
     assert_eq!(orders.describe().await.unwrap().counts.in_flight, 0);
     lockgate.shutdown().await;

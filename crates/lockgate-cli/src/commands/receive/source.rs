@@ -310,6 +310,7 @@ impl Source for Messages {
             attempt: 1,
             accepted: None,
             failures: None,
+            state: None,
             remaining: held.remaining(),
             receipt: held,
         }])

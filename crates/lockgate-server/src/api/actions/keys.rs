@@ -10,7 +10,10 @@ use super::{invalid_page, page_after, page_limit, page_start};
 use crate::{
     api::{
         Code, Problem, Request, Service,
-        shapes::{Held, Hold, Instant, KeyExplanation, Keys, ListKeys, MessagesDropped, WaitWord},
+        shapes::{
+            Held, Hold, Instant, KeyExplanation, KeyStateStatus, Keys, ListKeys, MessagesDropped,
+            WaitWord,
+        },
     },
     auth::Verb,
 };
@@ -165,6 +168,11 @@ impl Service {
             delayed: status.delayed,
             waits_for: WaitWord::Nothing,
             explanation: String::new(),
+            state: status.state.map(|state| KeyStateStatus {
+                version: state.version.0,
+                bytes: state.bytes,
+                written_at: Instant(state.written),
+            }),
             sequence: None,
             holder: None,
             limit: None,
@@ -304,7 +312,7 @@ impl Service {
 }
 
 /// Parses a key of a keyed queue.
-fn key_of(queue: &QueueEntry, key: &str) -> Result<Key, Problem> {
+pub(super) fn key_of(queue: &QueueEntry, key: &str) -> Result<Key, Problem> {
     if !queue.settings.keyed {
         return Err(not_keyed(queue));
     }

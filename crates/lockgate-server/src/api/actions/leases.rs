@@ -5,12 +5,17 @@ use std::{num::NonZeroU64, time::Duration};
 use lockgate_core::{Failures, HolderName, Key, LeaseToken, QueueName, limits::HoldScope};
 use lockgate_engine::{Batch, QueueEntry, Received};
 use lockgate_machine::{
-    DeadLetterReason, Origin, Receive, SendMessage, Settle, SettleAction, Settled, StoredMessage,
-    Transact,
+    Command, DeadLetterReason, Origin, Receive, Rejection, Reply, SendMessage, Settle,
+    SettleAction, Settled, StoredMessage, Transact, WriteState,
 };
 use serde::Deserialize;
 
-use super::{check_len, messages::BATCH_MAX, unanswered};
+use super::{
+    check_len,
+    key_states::{state_write, versions},
+    messages::BATCH_MAX,
+    unanswered,
+};
 use crate::{
     answer,
     api::{
@@ -72,7 +77,10 @@ impl Service {
                 }
             }
         };
-        let stored = batch.iter().map(|received| Some(&received.stored));
+        let stored = batch.iter().map(|received| {
+            let state = received.delivery.state.as_deref();
+            (Some(&received.stored), state)
+        });
         let fits = answer::fitting(stored, answer::json_len, true);
         batch.truncate(fits);
         // Before it is told how long leases last: what passes in between counts as on the way.
@@ -103,23 +111,31 @@ impl Service {
         let mut extends = Vec::with_capacity(input.settles.len());
         for (at, settle) in input.settles.into_entries(entry).enumerate() {
             let settle = settle.map_err(|problem| problem.within(&format!("settles[{at}]")))?;
-            let prepared = self.settle(settle).and_then(|settle| {
+            let prepared = self.settle(settle).and_then(|(settle, state)| {
                 // Of a queue that is gone the leases are gone, too, also where its name was given again.
                 let of = settle.token.queue;
                 if of == queue.id || self.engine.directory().by_id(of).is_none() {
-                    Ok(settle)
+                    Ok((settle, state))
                 } else {
                     Err(invalid_receipt("it is of another queue"))
                 }
             });
             match prepared {
-                Ok(settle) => {
+                Ok((settle, state)) => {
                     extends.push(match settle.action {
                         SettleAction::Extend { lease } => (Some(lease), false),
                         SettleAction::Reject { .. } => (None, drops_rejected),
                         _ => (None, false),
                     });
-                    commands.push(settle);
+                    // With a state it is a transaction of its own.
+                    commands.push(match state {
+                        None => Command::from(settle),
+                        Some(state) => Command::from(Transact {
+                            settles: vec![settle],
+                            states: vec![state],
+                            sends: Vec::new(),
+                        }),
+                    });
                     results.push(None);
                 }
                 Err(problem) => results.push(Some(problem.within(&format!("settles[{at}]")))),
@@ -139,17 +155,30 @@ impl Service {
         let mut result = |(at, problem): (usize, Option<Problem>)| match problem {
             Some(problem) => refused(problem),
             None => match replies.next() {
-                Some((Ok(Settled::Stale(reason)), _)) => SettleResult::Stale {
+                Some((
+                    Ok(Reply::Settled(Settled::Stale(reason)))
+                    | Err(Rejection::TransactionStale { reason, .. }),
+                    _,
+                )) => SettleResult::Stale {
                     reason: reason.into(),
                 },
-                Some((Ok(Settled::Extended { deadline, .. }), _)) => SettleResult::Done {
-                    remaining_ms: Some(deadline.since(now)),
-                    dropped: false,
-                },
-                // A lease that had ended: the message is kept back for as long.
-                Some((Ok(Settled::Done), (extended, dropped))) => SettleResult::Done {
+                Some((Ok(Reply::Settled(Settled::Extended { deadline, .. })), _)) => {
+                    SettleResult::Done {
+                        remaining_ms: Some(deadline.since(now)),
+                        dropped: false,
+                        state_version: None,
+                    }
+                }
+                Some((Ok(Reply::Transacted(done)), (extended, dropped))) => SettleResult::Done {
                     remaining_ms: extended,
                     dropped,
+                    state_version: versions(&done.states).next().flatten(),
+                },
+                // A lease that had ended: the message is kept back for as long.
+                Some((Ok(_), (extended, dropped))) => SettleResult::Done {
+                    remaining_ms: extended,
+                    dropped,
+                    state_version: None,
                 },
                 Some((Err(rejection), _)) => {
                     refused(Problem::from(rejection).within(&format!("settles[{at}]")))
@@ -175,11 +204,13 @@ impl Service {
         check_entries("settles", &input.settles)?;
         check_entries("sends", &input.sends)?;
         let mut settles = Vec::with_capacity(input.settles.len());
+        let mut states = Vec::new();
         for (at, settle) in input.settles.into_entries(entry).enumerate() {
             let within = |problem: Problem| problem.within(&format!("settles[{at}]"));
-            let settle = settle
+            let (settle, state) = settle
                 .and_then(|settle| self.settle(settle))
                 .map_err(within)?;
+            states.extend(state);
             // If the queue was deleted, its leases are gone, and the machine reports that.
             if let Some(entry) = self.engine.directory().by_id(settle.token.queue) {
                 self.queue(request, Verb::Receive, entry.name.as_str())
@@ -204,17 +235,18 @@ impl Service {
         }
         let transact = Transact {
             settles,
-            states: Vec::new(),
+            states,
             sends,
         };
         let done = self.engine.submit(transact).await?;
         Ok(Transacted {
+            state_versions: versions(&done.states).collect(),
             sent: done.sent.into_iter().map(Into::into).collect(),
         })
     }
 
     /// Checks a settle and turns it into the machine's form.
-    fn settle(&self, given: SettleInput) -> Result<Settle, Problem> {
+    fn settle(&self, given: SettleInput) -> Result<(Settle, Option<WriteState>), Problem> {
         let action = given.action;
         let only = |field: &str, given: bool, of: &str, fits: bool| {
             if given && !fits {
@@ -245,8 +277,11 @@ impl Service {
         }
         let reason = given.reason.map(Into::into);
         let delay = given.delay_ms.map_or(0, Within::get);
-        Ok(Settle {
-            token: self.lease(&given.receipt)?,
+        let token = self.lease(&given.receipt)?;
+        let state = given.state.map(state_write).transpose();
+        let state = state.map_err(|problem| problem.within("state"))?;
+        let settle = Settle {
+            token,
             action: match action {
                 SettleActionWord::Ack => SettleAction::Ack,
                 SettleActionWord::Nack => SettleAction::Nack { delay, reason },
@@ -268,7 +303,8 @@ impl Service {
                 SettleActionWord::Reject => SettleAction::Reject { reason },
                 SettleActionWord::GiveBack => SettleAction::GiveBack,
             },
-        })
+        };
+        Ok((settle, state.map(|write| WriteState { token, write })))
     }
 
     /// The lease that a receipt names.
@@ -292,6 +328,7 @@ impl Service {
             due_at: message.due.map(Instant),
             time_to_live_ms: message.time_to_live,
             level: message.level.map(Into::into),
+            state: delivery.state.as_deref().map(Into::into),
             content: content(
                 queue,
                 stored,

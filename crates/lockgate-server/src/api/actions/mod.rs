@@ -1,6 +1,7 @@
 //! The operations over the engine.
 
 mod dead_letters;
+mod key_states;
 mod keys;
 mod leases;
 mod messages;

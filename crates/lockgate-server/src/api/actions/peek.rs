@@ -126,7 +126,10 @@ impl Service {
     }
 
     fn page(&self, queue: &QueueEntry, mut found: Peek, bodies: bool) -> PeekedMessages {
-        let stored = found.messages.iter().map(|peeked| peeked.stored.as_ref());
+        let stored = found
+            .messages
+            .iter()
+            .map(|peeked| (peeked.stored.as_ref(), None));
         let fits = answer::fitting(stored, answer::json_len, bodies);
         if fits < found.messages.len() {
             found.messages.truncate(fits);

@@ -4,7 +4,7 @@ use lockgate_core::{Millis, limits::Limit};
 use lockgate_machine as machine;
 use serde::{Deserialize, Serialize};
 
-use super::{Instant, Within};
+use super::{Encoding, Instant, Within};
 
 /// Selects the keys to list.
 #[derive(Debug, Deserialize)]
@@ -49,6 +49,9 @@ pub(crate) struct KeyExplanation {
     pub(crate) waits_for: WaitWord,
     /// The same in words, with what can be done about it.
     pub(crate) explanation: String,
+    /// The state of the key, without its value, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) state: Option<KeyStateStatus>,
     /// The number in the queue of the message that blocks the key; with `due`, of the first message
     /// that becomes due.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -155,4 +158,88 @@ pub(crate) struct Held {
 pub(crate) struct MessagesDropped {
     /// How many messages were dropped.
     pub(crate) messages: u64,
+}
+
+/// The state of a key, without its value.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct KeyStateStatus {
+    /// The number of the value: the next one with each write. No version of a key comes twice.
+    pub(crate) version: u64,
+    /// Bytes of the value.
+    pub(crate) bytes: u64,
+    /// When the value was written.
+    pub(crate) written_at: Instant,
+}
+
+/// The state of a key.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct KeyState {
+    /// The value, in the encoding that `value_encoding` names.
+    pub(crate) value: String,
+    /// The encoding of `value`: `text` if it is UTF-8.
+    pub(crate) value_encoding: Encoding,
+    /// The number of the value: the next one with each write. No version of a key comes twice.
+    pub(crate) version: u64,
+    /// When the value was written.
+    pub(crate) written_at: Instant,
+}
+
+/// What becomes of the state of a message's key.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StateInput {
+    /// The new value, in the encoding that `value_encoding` names; up to 256 KiB. Required unless `drop` is true.
+    #[serde(default)]
+    pub(crate) value: Option<String>,
+    /// The encoding of `value`. Default `text`.
+    #[serde(default)]
+    pub(crate) value_encoding: Encoding,
+    /// Whether the key has no state any more. Default: no.
+    #[serde(default)]
+    pub(crate) drop: bool,
+    /// The version that it replaces: that of the lease, or of the last write since. Default: there must be none.
+    #[serde(default)]
+    pub(crate) replaces: Option<u64>,
+}
+
+/// A value to write as the state of a key.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct PutKeyState {
+    /// The value, in the encoding that `value_encoding` names; up to 256 KiB.
+    pub(crate) value: String,
+    /// The encoding of `value`. Default `text`.
+    #[serde(default)]
+    pub(crate) value_encoding: Encoding,
+    /// The version that it replaces. Default: the key must have no state, unless `any` is true.
+    #[serde(default)]
+    pub(crate) replaces: Option<u64>,
+    /// Whether it replaces whatever is there. Default: no.
+    #[serde(default)]
+    pub(crate) any: bool,
+}
+
+/// What a write of the state of a key did.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct KeyStateWritten {
+    /// The new version.
+    pub(crate) version: u64,
+}
+
+/// Which state of a key to drop: one of the two is required.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DropKeyState {
+    /// The version that it must have.
+    #[serde(default)]
+    pub(crate) replaces: Option<u64>,
+    /// Whether to drop whatever is there, if anything is. Default: no.
+    #[serde(default)]
+    pub(crate) any: bool,
 }

@@ -6,7 +6,10 @@ use lockgate_core::Millis;
 use lockgate_machine::{QueueSettings, Settle, StaleReason};
 use serde::{Deserialize, Serialize};
 
-use super::{super::problem::Problem, Encoding, Instant, LevelWord, OutgoingMessage, Within};
+use super::{
+    super::problem::Problem, Encoding, Instant, KeyState, LevelWord, OutgoingMessage, StateInput,
+    Within,
+};
 use crate::few::Few;
 
 /// The most messages of one receive: their bodies are in memory together.
@@ -73,6 +76,9 @@ pub(crate) struct ReceivedMessage {
     /// The level that it was sent with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) level: Option<LevelWord>,
+    /// The state of its key, if there is one; with the first message of the key in the answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) state: Option<KeyState>,
     /// The message itself.
     #[serde(flatten)]
     pub(crate) content: Content,
@@ -249,6 +255,10 @@ pub(crate) struct SettleInput {
     /// With `nack` and `reject`: the reason, up to 1024 bytes.
     #[serde(default)]
     pub(crate) reason: Option<String>,
+    /// Keyed queues: what becomes of the state of the message's key. With `extend` the holder writes it and goes on.
+    /// Each key at most once in a transaction.
+    #[serde(default)]
+    pub(crate) state: Option<StateInput>,
 }
 
 /// How a lease is settled.
@@ -303,6 +313,9 @@ pub(crate) enum SettleResult {
         /// With `reject`: present and true if the message was dropped, because there is no dead-letter queue.
         #[serde(skip_serializing_if = "super::queues::is_false")]
         dropped: bool,
+        /// With `state`: its new version; absent if it was dropped.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        state_version: Option<u64>,
     },
     /// The lease is not current any more; nothing changed.
     Stale {
@@ -372,4 +385,7 @@ pub(crate) struct TransactionSend {
 pub(crate) struct Transacted {
     /// The messages sent, in order.
     pub(crate) sent: Vec<super::SentMessage>,
+    /// The new version of the state of each settle that had one, in order; `null` of one that was dropped.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) state_versions: Vec<Option<u64>>,
 }

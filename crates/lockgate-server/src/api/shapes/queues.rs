@@ -127,6 +127,10 @@ pub(crate) struct Counts {
     pub(crate) owing_keys: u64,
     /// Unique ids that are remembered for deduplication.
     pub(crate) unique_ids: u64,
+    /// Keys that have a state.
+    pub(crate) states: u64,
+    /// What these states count to `quota_bytes`: key, value, and 256 bytes for each.
+    pub(crate) state_bytes: u64,
     /// When the oldest message was accepted; absent for an empty queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) oldest_at: Option<Instant>,
@@ -217,6 +221,8 @@ impl From<QueueCounts> for Counts {
             limited_keys: counts.limited_keys,
             owing_keys: counts.owing_keys,
             unique_ids: counts.unique_ids,
+            states: counts.states,
+            state_bytes: counts.state_bytes,
             oldest_at: counts.oldest.map(Instant),
         }
     }

@@ -155,6 +155,37 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
             codes: &[Code::QueueNotFound, Code::KeyNotFound],
             ..queue("purge", to.ok::<MessagesDropped>())
         },
+        Operation::GetKeyState => Described {
+            tag: "keys",
+            codes: &[
+                Code::QueueNotFound,
+                Code::QueueNotKeyed,
+                Code::StateNotFound,
+            ],
+            ..queue("receive", to.ok::<KeyState>())
+        },
+        Operation::PutKeyState => Described {
+            tag: "keys",
+            body: to.input::<PutKeyState>(),
+            codes: &[
+                Code::QueueNotFound,
+                Code::QueueNotKeyed,
+                Code::StateConflict,
+                Code::QueueFull,
+                Code::DiskFull,
+            ],
+            ..queue("manage", to.ok::<KeyStateWritten>())
+        },
+        Operation::DropKeyState => Described {
+            tag: "keys",
+            parameters: to.input::<DropKeyState>(),
+            codes: &[
+                Code::QueueNotFound,
+                Code::QueueNotKeyed,
+                Code::StateConflict,
+            ],
+            ..queue("manage", to.ok::<Nothing>())
+        },
         Operation::SendMessages => Described {
             tag: "messages",
             body: to.input::<SendMessages<'_>>(),
@@ -228,6 +259,8 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
                 Code::QueueNotFound,
                 Code::InvalidReceipt,
                 Code::LeaseStale,
+                Code::QueueNotKeyed,
+                Code::StateConflict,
                 Code::KeyRequired,
                 Code::KeyNotTaken,
                 Code::GroupNotTaken,

@@ -192,6 +192,30 @@ pub(super) async fn record() -> Vec<Example> {
     ]});
     to.post("reject", "/queues/orders.fifo/settle", reject)
         .await;
+    let target = "/queues/orders.fifo/keys/user-42/state";
+    let state = json!({"value": "{\"orders\":1}"});
+    to.record("first", Method::PUT, target, state.clone()).await;
+    to.record("another version", Method::PUT, target, state)
+        .await;
+    to.get("state", target).await;
+    let more = json!({"messages": [{"body": "{\"order\":19}", "key": "user-42"}]});
+    to.post("with a state", "/queues/orders.fifo/messages", more)
+        .await;
+    let received = to.post(
+        "with the state of its key",
+        "/queues/orders.fifo/receive",
+        json!({}),
+    );
+    let received = received.await;
+    let settles = json!({"settles": [{
+        "receipt": received["messages"][0]["receipt"], "action": "ack",
+        "state": {"value": "{\"orders\":2}", "replaces": 1},
+    }]});
+    to.post("with a new state", "/queues/orders.fifo/settle", settles)
+        .await;
+    let target = format!("{target}?replaces=2");
+    to.record("drop", Method::DELETE, &target, Value::Null)
+        .await;
     to.get("sources", "/queues/orders-dead.fifo/dead-letter-sources")
         .await;
     to.get(

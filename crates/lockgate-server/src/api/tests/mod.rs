@@ -4,6 +4,7 @@ mod dead_letters;
 mod decoders;
 mod describe;
 mod examples;
+mod key_states;
 mod limits;
 mod operations;
 mod reads;

@@ -289,7 +289,7 @@ impl Service {
 /// How many of the messages fit into the answer.
 fn fitting(call: &Call<'_>, received: &[Received]) -> usize {
     let stored = received.iter().map(|received| Some(&received.stored));
-    answer::fitting(stored, call.text_len, true)
+    answer::fitting(stored.map(|stored| (stored, None)), call.text_len, true)
 }
 
 /// How often the message was received. AWS continues the count in the dead-letter queue, where our

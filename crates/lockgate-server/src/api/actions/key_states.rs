@@ -1,0 +1,135 @@
+//! Operations on the states of keys: read, write and drop them.
+
+use lockgate_core::{self as core, KeyStateWrite, RecordVersion, Replaces};
+use lockgate_engine::QueueEntry;
+use lockgate_machine::{ChangeKeyState, GetKeyState};
+
+use super::keys::key_of;
+use crate::{
+    api::{
+        Code, Problem, Request, Service,
+        shapes::{
+            DropKeyState, Encoding, Instant, KeyState, KeyStateWritten, PutKeyState, StateInput,
+        },
+    },
+    auth::Verb,
+};
+
+impl Service {
+    pub(in crate::api) async fn get_key_state(
+        &self,
+        request: &Request<'_>,
+        queue: &str,
+        key: &str,
+    ) -> Result<KeyState, Problem> {
+        let queue = self.queue(request, Verb::Receive, queue)?;
+        let get = GetKeyState {
+            key: key_of(&queue, key)?,
+            queue: queue.name.clone(),
+        };
+        match self.engine.query(get).await? {
+            Some(state) => Ok((&state).into()),
+            None => Err(Problem::new(
+                Code::StateNotFound,
+                format!("key {key} of queue {} has no state", queue.name),
+            )),
+        }
+    }
+
+    pub(in crate::api) async fn put_key_state(
+        &self,
+        request: &Request<'_>,
+        queue: &str,
+        key: &str,
+        input: PutKeyState,
+    ) -> Result<KeyStateWritten, Problem> {
+        let queue = self.queue(request, Verb::Manage, queue)?;
+        let write = KeyStateWrite {
+            replaces: replaces(input.replaces, input.any)?,
+            value: Some(input.value_encoding.decode("value", input.value)?),
+        };
+        let version = self.change_key_state(&queue, key, write).await?;
+        Ok(KeyStateWritten {
+            // A state that is written has one.
+            version: version.map_or(0, |version| version.0),
+        })
+    }
+
+    pub(in crate::api) async fn drop_key_state(
+        &self,
+        request: &Request<'_>,
+        queue: &str,
+        key: &str,
+        input: &DropKeyState,
+    ) -> Result<(), Problem> {
+        let queue = self.queue(request, Verb::Manage, queue)?;
+        if input.replaces.is_none() && !input.any {
+            let detail = "is required, unless `any` is true";
+            return Err(Problem::invalid("replaces", detail));
+        }
+        let write = KeyStateWrite {
+            replaces: replaces(input.replaces, input.any)?,
+            value: None,
+        };
+        self.change_key_state(&queue, key, write).await?;
+        Ok(())
+    }
+
+    async fn change_key_state(
+        &self,
+        queue: &QueueEntry,
+        key: &str,
+        write: KeyStateWrite,
+    ) -> Result<Option<RecordVersion>, Problem> {
+        let change = ChangeKeyState {
+            key: key_of(queue, key)?,
+            queue: queue.name.clone(),
+            write,
+        };
+        Ok(self.engine.submit(change).await?)
+    }
+}
+
+fn replaces(version: Option<u64>, any: bool) -> Result<Replaces, Problem> {
+    match (version, any) {
+        (Some(_), true) => Err(Problem::invalid("any", "not with `replaces`")),
+        (None, true) => Ok(Replaces::Any),
+        (version, false) => Ok(Replaces::Version(version.map(RecordVersion))),
+    }
+}
+
+/// Checks the state of a settle and turns it into the machine's form.
+pub(super) fn state_write(given: StateInput) -> Result<KeyStateWrite, Problem> {
+    let value = match (given.value, given.drop) {
+        (Some(value), false) => Some(given.value_encoding.decode("value", value)?),
+        (None, true) => None,
+        _ => {
+            let detail = "is required, unless `drop` is true; and not with it";
+            return Err(Problem::invalid("value", detail));
+        }
+    };
+    Ok(KeyStateWrite {
+        replaces: Replaces::Version(given.replaces.map(RecordVersion)),
+        value,
+    })
+}
+
+/// As numbers.
+pub(super) fn versions(
+    versions: &[Option<RecordVersion>],
+) -> impl Iterator<Item = Option<u64>> + '_ {
+    let versions = versions.iter();
+    versions.map(|version| version.map(|version| version.0))
+}
+
+impl From<&core::KeyState> for KeyState {
+    fn from(state: &core::KeyState) -> Self {
+        let (value, value_encoding) = Encoding::encode(&state.value);
+        Self {
+            value,
+            value_encoding,
+            version: state.version.0,
+            written_at: Instant(state.written),
+        }
+    }
+}
