@@ -1,6 +1,7 @@
 //! Every command and flag, defined once: parsing, help, completions and `docs/cli.md` come from here.
 
 mod admin;
+mod analyze;
 mod queue;
 mod record;
 mod setting_flags;
@@ -11,6 +12,7 @@ use clap::{Args, Parser, Subcommand};
 use lockgate_core::{PRIORITY_MAX, ShardId};
 
 pub(crate) use admin::*;
+pub(crate) use analyze::Analyze;
 pub(crate) use queue::*;
 pub(crate) use record::*;
 pub(crate) use setting_flags::{Given, SettingFlags};
@@ -68,6 +70,7 @@ pub(crate) enum Command {
     Check(Check),
     Dump(Dump),
     Bench(Bench),
+    Analyze(Analyze),
     #[command(subcommand)]
     Config(Config),
     Completions(Completions),

@@ -143,6 +143,15 @@ pub const TARGETS: &[Target] = &[
         ..NONE
     },
     Target {
+        name: "analyze-lines",
+        about: "lines of `lockgate analyze`: JSON, CSV, access logs, gzip",
+        decode: cli::requests,
+        words: &[words::REQUESTS, words::JSON],
+        pairs: IN_JSON,
+        seeds: requests,
+        ..NONE
+    },
+    Target {
         name: "records",
         about: "records of the log: effects, decoded, encoded and folded",
         decode: state::records,
@@ -359,6 +368,21 @@ fn send_lines() -> Vec<Vec<u8>> {
         r#"{"body":{"a":[1, 2.50]},"key":"k","unique_id":"u","delay_ms":5000}"#,
         r#"{"body":"text","attributes":{"a":"b","n":1,"t":{"type":"Binary","base64":"YWJj"}}}"#,
     ])
+}
+
+fn requests() -> Vec<Vec<u8>> {
+    let mut seeds = texts(&[
+        "jsonl user.id at\n{\"user\":{\"id\":7},\"at\":1692367527123}\n{\"user.id\":\"\\u00e4\",\"at\":\"1970-01-01T00:00:01.5Z\"}\n",
+        "jsonl a.1.b\n{\"a\":[0,{\"b\":true}]}\n{}\n",
+        "csv k t\nk,t,note\na,1.5,\"two\nlines \"\"\"\n,,\n",
+        "access path time\n10.0.0.1 - eve [10/Oct/2000:13:55:36 -0700] \"GET /a?b HTTP/1.0\" 200 23 \"-\" \"curl\"\n",
+        "any host\n::1 - - [10/Oct/2000:13:55:36 -0700] \"GET / HTTP/1.1\" 304 -\n",
+    ]);
+    // `{"a":1}` in gzip, stored as it is.
+    let packed: &[u8] =
+        b"\x1f\x8b\x08\0\0\0\0\0\0\xff\x01\x08\0\xf7\xff{\"a\":1}\n\x46\xa3\xe8\x74\x08\0\0\0";
+    seeds.push([b"any a\n", packed].concat());
+    seeds
 }
 
 fn records() -> Vec<Vec<u8>> {

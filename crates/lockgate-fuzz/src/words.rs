@@ -429,6 +429,29 @@ pub(crate) const LINES: &[&str] = &[
     "\"Number\"",
 ];
 
+/// Lines of requests that were recorded, and what the first line says of them.
+pub(crate) const REQUESTS: &[&str] = &[
+    "jsonl ",
+    "csv ",
+    "access ",
+    "any ",
+    "user.id",
+    "a.1.b",
+    "path",
+    "time",
+    "\n",
+    "\"\"",
+    ",",
+    "k,t\n",
+    "1692367527.5",
+    "1970-01-01T00:00:01Z",
+    "[10/Oct/2000:13:55:36 -0700]",
+    "\"GET /a?b HTTP/1.1\"",
+    " 200 5 ",
+    " - - ",
+    "\u{feff}",
+];
+
 /// Numbers that are limits of something, and magic ones.
 pub(crate) const BYTES: &[&str] = &[
     "LOCKGATE",

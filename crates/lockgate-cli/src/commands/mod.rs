@@ -1,5 +1,6 @@
 //! What each command does.
 
+pub(crate) mod analyze;
 mod backup;
 mod bench;
 mod check;
@@ -69,6 +70,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Check(args) => watched(move || check::run(&args)),
         Command::Dump(args) => watched(move || dump::run(&args)),
         Command::Bench(args) => bench::run(&args),
+        Command::Analyze(args) => watched(move || analyze::run(&args)),
         Command::Config(args) => config::run(&args),
         Command::Completions(args) => completions::run(&args),
     }

@@ -36,6 +36,7 @@ fn help_texts() {
         "check",
         "dump",
         "bench",
+        "analyze",
         "config",
     ] {
         let name = match command {

@@ -6,6 +6,7 @@
 )]
 
 mod admin;
+mod analyze;
 mod backup;
 mod bench;
 mod beyond;
