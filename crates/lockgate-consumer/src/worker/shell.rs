@@ -24,7 +24,7 @@ use super::{
     Ask, ByFunction, ByMessage, Coalesce, Ended, WorkerBuilder, WorkerClock, WorkerState, coalesce,
     millis,
     source::{AnySource, Call, HeldMessage},
-    states,
+    states::{self, LeaseState},
 };
 use crate::{
     Batch, Context, Handler,
