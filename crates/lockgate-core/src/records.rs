@@ -105,7 +105,8 @@ pub struct LeaseRecord {
     pub holder: HolderName,
     /// How long from now on: more than 0 and up to [`RECORD_LEASE_MAX`].
     pub lease: Millis,
-    /// Whether to delete the record when the lease ends, whichever way.
+    /// Whether to delete the record when the lease ends, whichever way. A holder that asks again may say it otherwise; that
+    /// is no change that a watch sees.
     pub delete_at_end: bool,
 }
 

@@ -8,7 +8,11 @@
 //! - Tokens rise. A call with a token that is not the running one's changes nothing.
 //! - What a failed run had is in the next batch, before what came later.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use lockgate_core::Millis;
 use smallvec::SmallVec;
@@ -35,7 +39,7 @@ pub enum Merge<P> {
     KeepLast,
     /// What the function makes of the earlier and the later payload. It runs under a lock, so it must be quick, and
     /// must not use the coalescer. If it panics, the trigger at hand is not accepted; if it does so after a failed run,
-    /// that run stays in its place until its lease ends. `f(f(a, b), c)` must be as good as `f(a, f(b, c))`.
+    /// the next run has both payloads. `f(f(a, b), c)` must be as good as `f(a, f(b, c))`.
     With(Arc<MergeFn<P>>),
     /// All payloads, in the order of the triggers. A trigger that finds `max` waiting, or `2 * max` waiting and running
     /// together, is rejected. So a run has at most `max`, and after a failure at most `2 * max`.
@@ -163,6 +167,29 @@ impl<P> Merge<P> {
         }
     }
 
+    /// Makes one batch of two, whatever a function does: if it panics, the batch has the payloads of both.
+    pub(super) fn join_safely(&self, earlier: Batch<P>, later: Batch<P>) -> Batch<P>
+    where
+        P: Clone,
+    {
+        let Self::With(_) = self else {
+            return self.join(earlier, later);
+        };
+        let joined = {
+            let (earlier, later) = (earlier.clone(), later.clone());
+            // Both are copies, so nothing that the function has touched is used again.
+            catch_unwind(AssertUnwindSafe(|| self.join(earlier, later)))
+        };
+        joined.unwrap_or_else(|_| {
+            let triggers = earlier.triggers + later.triggers;
+            let payloads = earlier.payloads.into_iter().chain(later.payloads);
+            Batch {
+                payloads: payloads.collect(),
+                triggers,
+            }
+        })
+    }
+
     /// Makes one batch of two.
     pub fn join(&self, earlier: Batch<P>, later: Batch<P>) -> Batch<P> {
         let triggers = earlier.triggers + later.triggers;
@@ -272,6 +299,24 @@ impl<P: Clone> KeyState<P> {
         Ok(self.accepted)
     }
 
+    /// The same for a caller that has been accepted already in another way: a function that panics leaves its payload
+    /// beside the others.
+    pub(super) fn accept_safely(&mut self, payload: P, merge: &Merge<P>) -> u64 {
+        let one = merge.one(payload);
+        self.waiting = Some(match self.waiting.take() {
+            Some(earlier) => merge.join_safely(earlier, one),
+            None => one,
+        });
+        self.accepted += 1;
+        self.accepted
+    }
+
+    /// Lets a trigger wait for the next run whose payload is kept elsewhere. Returns its number.
+    pub(super) fn accept_apart(&mut self) -> u64 {
+        self.accepted += 1;
+        self.accepted
+    }
+
     /// Starts a run of all that waits, in the place of one that is known to be over.
     ///
     /// # Errors
@@ -318,9 +363,8 @@ impl<P: Clone> KeyState<P> {
     pub fn fail(&mut self, merge: &Merge<P>, token: Token) -> Result<(), Stale> {
         let run = self.running.as_ref().filter(|run| run.token == token);
         let earlier = Batch::clone(&run.ok_or(Stale { token })?.batch);
-        // As in `accept`, a function that panics leaves everything as it was.
-        self.waiting = Some(match self.waiting.clone() {
-            Some(later) => merge.join(earlier, later),
+        self.waiting = Some(match self.waiting.take() {
+            Some(later) => merge.join_safely(earlier, later),
             None => earlier,
         });
         self.running = None;

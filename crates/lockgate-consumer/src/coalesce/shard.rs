@@ -6,7 +6,11 @@
 //! - Whoever waits is in `waiters`, until it withdraws or there is something to tell it. It is told after the lock has
 //!   been given back.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
 
 use hashbrown::{HashTable, hash_table::Entry as Slot};
 use lockgate_core::Millis;
@@ -377,8 +381,8 @@ impl<K, P: Clone, S> Entry<K, P, S> {
             };
             if let Some(why) = self.state.rejects(&rules.merge) {
                 after.rejected.push((tell, payload, why));
-            } else if let Ok(trigger) = self.state.accept(payload, &rules.merge) {
-                let waits = Waits::Trigger(trigger);
+            } else {
+                let waits = Waits::Trigger(self.state.accept_safely(payload, &rules.merge));
                 self.waiters.insert(number, Waiter { tell, waits });
             }
         }
@@ -398,7 +402,11 @@ impl<K, P: Clone, S> Entry<K, P, S> {
         let running = self.state.running_batch().map(|batch| &**batch);
         let batches = running.into_iter().chain(self.state.waiting());
         let payloads = batches.flat_map(Batch::payloads);
-        let bytes: usize = payloads.map(|payload| (rules.measure)(payload)).sum();
+        let bytes = payloads.map(|payload| (rules.measure)(payload));
+        // A measure that panics leaves the count as it was: whoever ends a run must come to the end of it.
+        let Ok(bytes) = catch_unwind(AssertUnwindSafe(|| bytes.sum::<usize>())) else {
+            return;
+        };
         let bytes = bytes + self.joined;
         after.freed += self.bytes.saturating_sub(bytes);
         after.added += bytes.saturating_sub(self.bytes);

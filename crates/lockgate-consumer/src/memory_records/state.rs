@@ -189,7 +189,11 @@ impl State {
         let held = self.held(&extend.name, extend.epoch)?;
         let before = std::mem::replace(&mut held.until, until);
         self.ends.remove(&(before, extend.name.clone()));
-        self.ends.insert((until, extend.name));
+        self.ends.insert((until, extend.name.clone()));
+        if until < before {
+            // Who watches sleeps until an end of a lease, which is nearer now.
+            self.changed.push(extend.name);
+        }
         Ok(())
     }
 

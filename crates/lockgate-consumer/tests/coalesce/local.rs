@@ -435,3 +435,24 @@ async fn a_merge_that_panics_changes_nothing() {
     first.succeed(1).unwrap();
     assert_eq!(runs(b).await.payload().unwrap(), "b+c");
 }
+
+/// After a failed run there is nobody to whom a panic could be told, so what it was for goes on.
+#[tokio::test]
+async fn a_merge_that_panics_after_a_failure_loses_nothing() {
+    let coalescer = coalescer(|options| {
+        options.merge = Merge::with(|a: String, b| {
+            assert_ne!(a, "bad", "a planted panic");
+            format!("{a}+{b}")
+        });
+    });
+    let first = run(&coalescer, "bad");
+    let (b, c) = (trigger(&coalescer, "b"), trigger(&coalescer, "c"));
+    first.fail().unwrap();
+    let second = runs(b).await;
+    assert_eq!(second.batch().payloads(), ["bad", "b+c"]);
+    assert_eq!(second.batch().triggers(), 3);
+    let token = second.token();
+    second.succeed(1).unwrap();
+    assert_eq!(covered(c).await, (token, 1, false));
+    is_empty(&coalescer);
+}

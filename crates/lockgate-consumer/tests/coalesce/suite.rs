@@ -392,6 +392,32 @@ async fn a_caller_that_is_given_up_blocks_nobody<P: Processes>(p: P) {
     assert!(p.is_empty().await);
 }
 
+/// Triggers whose callers have gone stay where processes share them, and fill the room there is.
+async fn what_callers_leave_closes_no_key<P: Processes>(p: P) {
+    let large = |of: &str| of.repeat(120 << 10);
+    for left in [
+        ["b", "c", "d"].map(str::to_owned),
+        ["b", "c", ""].map(large),
+    ] {
+        let first = runs(&p, 0, "a").await;
+        for payload in &left {
+            tokio::select! {
+                _ = p.enter(1, "k", payload) => panic!("it waits"),
+                () = settle() => {}
+            }
+        }
+        assert!(p.succeed(first).await);
+        let last = large("e");
+        let next = runs(&p, 2, &last).await;
+        assert!(p.payloads(&next).contains(&last));
+        assert!(p.fail(next).await);
+        let next = runs(&p, 2, "f").await;
+        assert!(p.payloads(&next).contains(&"f".to_owned()));
+        assert!(p.succeed(next).await);
+        assert!(p.is_empty().await);
+    }
+}
+
 macro_rules! cases {
     ($($case:ident),+ $(,)?) => {
         mod in_one_process {
@@ -418,6 +444,7 @@ cases!(
     an_expiry_takes_the_run_that_it_names,
     what_has_no_room_is_rejected,
     a_caller_that_is_given_up_blocks_nobody,
+    what_callers_leave_closes_no_key,
 );
 
 /// A step of the wall clock, in either direction, ends no lease and keeps none.

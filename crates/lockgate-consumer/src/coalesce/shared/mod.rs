@@ -29,6 +29,19 @@ use crate::{
     worker::WorkerClock,
 };
 
+/// How long one watch lasts, after which the caller looks again. A store that is embedded keeps a watch that is given up
+/// for so long at most.
+const WATCH: Duration = Duration::from_secs(300);
+
+/// The first pause after a lost answer, or after a write that another one was before; it doubles each time.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// How many writes may be too late before a caller pauses.
+const REFUSED_AT_ONCE: u32 = 3;
+
 /// How many answers of the store one call may lose before it gives up.
 const LOST_MAX: u32 = 20;
 
@@ -247,7 +260,8 @@ impl<S: Records + 'static> SharedCoalescer<S> {
             .map(|lease| Token(lease.epoch.0)))
     }
 
-    /// Ends the key's run as a failed one, if it is that one, whatever its process does: the next caller runs.
+    /// Takes the lease away from the key's run, if it is that one, whatever its process does: the next caller runs. The
+    /// run may still succeed as long as no other has started.
     ///
     /// # Errors
     /// If another one runs, or none, and if the store refuses.
@@ -288,7 +302,7 @@ impl<S: Records + 'static> Entering<'_, S> {
     /// How it is over, and when the lease ends that it may have.
     async fn run(&mut self) -> Result<(Outcome, Millis), SharedError> {
         let inner = self.inner;
-        let (mut ask, mut until, mut lost) = (Ask::Lease, 0, 0);
+        let (mut ask, mut until, mut pauses) = (Ask::Lease, 0, Pauses::default());
         loop {
             if ask == Ask::Lease {
                 until = inner
@@ -305,8 +319,9 @@ impl<S: Records + 'static> Entering<'_, S> {
                 let waiting = state.key().waiting().map_or(0, Batch::triggers);
                 self.was_covered.get_or_insert(waiting > 1);
             }
+            let is_write = matches!(ask, Ask::Write { .. });
             let answer = inner.ask(self.names, self.enter.op(), ask).await?;
-            note_loss(&answer, &mut lost)?;
+            pauses.after(&answer, is_write).await?;
             match self.enter.next(&inner.options.merge, answer) {
                 Step::Ask(next) => ask = next,
                 Step::Over(outcome) => {
@@ -420,7 +435,7 @@ impl<S: Records + 'static> Inner<S> {
                 let watch = |name: &RecordName, seen| WatchRecord {
                     name: name.clone(),
                     seen,
-                    wait: Duration::from_secs(3_600),
+                    wait: WATCH,
                 };
                 tokio::select! {
                     seen = records.watch(watch(&names.state, state)) => seen.map(|_| Answer::Done),
@@ -439,10 +454,12 @@ impl<S: Records + 'static> Inner<S> {
 
     async fn end(&self, names: &Names, token: Epoch, succeeds: bool) -> Result<(), SharedError> {
         let op = self.op();
-        let (mut end, mut ask, mut lost) = (End::new(op, token, succeeds), Ask::ReadState, 0);
+        let (mut end, mut ask) = (End::new(op, token, succeeds), Ask::ReadState);
+        let mut pauses = Pauses::default();
         let ended = loop {
+            let is_write = matches!(ask, Ask::Write { .. } | Ask::Delete { .. });
             let answer = self.ask(names, op, ask).await?;
-            note_loss(&answer, &mut lost)?;
+            pauses.after(&answer, is_write).await?;
             match end.next(answer) {
                 Step::Ask(next) => ask = next,
                 Step::Over(ended) => break ended,
@@ -462,14 +479,40 @@ impl<S: Records + 'static> Inner<S> {
     }
 }
 
-/// Gives up when too many answers of one call are lost.
-fn note_loss(answer: &Answer, lost: &mut u32) -> Result<(), RecordsError> {
-    *lost += u32::from(*answer == Answer::Lost);
-    match *lost > LOST_MAX {
-        true => Err(RecordsError::Unknown {
-            why: format!("{lost} answers of the store were lost"),
-        }),
-        false => Ok(()),
+/// What one call waits for beside the store.
+#[derive(Default)]
+struct Pauses {
+    lost: u32,
+    refused: u32,
+}
+
+impl Pauses {
+    /// Waits before the next request where the last one was in vain: longer each time, and another time for each caller.
+    /// Gives up when too many answers are lost.
+    async fn after(&mut self, answer: &Answer, is_write: bool) -> Result<(), RecordsError> {
+        let times = match answer {
+            Answer::Lost => &mut self.lost,
+            Answer::Not if is_write => &mut self.refused,
+            _ => return Ok(()),
+        };
+        *times += 1;
+        let before = match answer {
+            Answer::Lost => 0,
+            _ => REFUSED_AT_ONCE,
+        };
+        let Some(times) = times.checked_sub(before + 1) else {
+            return Ok(());
+        };
+        let longest = (PAUSE * 2u32.pow(times.min(9))).min(PAUSE_MAX);
+        if self.lost > LOST_MAX {
+            let why = format!("{} answers of the store were lost", self.lost);
+            return Err(RecordsError::Unknown { why });
+        }
+        // The hasher is seeded at random.
+        let share = RandomState::new().hash_one(()) % 1_000;
+        let pause = longest.mul_f64(share as f64 / 1_000.0);
+        sleep_until(Instant::now() + pause).await;
+        Ok(())
     }
 }
 
@@ -555,7 +598,13 @@ impl<S: Records + 'static> SharedRun<S> {
         let beats = async {
             loop {
                 sleep_until(Instant::now() + self.coalescer.options.lease / 3).await;
-                let beaten = self.heartbeat().await;
+                let left = self.until.load(Ordering::Relaxed);
+                let left = left.saturating_sub(self.coalescer.clock.now());
+                // The store may not answer for longer than the lease lasts.
+                let beaten = tokio::select! {
+                    beaten = self.heartbeat() => beaten,
+                    () = sleep_until(Instant::now() + Duration::from_millis(left)) => return,
+                };
                 if matches!(beaten, Err(SharedError::Stale(_))) || !self.is_current() {
                     return;
                 }
@@ -576,8 +625,9 @@ impl<S: Records + 'static> SharedRun<S> {
     /// # Cancellation
     /// If it is given up, the end may be written.
     pub async fn succeed(mut self) -> Result<(), SharedError> {
+        let ended = self.coalescer.end(&self.names, self.token, true).await;
         self.is_over = true;
-        self.coalescer.end(&self.names, self.token, true).await
+        ended
     }
 
     /// It has failed: nobody is covered, and the next caller runs.
@@ -585,8 +635,9 @@ impl<S: Records + 'static> SharedRun<S> {
     /// # Errors
     /// If it is not the key's run any more, or the store refuses.
     pub async fn fail(mut self) -> Result<(), SharedError> {
+        let ended = self.coalescer.end(&self.names, self.token, false).await;
         self.is_over = true;
-        self.coalescer.end(&self.names, self.token, false).await
+        ended
     }
 }
 

@@ -155,6 +155,8 @@ pub struct Enter {
     leased: Option<Epoch>,
     /// The run as it was seen before the state.
     run: Option<Revision>,
+    /// The state has no room for the payload, so the run has it only here.
+    is_apart: bool,
     /// What comes of the write that it has asked for, and the trigger that is accepted with it.
     writes: Option<Box<(Outcome, u64, Op)>>,
     /// Its run, which has started if the lease still lasts.
@@ -220,6 +222,7 @@ impl Enter {
             accepted: None,
             leased: None,
             run: None,
+            is_apart: false,
             writes: None,
             starts: None,
             releases: None,
@@ -311,7 +314,7 @@ impl Enter {
         if let (Some(token), Some(epoch)) = (token, self.leased)
             && state.key.running() == Some(token)
         {
-            self.starts = Some(Box::new(run(&state.key, epoch)));
+            self.starts = Some(Box::new(self.run(merge, &state.key, epoch)));
             return Step::Ask(Ask::ReadRun);
         }
         let trigger;
@@ -325,15 +328,27 @@ impl Enter {
                 });
             }
         } else {
-            trigger = match state.key.accept(self.payload.clone(), merge) {
+            let before = state.key.clone();
+            let accepted = state.key.accept(self.payload.clone(), merge);
+            let bytes_max = RECORD_BYTES_MAX;
+            let accepted = match accepted {
+                Ok(_) if super::codec::encoded_len(&state) > bytes_max => {
+                    Err(Rejection::Bytes { max: bytes_max })
+                }
+                accepted => accepted,
+            };
+            self.is_apart = accepted.is_err();
+            trigger = match accepted {
                 Ok(trigger) => trigger,
+                // Triggers of callers that have gone must not close the key. Who runs next has its own payload in its
+                // hands, and the state can do without: a run that fails covers nobody.
+                Err(_) if token.is_some() && !before.is_idle() => {
+                    state.key = before;
+                    state.key.accept_apart()
+                }
                 Err(why) => return self.release(Outcome::Rejected(why)),
             };
             state.note(self.op, trigger);
-            if super::codec::encoded_len(&state) > RECORD_BYTES_MAX {
-                let max = RECORD_BYTES_MAX;
-                return self.release(Outcome::Rejected(Rejection::Bytes { max }));
-            }
         }
         let outcome = match (token, self.leased) {
             (Some(token), Some(epoch)) => {
@@ -342,12 +357,25 @@ impl Enter {
                     self.leased = None;
                     return Step::Ask(Ask::ReadRun);
                 }
-                run(&state.key, epoch)
+                self.run(merge, &state.key, epoch)
             }
             _ => Outcome::Covered(None),
         };
         self.writes = Some(Box::new((outcome, trigger, state.born)));
         Step::Ask(Ask::Write { state, replaces })
+    }
+
+    fn run(&self, merge: &Merge<Bytes>, key: &KeyState<Bytes>, token: Epoch) -> Outcome {
+        let batch = key.running_batch().map(|batch| (**batch).clone());
+        let batch = batch.unwrap_or_default();
+        Outcome::Run {
+            token,
+            batch: match self.is_apart {
+                true => merge.join_safely(batch, merge.one(self.payload.clone())),
+                false => batch,
+            },
+            failures: key.failures(),
+        }
     }
 
     fn release(&mut self, outcome: Outcome) -> Step<Outcome> {
@@ -358,17 +386,6 @@ impl Enter {
             }
             None => Step::Over(outcome),
         }
-    }
-}
-
-fn run(key: &KeyState<Bytes>, token: Epoch) -> Outcome {
-    Outcome::Run {
-        token,
-        batch: key
-            .running_batch()
-            .map(|batch| (**batch).clone())
-            .unwrap_or_default(),
-        failures: key.failures(),
     }
 }
 
