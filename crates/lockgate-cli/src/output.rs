@@ -145,6 +145,11 @@ impl Output {
         }
     }
 
+    /// Whether a person reads it.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.terminal
+    }
+
     /// One line of text.
     pub(crate) fn line(&mut self, text: &str) -> Result<(), Failure> {
         if self.terminal {

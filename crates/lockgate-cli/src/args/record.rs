@@ -96,7 +96,7 @@ pub(crate) struct RecordGet {
 /// Write a record
 ///
 /// Without --replaces or --any the record must not exist. If it has another version than the command names, or
-/// somebody else holds its lease, nothing is written and the command exits with 4. Prints the new version.
+/// somebody else holds its lease, nothing is written and the command exits with 4.
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("what").required(true).args(["value", "file"])))]
 #[command(after_help = "\
@@ -246,8 +246,8 @@ pub(crate) struct RecordRelease {
 
 /// Wait until a record changes, and print it
 ///
-/// Prints the record as a JSON object as soon as it is another than --seen says, or {\"name\": ..., \"deleted\":
-/// true} when there is none any more. A change is a write, a deletion, or a lease that begins or ends. Of changes that
+/// Prints the record as soon as it is another than --seen says, or that there is none any more: on a terminal as text,
+/// into a pipe or a file, or with --json, as a JSON object ({"name": ..., "deleted": true} where it is gone). A change is a write, a deletion, or a lease that begins or ends. Of changes that
 /// follow one another quickly, the last is printed. Without --seen the command prints the record as it is, if it
 /// exists.
 ///
@@ -270,6 +270,10 @@ pub(crate) struct RecordWatch {
     /// Print each change until interrupted
     #[arg(long, short)]
     pub(crate) follow: bool,
+
+    /// Print a JSON object for each change, also on a terminal
+    #[arg(long)]
+    pub(crate) json: bool,
 
     #[command(flatten)]
     pub(crate) record: OneRecord,

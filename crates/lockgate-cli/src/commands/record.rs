@@ -88,10 +88,7 @@ async fn list(client: &Client, args: &RecordList) -> Result<(), Failure> {
             peek::text(&record["written_at"]),
             peek::text(&record["lease"]["holder"]),
             remaining.unwrap_or_default(),
-            match record["value_encoding"] == "base64" {
-                true => "(not text)".to_owned(),
-                false => peek::beginning(&peek::text(&record["value"])),
-            },
+            value(record),
         ]
     })
 }
@@ -268,13 +265,41 @@ async fn watch(client: &Client, args: &RecordWatch) -> Result<(), Failure> {
         }
         seen = revision;
         retry = Retry::new(client.timeout());
-        let gone = || json!({"name": args.record.name, "deleted": true});
         let mut output = Output::new();
-        output.json(&found.unwrap_or_else(gone))?;
+        if args.json || !output.is_terminal() {
+            let gone = || json!({"name": args.record.name, "deleted": true});
+            output.json(&found.unwrap_or_else(gone))?;
+        } else {
+            output.line(&in_words(&args.record.name, found.as_ref()))?;
+        }
         output.flush()?;
         if !args.follow {
             return Ok(());
         }
+    }
+}
+
+/// A change as a line of text.
+fn in_words(name: &str, record: Option<&Value>) -> String {
+    let Some(record) = record else {
+        return format!("{name} is deleted");
+    };
+    let held = match record["lease"]["holder"].as_str() {
+        Some(holder) => format!(
+            ", leased by {holder} with epoch {}",
+            record["lease"]["epoch"]
+        ),
+        None => String::new(),
+    };
+    let (version, value) = (&record["version"], value(record));
+    format!("{name} version {version}{held}: {value}")
+}
+
+/// The beginning of a value, where it is text.
+fn value(record: &Value) -> String {
+    match record["value_encoding"] == "base64" {
+        true => "(not text)".to_owned(),
+        false => peek::beginning(&peek::text(&record["value"])),
     }
 }
 

@@ -113,7 +113,7 @@ fn a_queue_and_a_key_are_held_for_a_while_and_let_go() {
     for key in ["a", "b"] {
         town.run(&format!("send q.fifo --key {key} {key}")).ok();
     }
-    let held = town.run("key hold q.fifo a 1h").ok();
+    let held = town.run("key hold q.fifo a 1h").stderr;
     assert!(held.contains("a of q.fifo is held until "), "{held}");
     assert_eq!(
         bodies(&town.run("receive q.fifo --max 10 --ack").json()),
@@ -121,7 +121,7 @@ fn a_queue_and_a_key_are_held_for_a_while_and_let_go() {
     );
     let why = town.run("key explain q.fifo a").ok();
     assert!(why.contains("The key is held by somebody."), "{why}");
-    let free = town.run("key hold q.fifo a none").ok();
+    let free = town.run("key hold q.fifo a none").stderr;
     assert!(free.contains("a of q.fifo is not held any more"), "{free}");
 
     let received = town.run("receive q.fifo").json();
