@@ -246,10 +246,10 @@ pub(crate) struct RecordRelease {
 
 /// Wait until a record changes, and print it
 ///
-/// Prints the record as soon as it is another than --seen says, or that there is none any more: on a terminal as text,
-/// into a pipe or a file, or with --json, as a JSON object ({"name": ..., "deleted": true} where it is gone). A change is a write, a deletion, or a lease that begins or ends. Of changes that
-/// follow one another quickly, the last is printed. Without --seen the command prints the record as it is, if it
-/// exists.
+/// Prints the record as soon as it is another than --seen says, or that there is none any more: on a terminal as
+/// text, into a pipe or a file, or with --json, as a JSON object ({"name": ..., "deleted": true} where it is gone). A
+/// change is a write, a deletion, or a lease that begins or ends. Of changes that follow one another quickly, the
+/// last is printed. Without --seen the command prints the record as it is, if it exists.
 ///
 /// With --follow the command goes on until it is interrupted, and asks a server that does not answer again for as
 /// long as --timeout says. Without it, the command ends with the first change, or after --wait with exit code 6.
