@@ -119,6 +119,8 @@ enum Unfit {
     },
     #[error("it cannot be written as JSON")]
     Json,
+    #[error("the queue is not keyed, and keeps no states of keys")]
+    States,
     #[error("a holder names the version of the state that it replaces")]
     AnyState,
 }
@@ -126,7 +128,7 @@ enum Unfit {
 impl Unfit {
     fn fate(&self) -> Fate {
         match self {
-            Self::HeaderTwice { .. } | Self::Due => Fate::Unsupported,
+            Self::HeaderTwice { .. } | Self::Due | Self::States => Fate::Unsupported,
             _ => Fate::Refused,
         }
     }
@@ -621,6 +623,9 @@ impl Source for RemoteQueue {
         write: KeyStateWrite,
     ) -> Result<Option<RecordVersion>, TransportError> {
         check_count(settles.len(), self.inner.source.settle_max)?;
+        if !self.inner.source.key_states {
+            return Err(Unfit::States.into());
+        }
         let client = &self.inner.client;
         let encoded = write.value.as_deref().map(Encoding::of);
         let mut state = Some(StateEntry {

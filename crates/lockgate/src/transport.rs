@@ -285,6 +285,14 @@ fn failed(error: EngineError) -> TransportError {
         {
             Fate::Stale
         }
+        // As the capabilities say.
+        _ if matches!(
+            error,
+            EngineError::Rejected(Rejection::KeyStateNotTaken { .. })
+        ) =>
+        {
+            Fate::Unsupported
+        }
         ErrorKind::Input => Fate::Refused,
         ErrorKind::Retry => Fate::Retry,
         ErrorKind::Unknown => Fate::Unknown,

@@ -337,6 +337,15 @@ impl<H: Handler> Shell<H> {
 
     /// Lets the handler run.
     fn handle(&mut self, started: Started<HeldMessage>) {
+        if started
+            .messages
+            .iter()
+            .any(|(held, _)| states::is_lost(held))
+        {
+            // It would read a state that was never written: the message goes back to the source.
+            let (rest, now) = (Rest::NotBegun, self.now());
+            return self.finished(started.run, RunEnd { done: 0, rest }, now);
+        }
         let context = Context::new(self.clock, self.run_time_max);
         let (run, handler, of_run) = (started.run, self.handler.clone(), context.clone());
         let merge = self

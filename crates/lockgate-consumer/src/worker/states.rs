@@ -7,7 +7,8 @@
 //! # Invariants
 //! - A write goes out only together with the acknowledgements of all messages that it covers.
 //! - A run that has ended changes nothing any more.
-//! - Behind a write that was refused no other one of the same cell goes out: its handler has read what was never written.
+//! - Behind a write that was refused no other one of the same cell goes out, and no run begins: it would read what was
+//!   never written.
 
 use std::{
     collections::HashMap,
@@ -152,6 +153,12 @@ impl LeaseState {
         *lock(&self.draft) = Some(value);
         Ok(())
     }
+}
+
+/// Whether what the message's handler would read was refused.
+pub(super) fn is_lost(held: &HeldMessage) -> bool {
+    let state = held.lease().state.as_ref();
+    state.is_some_and(|state| lock(&state.cell.0).version.is_err())
 }
 
 fn states(held: &[HeldMessage]) -> impl Iterator<Item = &LeaseState> {
