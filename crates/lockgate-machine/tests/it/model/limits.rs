@@ -36,6 +36,11 @@ impl Queue {
         charged.key.change(keys, now.0).unwrap();
         let queue = limits.queue.unwrap_or_default();
         charged.queue.change(queue, now.0).unwrap();
+        // What is over is forgotten, so that a gap that is set in the same millisecond does not bring it back.
+        let limits = &charged.key;
+        charged
+            .of_keys
+            .retain(|_, state| !LimitState::new(state.debt(), 0).is_idle(limits, now.0));
     }
 
     /// Holds it, or a key of it; ends a hold with `None`. Returns until when it is held then.
