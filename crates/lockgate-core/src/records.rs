@@ -210,7 +210,7 @@ pub enum RecordsError {
         epoch: Epoch,
     },
     /// The store has no room for more.
-    #[error("records and states of keys may have {max} bytes together. Delete some, or raise that")]
+    #[error("records and states of keys may have {max} bytes together: delete some")]
     Full {
         /// The bytes that all records, and states of keys, may have.
         max: u64,

@@ -96,9 +96,8 @@ pub(crate) struct RecordGet {
 /// Write a record
 ///
 /// Without --replaces or --any the record must not exist. If it has another version than the command names, or
-/// somebody else holds its lease, nothing is written and the command exits with 4.
+/// somebody else holds its lease, nothing is written and the command exits with 4. Prints the new version.
 #[derive(Debug, Args)]
-#[command(group(clap::ArgGroup::new("what").required(true).args(["value", "file"])))]
 #[command(after_help = "\
 Examples:
   lockgate record put reports/checkpoint 'page 7'
@@ -119,7 +118,7 @@ pub(crate) struct RecordPut {
     pub(crate) epoch: Option<u64>,
 
     /// File whose bytes are the value; - is standard input
-    #[arg(long, short, value_name = "FILE")]
+    #[arg(long, short, value_name = "FILE", conflicts_with = "value")]
     pub(crate) file: Option<PathBuf>,
 
     /// Print a JSON object: version, revision
@@ -130,7 +129,7 @@ pub(crate) struct RecordPut {
     pub(crate) record: OneRecord,
 
     /// The value, up to 256KiB
-    #[arg(value_name = "VALUE")]
+    #[arg(value_name = "VALUE", required_unless_present = "file")]
     pub(crate) value: Option<String>,
 }
 
@@ -173,7 +172,7 @@ pub(crate) struct RecordDelete {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lockgate record lease reports/leader --holder \"$HOSTNAME\" --lease 1m
+  lockgate record lease reports/leader --holder \"$HOSTNAME-$$\" --lease 1m
   epoch=$(lockgate record lease nightly --holder \"$HOSTNAME-$$\" --lease 1h --wait 10m)")]
 pub(crate) struct RecordLease {
     /// For whom: a name that only this holder uses

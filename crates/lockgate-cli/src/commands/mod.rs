@@ -294,6 +294,13 @@ struct Counts {
     delayed: u64,
     #[serde(default)]
     limited_keys: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    states: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A request without a body.

@@ -17,7 +17,7 @@ use crate::{
     },
     client::Client,
     exit::{Exit, Failure},
-    output::{Output, Table, note, tell},
+    output::{Output, Table, count, note, tell},
     settings::{ClientFlags, resolve},
     units::{millis, setting_json, show_duration},
 };
@@ -446,6 +446,12 @@ async fn delete(client: &Client, args: &QueueDelete) -> Result<(), Failure> {
             "{name} is the dead-letter queue of {}: without it, messages that fail for good stay there, and those that \
              are rejected are dropped",
             names.join(", ")
+        ));
+    }
+    if counts.states > 0 {
+        let states = count(counts.states, "key");
+        note(&format!(
+            "{name} also holds the state of {states}, which is deleted with it."
         ));
     }
     agree(args.yes, name, counts, "Delete the queue with all of them?")?;

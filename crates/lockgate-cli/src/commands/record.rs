@@ -142,7 +142,12 @@ async fn put(client: &Client, args: &RecordPut) -> Result<(), Failure> {
         client.call(Method::PUT, &target, Some(&body)).await
     });
     let written: Written = written.await?;
-    tell(args.json, &written, &format!("version {}", written.version))
+    if args.json {
+        return tell(true, &written, "");
+    }
+    let mut output = Output::new();
+    output.line(&written.version.to_string())?;
+    output.flush()
 }
 
 async fn delete(client: &Client, args: &RecordDelete) -> Result<(), Failure> {

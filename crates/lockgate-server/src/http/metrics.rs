@@ -248,8 +248,8 @@ fn engine(page: &mut Exposition, engine: &EngineMetrics) {
         ),
         (
             "lockgate_records_bytes",
-            "What records take of the bytes that they may have together.",
-            engine.kept.bytes,
+            "What records and states of keys take of the bytes that they may have together.",
+            engine.kept.bytes + engine.kept.state_bytes,
         ),
     ] {
         page.gauge(name, help).value(value);

@@ -22,7 +22,7 @@ use crate::{
         Code, Problem, Request, Service,
         input::entry,
         shapes::{
-            Content, Encoding, FailureView, HeaderView, HoldWord, Instant, OriginReasonWord,
+            Content, Encoding, FailureView, HeaderView, HoldScopeWord, Instant, OriginReasonWord,
             OriginView, ReceiveMessages, ReceivedMessage, ReceivedMessages, SettleActionWord,
             SettleInput, SettleMessages, SettleResult, SettleResults, Transacted, Transaction,
             TransactionSend, Within,
@@ -290,8 +290,8 @@ impl Service {
                     Some(hold) => SettleAction::Hold {
                         delay,
                         scope: match hold {
-                            HoldWord::Key => HoldScope::Key,
-                            HoldWord::Queue => HoldScope::Queue,
+                            HoldScopeWord::Key => HoldScope::Key,
+                            HoldScopeWord::Queue => HoldScope::Queue,
                         },
                     },
                 },

@@ -247,7 +247,7 @@ pub(crate) struct SettleInput {
     pub(crate) delay_ms: Option<Within<0, { Settle::DELAY_MAX }>>,
     /// With `defer` and a `delay_ms`: what is held for so long too, such as what the answer 429 of a partner asks for.
     #[serde(default)]
-    pub(crate) hold: Option<HoldWord>,
+    pub(crate) hold: Option<HoldScopeWord>,
     /// With `extend`, required: how long the lease lasts from now on. It ends at most 12 h after it
     /// was given.
     #[serde(default)]
@@ -285,7 +285,7 @@ pub(crate) enum SettleActionWord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum HoldWord {
+pub(crate) enum HoldScopeWord {
     /// Its key, or its group; its queue if it has neither.
     Key,
     /// Its queue.

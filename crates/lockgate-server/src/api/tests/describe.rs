@@ -348,7 +348,7 @@ pub(super) fn document(examples: &[Example]) -> Value {
             "summary": "Take a backup of everything.",
             "description": "Streamed while it is taken; `lockgate restore` makes a data folder of \
                 it. Needs `Content-Type: application/json` where requests are not signed. Verbs: all, \
-                on all queues.",
+                on all queues, and read on all records.",
             "responses": {
                 "200": {
                     "description": "The backup.",

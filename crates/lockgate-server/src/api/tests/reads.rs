@@ -18,8 +18,9 @@ async fn what_is_asked_by_get_changes_nothing() {
     receive(&shop, "q.fifo").await;
     let peeked = shop.get("/queues/q.fifo/messages").await;
     let id = peeked["messages"][0]["id"].as_str().unwrap().to_owned();
-    shop.ok(Method::PUT, "/records/r", json!({"value": "x"}))
-        .await;
+    for target in ["/records/r", "/queues/q.fifo/keys/k/state"] {
+        shop.ok(Method::PUT, target, json!({"value": "x"})).await;
+    }
     let before = shop.engine.metrics().records;
     for operation in Operation::ALL {
         if operation.method() == Method::GET {

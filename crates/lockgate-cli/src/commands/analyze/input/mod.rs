@@ -93,6 +93,8 @@ pub(super) enum LeftOut {
     Fields { found: u64, expected: u64 },
     #[error("{field} is no time: {text:?}")]
     Time { field: String, text: String },
+    #[error("begins a record of {lines} lines: a quote in it may have no end")]
+    Lines { lines: u64 },
 }
 
 /// Why reading cannot go on.
@@ -104,6 +106,8 @@ pub(super) enum InputError {
     LineTooLong { line: u64, max: usize },
     #[error("line {line}: a quoted field that begins here or later has no end within {}", crate::units::show_size(*max as u64))]
     RecordTooLong { line: u64, max: usize },
+    #[error("line {line}: a quoted field that begins here or later has no end")]
+    OpenQuote { line: u64 },
     #[error("it is not plain what the lines are")]
     UnknownFormat,
     #[error("the first line has no column {column}")]

@@ -11,6 +11,8 @@ pub(super) struct Table {
     record: ByteRecord,
     key: usize,
     time: Option<usize>,
+    /// Where the record before began, if it has more than one line.
+    long: Option<u64>,
     max: usize,
 }
 
@@ -18,7 +20,12 @@ pub(super) struct Table {
 struct Rationed {
     source: Box<dyn BufRead + Send>,
     left: usize,
+    /// The last byte that ends no line.
+    last: u8,
 }
+
+/// The most lines of a record. A field of more is rather one whose quote has no end: what follows would be lost in it.
+const RECORD_LINES_MAX: u64 = 100;
 
 impl Read for Rationed {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
@@ -28,6 +35,10 @@ impl Read for Rationed {
         let most = buffer.len().min(self.left);
         let read = self.source.read(&mut buffer[..most])?;
         self.left -= read;
+        let ends_no_line = |byte: &&u8| !matches!(**byte, b'\r' | b'\n');
+        if let Some(last) = buffer[..read].iter().rfind(ends_no_line) {
+            self.last = *last;
+        }
         Ok(read)
     }
 }
@@ -39,7 +50,11 @@ impl Table {
         wanted: &Wanted,
     ) -> Result<Self, InputError> {
         let max = wanted.line_bytes_max;
-        let source = Rationed { source, left: max };
+        let source = Rationed {
+            source,
+            left: max,
+            last: 0,
+        };
         let mut reader = reading().from_reader(source);
         let header = reader
             .byte_headers()
@@ -67,6 +82,7 @@ impl Table {
             time: time.transpose()?,
             reader,
             record: ByteRecord::new(),
+            long: None,
             max,
         })
     }
@@ -80,7 +96,14 @@ impl Table {
         let before = self.reader.position().line();
         let number = |record: &ByteRecord| record.position().map_or(before, csv::Position::line);
         match self.reader.read_byte_record(&mut self.record) {
-            Ok(false) => return Ok(None),
+            // A field that ends with the file ends with its quote, or has none.
+            Ok(false) => {
+                let is_open = self.reader.get_ref().last != b'"';
+                return match self.long.filter(|_| is_open) {
+                    Some(line) => Err(InputError::OpenQuote { line }),
+                    None => Ok(None),
+                };
+            }
             Ok(true) => {}
             Err(error) => {
                 if let csv::ErrorKind::UnequalLengths {
@@ -98,6 +121,15 @@ impl Table {
                 return Err(stopped(error, before, self.max));
             }
         }
+        let begins = number(&self.record);
+        let lines = self.reader.position().line() - begins;
+        self.long = (lines > 1).then_some(begins);
+        if lines > RECORD_LINES_MAX {
+            return Ok(Some(Line {
+                number: begins,
+                request: Err(LeftOut::Lines { lines }),
+            }));
+        }
         // An empty field is how CSV has none.
         let field = |place: usize, name: &str| {
             let value = self.record.get(place).filter(|value| !value.is_empty());
@@ -110,7 +142,7 @@ impl Table {
             wanted.time(|name| field(self.time.unwrap_or_default(), name))
         });
         Ok(Some(Line {
-            number: number(&self.record),
+            number: begins,
             request,
         }))
     }

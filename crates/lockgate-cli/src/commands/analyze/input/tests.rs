@@ -304,3 +304,17 @@ fn the_fields_of_lines_without_the_key_are_remembered() {
     while requests.next(&mut Vec::new()).unwrap().is_some() {}
     assert_eq!(requests.names(), ["user.id", "user.no", "at", "z"]);
 }
+
+/// What follows a quote without an end is in its field: it must not be taken for nothing.
+#[test]
+fn a_quote_without_an_end_is_told() {
+    let rows = |from: usize, to: usize| (from..to).map(|n| format!("k{n},x\n")).collect::<String>();
+    let open = format!("k,v\n{}k,\"oops\n{}", rows(0, 3), rows(3, 9));
+    let told = read("x.csv", wanted("k"), open.as_bytes()).unwrap_err();
+    assert!(
+        told.to_string().contains("line 5: a quoted field"),
+        "{told}"
+    );
+    let closed = format!("k,v\nk,\"two\nlines\"\n{}k,\"at\nthe end\"\n", rows(0, 3));
+    assert!(read("x.csv", wanted("k"), closed.as_bytes()).is_ok());
+}
