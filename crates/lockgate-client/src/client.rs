@@ -386,7 +386,7 @@ impl Client {
             detail: String,
             field: Option<String>,
             queue: Option<String>,
-            record: Option<RecordFault>,
+            record: Option<Box<RecordFault>>,
         }
         let status = head.status;
         match serde_json::from_slice(body) {

@@ -72,7 +72,7 @@ pub enum CallError {
         /// For people.
         message: String,
         /// What the record is.
-        fault: RecordFault,
+        fault: Box<RecordFault>,
     },
     /// There is no such queue, or not for this caller.
     #[error("there is no queue {name:?} at {endpoint}")]

@@ -62,12 +62,20 @@ fn read(method: &Method, path: &str, given: Option<&str>, bytes: &[u8]) -> Resul
         Operation::RedriveDeadLetters => drop(body::<Redrive>(bytes)?),
         Operation::Transact => drop(body::<Transaction<'_>>(bytes)?),
         Operation::ListRecords => drop(query::<ListRecords>(given)?),
-        Operation::GetRecord => drop(query::<WatchRecord>(given)?),
+        Operation::GetRecord => {
+            query::<WatchRecord>(given)?;
+        }
         Operation::PutRecord => drop(body::<PutRecord>(bytes)?),
-        Operation::DeleteRecord => drop(query::<DeleteRecord>(given)?),
+        Operation::DeleteRecord => {
+            query::<DeleteRecord>(given)?;
+        }
         Operation::LeaseRecord => drop(body::<LeaseRecord>(bytes)?),
-        Operation::ExtendRecord => drop(body::<ExtendRecord>(bytes)?),
-        Operation::ReleaseRecord => drop(body::<ReleaseRecord>(bytes)?),
+        Operation::ExtendRecord => {
+            body::<ExtendRecord>(bytes)?;
+        }
+        Operation::ReleaseRecord => {
+            body::<ReleaseRecord>(bytes)?;
+        }
         Operation::GetServer
         | Operation::GetQueue
         | Operation::GetSending

@@ -1,5 +1,7 @@
 //! The table of all error codes of the API, and the form of errors (RFC 9457).
 
+use std::num::NonZeroU64;
+
 use hyper::{
     HeaderMap, StatusCode,
     header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER},
@@ -37,6 +39,11 @@ macro_rules! codes {
             /// The status of its answer.
             pub(crate) const fn status(self) -> u16 {
                 match self { $(Self::$code => $status,)* }
+            }
+
+            /// It as a URI.
+            const fn uri(self) -> &'static str {
+                match self { $(Self::$code => concat!("urn:lockgate:problem:", $name),)* }
             }
 
             const fn title(self) -> &'static str {
@@ -96,7 +103,7 @@ codes! {
 pub(crate) struct Problem {
     /// `urn:lockgate:problem:` and the code.
     #[serde(rename = "type")]
-    kind: String,
+    kind: &'static str,
     /// The meaning of the code, for people; the same for every error with this code.
     title: &'static str,
     /// The HTTP status.
@@ -113,19 +120,19 @@ pub(crate) struct Problem {
     reason: Option<StaleWord>,
     /// With `queue_not_found`: the name, as it was given.
     #[serde(skip_serializing_if = "Option::is_none")]
-    queue: Option<String>,
+    queue: Option<Box<str>>,
     /// With the codes of records, and with `lease_stale` for the lease of a record: what it is instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     record: Option<Box<RecordFault>>,
     /// With `state_conflict`: the version that the state has; absent if the key has none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    version: Option<u64>,
+    version: Option<NonZeroU64>,
 }
 
 impl Problem {
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
         Self {
-            kind: format!("urn:lockgate:problem:{}", code.name()),
+            kind: code.uri(),
             title: code.title(),
             status: code.status(),
             code,
@@ -148,7 +155,7 @@ impl Problem {
     /// A queue that does not exist, or that the caller may not see.
     pub(super) fn queue_not_found(name: &str) -> Self {
         Self {
-            queue: Some(name.to_owned()),
+            queue: Some(name.into()),
             ..Self::new(
                 Code::QueueNotFound,
                 format!("queue {name:?} does not exist"),
@@ -264,7 +271,7 @@ impl From<Rejection> for Problem {
             // States of a transaction come from its settles, whose leases are looked at first.
             Rejection::KeyStateStale { reason, .. } => Self::stale(reason, detail),
             Rejection::KeyStateConflict { version, .. } => Self {
-                version: version.map(|version| version.0),
+                version: version.and_then(|version| NonZeroU64::new(version.0)),
                 ..Self::new(Code::StateConflict, detail)
             },
             Rejection::KeyStateNotTaken { .. } => Self::new(Code::QueueNotKeyed, detail),

@@ -74,8 +74,7 @@ impl World {
 
     pub(crate) fn any_request(&mut self) -> Request<u64> {
         match self.random.below(100) {
-            0..4 => self.any_record_request(),
-            4..34 => {
+            0..34 => {
                 let sending = self.any_sending();
                 self.send(&[sending])
             }
@@ -100,6 +99,7 @@ impl World {
                 let (queue, paused) = (name(self.any_queue()), self.random.chance(40));
                 self.ask(Command::Pause(Pause { queue, paused }))
             }
+            99 if self.random.chance(70) => self.any_record_request(),
             _ => {
                 let queue = name(self.any_queue());
                 self.request(

@@ -113,7 +113,7 @@ async fn a_worker_keeps_a_sum_for_each_key() {
                 let number: u64 = std::str::from_utf8(job.body())?.parse()?;
                 let (count, sum): (u64, u64) = job.state()?.unwrap_or_default();
                 job.set_state(&(count + 1, sum + number))?;
-                if number % 7 == 0 && job.attempt() == 1 {
+                if number.is_multiple_of(7) && job.attempt() == 1 {
                     return Err("not yet".into());
                 }
                 let _ = tell.send(());

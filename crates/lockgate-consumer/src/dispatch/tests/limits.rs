@@ -266,7 +266,7 @@ fn a_hold_is_passed_on_to_the_source() {
         dispatcher.received(0, 10, [arrival(Some("a"), 1), arrival(Some("b"), 2)], 0);
         let runs = runs(&drain_actions(&mut dispatcher, 0));
         let rest = Rest::Held {
-            delay: delay.as_millis() as Millis,
+            delay: Millis::try_from(delay.as_millis()).unwrap(),
             scope,
         };
         dispatcher.finished(runs[0], RunEnd { done: 0, rest }, 0, 0);
