@@ -2,7 +2,7 @@
 
 use lockgate_core::MachineTime;
 
-use super::{Machine, compact::hash_id, key_states::KeyStates, limits::debtor_hash, order};
+use super::{Machine, compact::hash_id, limits::debtor_hash, order};
 use crate::{dedup::DedupWindow, slab::NONE, table::hash_pair};
 
 /// Whether [`Machine::housekeep`] has more to do.
@@ -27,8 +27,6 @@ impl Housekeeping {
 pub(super) struct PurgedContent {
     pub(super) content: u32,
     pub(super) unique_ids: Option<DedupWindow>,
-    /// The states of the keys of a queue that was deleted. An image leaves them out.
-    pub(super) states: Option<Box<KeyStates>>,
 }
 
 impl Machine {
@@ -50,14 +48,6 @@ impl Machine {
                 }
                 continue;
             }
-            if let Some(states) = &mut purged.states {
-                let looked_at = states.free(left);
-                left = left.saturating_sub(looked_at.max(1));
-                if states.len() == 0 {
-                    purged.states = None;
-                }
-                continue;
-            }
             let content = purged.content;
             left -= 1;
             if !self.free_one(content) {
@@ -65,8 +55,18 @@ impl Machine {
                 self.contents.remove(content);
             }
         }
+        // Behind the messages, because an image leaves them out: a machine that was loaded frees messages at the same pace.
+        while left > 0
+            && let Some(states) = self.dead_states.last_mut()
+        {
+            let looked_at = states.free(left);
+            left = left.saturating_sub(looked_at.max(1));
+            if states.len() == 0 {
+                self.dead_states.pop();
+            }
+        }
         self.shrink_tables();
-        if self.purged.is_empty() {
+        if self.purged.is_empty() && self.dead_states.is_empty() {
             Housekeeping::Finished
         } else {
             Housekeeping::Unfinished

@@ -63,6 +63,7 @@ use lockgate_core::{
 use self::{
     draft::Draft,
     housekeeping::PurgedContent,
+    key_states::KeyStates,
     limits::{Debtor, Walks},
     read_ahead::Likely,
     records::RecordTable,
@@ -195,6 +196,8 @@ pub struct Machine {
     records: RecordTable,
     /// Memory of the states of keys.
     key_state_bytes: u64,
+    /// The states of queues that were deleted, until they are freed.
+    dead_states: Vec<Box<KeyStates>>,
     /// What keys owe under the limits of their queues.
     debtors: Slab<Debtor>,
     by_debtor: Table,
@@ -279,6 +282,7 @@ impl Machine {
             failure_bytes: 0,
             records: RecordTable::default(),
             key_state_bytes: 0,
+            dead_states: Vec::new(),
             debtors: Slab::default(),
             by_debtor: Table::default(),
             waits: Wheel::new(),

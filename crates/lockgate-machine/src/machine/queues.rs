@@ -297,9 +297,7 @@ impl Machine {
         self.empty(index, DropReason::QueueDeleted, true);
         let states = self.queues[index].states.take();
         self.key_state_bytes -= states.as_deref().map_or(0, KeyStates::bytes);
-        if let Some(purged) = self.purged.back_mut() {
-            purged.states = states;
-        }
+        self.dead_states.extend(states);
         self.queue_ids
             .remove(hash_pair(queue.0, 0), |other| other == index);
         let queue = self.queues.remove(index);
@@ -350,7 +348,6 @@ impl Machine {
         self.purged.push_back(PurgedContent {
             content: old,
             unique_ids,
-            states: None,
         });
     }
 

@@ -255,7 +255,6 @@ impl Machine {
                 } else {
                     None
                 },
-                states: None,
             });
         }
         Ok(())

@@ -245,7 +245,6 @@ impl PurgedContent {
         Self {
             content: self.content,
             unique_ids: self.unique_ids.as_mut().map(DedupWindow::share),
-            states: None,
         }
     }
 }

@@ -257,8 +257,7 @@ fn the_quota_bounds_names_and_values() {
     let mut run = Run::with_limits(limits);
     give(&mut run, put("a", &"x".repeat(600), None)).unwrap();
     assert_eq!(run.machine.record_counts().bytes, 857);
-    let full =
-        "records and states of keys may have 1000 bytes together. Delete some, or raise that";
+    let full = "records and states of keys may have 1000 bytes together: delete some";
     assert_eq!(refused(&mut run, put("b", "", None)), full);
     assert_eq!(refused(&mut run, lease("b", "me", 1_000)), full);
     assert_eq!(refused(&mut run, put("a", &"x".repeat(744), Some(1))), full);

@@ -9,7 +9,7 @@ use crate::{
     api::{
         Code, Problem, Request, Service,
         shapes::{
-            DropKeyState, Encoding, Instant, KeyState, KeyStateWritten, PutKeyState, StateInput,
+            DropKeyState, Encoding, Instant, KeyState, KeyStateWritten, NewState, PutKeyState,
         },
     },
     auth::Verb,
@@ -99,7 +99,7 @@ fn replaces(version: Option<u64>, any: bool) -> Result<Replaces, Problem> {
 }
 
 /// Checks the state of a settle and turns it into the machine's form.
-pub(super) fn state_write(given: StateInput) -> Result<KeyStateWrite, Problem> {
+pub(super) fn state_write(given: NewState) -> Result<KeyStateWrite, Problem> {
     let value = match (given.value, given.drop) {
         (Some(value), false) => Some(given.value_encoding.decode("value", value)?),
         (None, true) => None,

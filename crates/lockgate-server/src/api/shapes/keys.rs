@@ -190,7 +190,7 @@ pub(crate) struct KeyState {
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
-pub(crate) struct StateInput {
+pub(crate) struct NewState {
     /// The new value, in the encoding that `value_encoding` names; up to 256 KiB. Required unless `drop` is true.
     #[serde(default)]
     pub(crate) value: Option<String>,

@@ -7,7 +7,7 @@ use lockgate_machine::{QueueSettings, Settle, StaleReason};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    super::problem::Problem, Encoding, Instant, KeyState, LevelWord, OutgoingMessage, StateInput,
+    super::problem::Problem, Encoding, Instant, KeyState, LevelWord, NewState, OutgoingMessage,
     Within,
 };
 use crate::few::Few;
@@ -258,7 +258,7 @@ pub(crate) struct SettleInput {
     /// Keyed queues: what becomes of the state of the message's key. With `extend` the holder writes it and goes on.
     /// Each key at most once in a transaction.
     #[serde(default)]
-    pub(crate) state: Option<StateInput>,
+    pub(crate) state: Option<NewState>,
 }
 
 /// How a lease is settled.
