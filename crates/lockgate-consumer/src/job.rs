@@ -145,7 +145,7 @@ impl Job {
     /// Sets the state of the message's key, as JSON of up to 256 KiB. It is written together with the acknowledgement of
     /// the message: both happen, or none. If the handler fails, nothing is written, and the next attempt finds the state
     /// as it was. If the lease is lost or somebody else has written the state meanwhile, the message counts as
-    /// [lost](crate::DispatchCounts::lost) and comes again. Of several calls the last one counts; in a batch, the last one
+    /// [lost](crate::dispatch::DispatchCounts::lost) and comes again. Of several calls the last one counts; in a batch, the last one
     /// of the messages that succeeded.
     ///
     /// # Errors

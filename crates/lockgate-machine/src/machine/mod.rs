@@ -197,7 +197,7 @@ pub struct Machine {
     /// Memory of the states of keys.
     key_state_bytes: u64,
     /// The states of queues that were deleted, until they are freed.
-    dead_states: Vec<Box<KeyStates>>,
+    dead_states: Vec<KeyStates>,
     /// What keys owe under the limits of their queues.
     debtors: Slab<Debtor>,
     by_debtor: Table,

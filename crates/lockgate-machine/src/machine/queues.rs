@@ -297,7 +297,7 @@ impl Machine {
         self.empty(index, DropReason::QueueDeleted, true);
         let states = self.queues[index].states.take();
         self.key_state_bytes -= states.as_deref().map_or(0, KeyStates::bytes);
-        self.dead_states.extend(states);
+        self.dead_states.extend(states.map(|states| *states));
         self.queue_ids
             .remove(hash_pair(queue.0, 0), |other| other == index);
         let queue = self.queues.remove(index);
