@@ -26,9 +26,6 @@
 //! | the park policy does not freeze, a resumed key keeps its attempts | wrong counts, a wrong attempt |
 //! | a failure is lost by a move, or its attempt is another's | a wrong delivery |
 //! | a quota off by one, the limit of messages in flight not kept | a wrong reply |
-//! | a stale holder writes the state of its key, a write takes any version, a version comes twice | a wrong reply |
-//! | a purge takes states, a second message of a key shows the state too | a wrong delivery |
-//! | a drop that changes nothing does not wait for the drop before it | says so |
 //! | half a refused transaction happens | a refusal with effects |
 //! | an expired message is counted under another reason | wrong totals |
 //! | nobody is woken when a key becomes ready | says so |
