@@ -63,7 +63,7 @@ pub use names::{HolderName, Key, NameError, QueueName, RecordName, UniqueId};
 pub use records::{
     DeleteRecord, ExtendRecord, LeaseRecord, ListRecords, PutRecord, RECORD_BYTES_MAX,
     RECORD_LEASE_MAX, Record, RecordLease, RecordPage, RecordVersion, RecordWritten, Records,
-    RecordsError, ReleaseRecord, Revision, WatchRecord,
+    RecordsError, ReleaseRecord, Revision, WatchRecord, record_memory,
 };
 pub use time::{MachineTime, Millis, Now, WallTime};
 pub use transport::{

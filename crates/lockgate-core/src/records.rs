@@ -5,7 +5,7 @@
 //! record until a deadline, with an [`Epoch`] that is higher than that of every earlier lease: a
 //! *fencing token*, with which whoever is written to can refuse a holder from before.
 
-use std::{fmt, future::Future, time::Duration};
+use std::{collections::BTreeMap, fmt, future::Future, ops::Bound, time::Duration};
 
 use bytes::Bytes;
 
@@ -17,6 +17,12 @@ pub const RECORD_BYTES_MAX: usize = 256 << 10;
 /// The longest lease of a record, as of a message: 12 hours.
 pub const RECORD_LEASE_MAX: Millis = 12 * 3600 * 1000;
 
+/// What a record takes of a store's memory: its name and its value, and 256 bytes for the rest.
+#[must_use]
+pub fn record_memory(name: &str, value_bytes: usize) -> u64 {
+    (name.len() + value_bytes) as u64 + 256
+}
+
 /// The number of a record's value: the next one with each write. The first of a new record is above those of
 /// all records that were deleted, so no version of a name comes twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,6 +33,14 @@ pub struct RecordVersion(pub u64);
 /// rises over the restore of a backup too. An extension of a lease is no change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);
+
+impl Revision {
+    /// The number of the change behind this one, at that wall time.
+    #[must_use]
+    pub fn next(self, wall: WallTime) -> Self {
+        Self(wall.0.saturating_mul(1_000).max(self.0.saturating_add(1)))
+    }
+}
 
 impl fmt::Display for RecordVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -168,6 +182,39 @@ impl ListRecords {
 
     /// About how many bytes of values a page has at most.
     pub const BYTES_MAX: usize = 1 << 20;
+
+    /// The page of a store that has its records by name. The store has checked the limit.
+    pub fn page<E>(
+        &self,
+        by_name: &BTreeMap<RecordName, E>,
+        show: impl Fn(&RecordName, &E) -> Record,
+    ) -> RecordPage {
+        // Names with the prefix are together in order, from the prefix on.
+        let start = match (&self.after, RecordName::new(&self.prefix)) {
+            (Some(after), _) if after.as_str() >= self.prefix.as_str() => {
+                Bound::Excluded(after.clone())
+            }
+            (_, Ok(prefix)) => Bound::Included(prefix),
+            // An invalid prefix matches no name, and the empty one matches all.
+            (_, Err(_)) => Bound::Unbounded,
+        };
+        let mut found = by_name
+            .range((start, Bound::Unbounded))
+            .take_while(|(name, _)| name.as_str().starts_with(&self.prefix));
+        let (mut page, mut bytes) = (RecordPage::default(), 0);
+        for (name, entry) in found.by_ref() {
+            let record = show(name, entry);
+            bytes += record.value.len();
+            page.records.push(record);
+            if page.records.len() == self.limit || bytes >= Self::BYTES_MAX {
+                break;
+            }
+        }
+        if found.next().is_some() {
+            page.next = page.records.last().map(|record| record.name.clone());
+        }
+        page
+    }
 }
 
 /// Some records in order of their names.

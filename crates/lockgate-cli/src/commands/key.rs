@@ -1,13 +1,12 @@
 //! `lockgate key …`.
 
-use std::io::{self, Read as _};
+use std::io;
 
 use hyper::Method;
-use lockgate_core::RECORD_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::{NOTHING, block_on, client, part, peek, queue};
+use super::{NOTHING, block_on, client, part, peek, queue, record};
 use crate::{
     args::{
         Key, KeyDrop, KeyExplain, KeyList, KeyState, KeyStateDrop, KeyStateGet, KeyStateSet,
@@ -197,9 +196,8 @@ async fn get_state(client: &Client, args: &KeyStateGet) -> Result<(), Failure> {
 async fn set_state(client: &Client, args: &KeyStateSet) -> Result<(), Failure> {
     let value = match &args.value {
         Some(text) => text.clone().into_bytes(),
-        None => read().map_err(|error| {
-            Failure::from_error(Exit::Failed, error).context("reading standard input".to_owned())
-        })?,
+        // Of more bytes than a state may have, one more is read: the server refuses them.
+        None => record::read(io::stdin(), "standard input")?,
     };
     let (value, encoding) = Encoding::of(&value);
     let body = json!({
@@ -227,14 +225,6 @@ async fn drop_state(client: &Client, args: &KeyStateDrop) -> Result<(), Failure>
     let dropped: Nothing = client.call(Method::DELETE, &target, NOTHING).await?;
     let done = format!("key {} of {} has no state", args.key.key, args.key.queue);
     tell(args.json, &dropped, &done)
-}
-
-/// All of standard input, and no more than one byte above the most that there may be: the server refuses that.
-fn read() -> io::Result<Vec<u8>> {
-    let mut value = Vec::new();
-    let most = RECORD_BYTES_MAX as u64 + 1;
-    io::stdin().take(most).read_to_end(&mut value)?;
-    Ok(value)
 }
 
 fn state_target(key: &OfQueue) -> String {

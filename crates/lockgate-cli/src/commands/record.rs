@@ -336,7 +336,8 @@ async fn changed(
     }
 }
 
-fn read(source: impl Read, what: &str) -> Result<Vec<u8>, Failure> {
+/// All bytes of a value, but no more than one beyond the most that there may be.
+pub(super) fn read(source: impl Read, what: &str) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     // One more than a record takes, so that too many are noticed.
     let read = source

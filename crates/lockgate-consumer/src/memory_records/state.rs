@@ -7,7 +7,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ops::Bound,
     time::Duration,
 };
 
@@ -16,10 +15,8 @@ use lockgate_core::{
     DeleteRecord, Epoch, ExtendRecord, HolderName, LeaseRecord, ListRecords, MachineTime, Millis,
     Now, PutRecord, RECORD_BYTES_MAX, RECORD_LEASE_MAX, Record, RecordLease, RecordName,
     RecordPage, RecordVersion, RecordWritten, RecordsError, ReleaseRecord, Revision, WallTime,
+    record_memory,
 };
-
-/// Memory of a record beside its name and its value.
-const RECORD_OVERHEAD: u64 = 256;
 
 #[derive(Debug, Default)]
 pub(super) struct State {
@@ -93,28 +90,8 @@ impl State {
 
     pub(super) fn list(&self, list: &ListRecords) -> Result<RecordPage, RecordsError> {
         check("limit", list.limit as u64, 1, ListRecords::LIMIT_MAX as u64)?;
-        // Names with the prefix are together in order, from the prefix on.
-        let start = match (&list.after, RecordName::new(&list.prefix)) {
-            (Some(after), _) if after.as_str() >= list.prefix.as_str() => {
-                Bound::Excluded(after.clone())
-            }
-            (_, Ok(prefix)) => Bound::Included(prefix),
-            (_, Err(_)) => Bound::Unbounded,
-        };
-        let mut found = (self.entries.range((start, Bound::Unbounded)))
-            .take_while(|(name, _)| name.as_str().starts_with(&list.prefix));
-        let (mut page, mut bytes) = (RecordPage::default(), 0);
-        for (name, entry) in found.by_ref() {
-            bytes += entry.value.len();
-            page.records.push(entry.to_record(name, self.now.machine));
-            if page.records.len() == list.limit || bytes >= ListRecords::BYTES_MAX {
-                break;
-            }
-        }
-        if found.next().is_some() {
-            page.next = page.records.last().map(|record| record.name.clone());
-        }
-        Ok(page)
+        let now = self.now.machine;
+        Ok(list.page(&self.entries, |name, entry| entry.to_record(name, now)))
     }
 
     pub(super) fn put(&mut self, put: PutRecord, max: u64) -> Result<RecordWritten, RecordsError> {
@@ -166,15 +143,16 @@ impl State {
             until,
             delete_at_end: command.delete_at_end,
         });
-        if let Some(held) = &before {
-            self.ends.remove(&(held.until, name.clone()));
-        } else {
+        if before.is_none() {
             entry.revision = next;
         }
         let record = entry.to_record(&name, now);
-        self.ends.insert((until, name.clone()));
-        if before.is_none() {
-            self.note(&name, next);
+        match before {
+            Some(held) => self.move_end(name, held.until, until),
+            None => {
+                self.ends.insert((until, name.clone()));
+                self.note(&name, next);
+            }
         }
         Ok(record)
     }
@@ -188,13 +166,18 @@ impl State {
         let until = self.now.machine.plus(extend.lease).plus(dropped);
         let held = self.held(&extend.name, extend.epoch)?;
         let before = std::mem::replace(&mut held.until, until);
-        self.ends.remove(&(before, extend.name.clone()));
-        self.ends.insert((until, extend.name.clone()));
-        if until < before {
-            // Who watches sleeps until an end of a lease, which is nearer now.
-            self.changed.push(extend.name);
-        }
+        self.move_end(extend.name, before, until);
         Ok(())
+    }
+
+    /// The lease of the record ends at another time.
+    fn move_end(&mut self, name: RecordName, before: MachineTime, until: MachineTime) {
+        self.ends.remove(&(before, name.clone()));
+        self.ends.insert((until, name.clone()));
+        if until < before {
+            // Who watches sleeps until an end of the lease, which is nearer now.
+            self.changed.push(name);
+        }
     }
 
     pub(super) fn release(&mut self, release: &ReleaseRecord) -> Result<(), RecordsError> {
@@ -211,8 +194,8 @@ impl State {
         max: u64,
     ) -> Result<RecordWritten, RecordsError> {
         let before = self.entries.get(name);
-        let freed = before.map_or(0, |entry| bytes_of(name, &entry.value));
-        let taken = bytes_of(name, &value);
+        let freed = before.map_or(0, |entry| record_memory(name.as_str(), entry.value.len()));
+        let taken = record_memory(name.as_str(), value.len());
         if taken > freed && self.bytes - freed + taken > max {
             return Err(RecordsError::Full { max });
         }
@@ -255,7 +238,7 @@ impl State {
     fn remove(&mut self, name: &RecordName) {
         let revision = self.next_revision();
         if let Some(entry) = self.entries.remove(name) {
-            self.bytes -= bytes_of(name, &entry.value);
+            self.bytes -= record_memory(name.as_str(), entry.value.len());
             self.deleted_version = self.deleted_version.max(entry.version.0);
             if let Some(lease) = entry.lease {
                 self.ends.remove(&(lease.until, name.clone()));
@@ -269,9 +252,8 @@ impl State {
         self.changed.push(name.clone());
     }
 
-    /// At least the microseconds of the wall clock.
     fn next_revision(&self) -> Revision {
-        Revision(self.now.wall.0.saturating_mul(1_000).max(self.revision + 1))
+        Revision(self.revision).next(self.now.wall)
     }
 
     /// The lease is looked at first: who has lost it must learn that, whatever was written since.
@@ -331,10 +313,6 @@ impl Entry {
             }),
         }
     }
-}
-
-fn bytes_of(name: &RecordName, value: &Bytes) -> u64 {
-    (name.as_str().len() + value.len()) as u64 + RECORD_OVERHEAD
 }
 
 fn check(what: &str, given: u64, min: u64, max: u64) -> Result<(), RecordsError> {

@@ -11,10 +11,10 @@
 use bytes::Bytes;
 use lockgate_core::{
     Key, KeyState, KeyStateWrite, LeaseToken, Level, Now, Position, QueueId, QueueName,
-    RECORD_BYTES_MAX, RecordVersion, WallTime,
+    RECORD_BYTES_MAX, RecordVersion, WallTime, record_memory,
 };
 
-use super::{Machine, draft::Draft, records::bytes_of, send::check_range};
+use super::{Machine, draft::Draft, send::check_range};
 use crate::{
     ChangeKeyState, Effect, KeyStateStatus, Rejection, Reply, Settle, SettleAction, StaleReason,
     WriteState,
@@ -50,7 +50,7 @@ pub(super) struct StateEntry {
 
 impl StateEntry {
     fn bytes(&self) -> u64 {
-        bytes_of(self.key.as_str(), self.value.len())
+        record_memory(self.key.as_str(), self.value.len())
     }
 
     fn to_state(&self) -> KeyState {
@@ -349,7 +349,7 @@ impl Machine {
         };
         let bytes = value.len() as u64;
         check_range("bytes of the state", bytes, 0, RECORD_BYTES_MAX as u64)?;
-        let after = bytes_of(key.as_str(), value.len());
+        let after = record_memory(key.as_str(), value.len());
         if after > before {
             self.check_quota_bytes(draft, index, after - before)?;
             self.check_record_room(draft, before, after)?;

@@ -7,13 +7,14 @@
 //!   above what was given out after it was taken, unless the clock was set back.
 //! - A record that is leased has a timer, which ends the lease.
 
-use std::{collections::BTreeMap, ops::Bound, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use lockgate_core::{
     DeleteRecord, Epoch, ExtendRecord, HolderName, LeaseRecord, ListRecords, MachineTime, Millis,
     Now, Position, PutRecord, RECORD_BYTES_MAX, RECORD_LEASE_MAX, Record, RecordLease, RecordName,
     RecordPage, RecordVersion, RecordWritten, RecordsError, ReleaseRecord, Revision, WallTime,
+    record_memory,
 };
 
 use super::{Machine, draft::Draft, send::check_range, state::Timer};
@@ -21,9 +22,6 @@ use crate::{
     Effect, Rejection, Reply,
     slab::{NONE, Slab},
 };
-
-/// Memory of a record beside its name and its value.
-const RECORD_OVERHEAD: u64 = 256;
 
 /// A record. Pages are small, because a page is copied, and written, as a whole.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,13 +78,8 @@ pub struct RecordCounts {
 
 impl RecordEntry {
     fn bytes(&self) -> u64 {
-        bytes_of(self.name.as_str(), self.value.len())
+        record_memory(self.name.as_str(), self.value.len())
     }
-}
-
-/// Memory of a record, or of the state of a key.
-pub(super) fn bytes_of(name: &str, value: usize) -> u64 {
-    (name.len() + value) as u64 + RECORD_OVERHEAD
 }
 
 impl RecordTable {
@@ -165,36 +158,12 @@ impl Machine {
         list: &ListRecords,
         now: Now,
     ) -> Result<RecordPage, Rejection> {
-        let limit = list.limit;
-        check_range("limit", limit as u64, 1, ListRecords::LIMIT_MAX as u64)?;
-        // Names with the prefix are together in order, from the prefix on.
-        let start = match (&list.after, RecordName::new(&list.prefix)) {
-            (Some(after), _) if after.as_str() >= list.prefix.as_str() => {
-                Bound::Excluded(after.clone())
-            }
-            (_, Ok(prefix)) => Bound::Included(prefix),
-            // An invalid prefix matches no name, and the empty one matches all.
-            (_, Err(_)) => Bound::Unbounded,
-        };
+        check_range("limit", list.limit as u64, 1, ListRecords::LIMIT_MAX as u64)?;
         let now = self.monotonic(now);
-        let mut names = self
-            .records
-            .by_name
-            .range((start, Bound::Unbounded))
-            .take_while(|(name, _)| name.as_str().starts_with(&list.prefix));
-        let (mut page, mut bytes) = (RecordPage::default(), 0);
-        for (_, &index) in names.by_ref() {
-            let record = self.records.entries[index].to_record(now);
-            bytes += record.value.len();
-            page.records.push(record);
-            if page.records.len() == limit || bytes >= ListRecords::BYTES_MAX {
-                break;
-            }
-        }
-        if names.next().is_some() {
-            page.next = page.records.last().map(|record| record.name.clone());
-        }
-        Ok(page)
+        let entries = &self.records.entries;
+        Ok(list.page(&self.records.by_name, |_, &index| {
+            entries[index].to_record(now)
+        }))
     }
 
     pub(super) fn decide_put_record(
@@ -339,7 +308,7 @@ impl Machine {
     ) -> Result<RecordWritten, Rejection> {
         let entry = self.records.find(name).map(|(_, entry)| entry);
         let before = entry.map_or(0, RecordEntry::bytes);
-        self.check_record_room(draft, before, bytes_of(name.as_str(), value.len()))?;
+        self.check_record_room(draft, before, record_memory(name.as_str(), value.len()))?;
         let version = entry.map_or(self.records.deleted_version, |entry| entry.version);
         let written = RecordWritten {
             version: RecordVersion(version.saturating_add(1)),
@@ -374,7 +343,8 @@ impl Machine {
 
     /// The revision of the command's change number `later`, from 0.
     fn next_revision(&self, now: Now, later: u64) -> Revision {
-        Revision(next_revision(self.records.revision, now.wall).saturating_add(later))
+        let next = Revision(self.records.revision).next(now.wall);
+        Revision(next.0.saturating_add(later))
     }
 
     /// Whether a caller with that lease may replace that version. The lease is looked at first: who has lost it must
@@ -523,8 +493,8 @@ impl Machine {
     /// The timer of a lease has been taken out of its wheel.
     pub(super) fn fire_record_lease(&mut self, index: u32) {
         self.records.entries[index].timer = NONE;
-        let revision = next_revision(self.records.revision, self.clock.now.wall);
-        self.end_record_lease(index, Revision(revision));
+        let revision = Revision(self.records.revision).next(self.clock.now.wall);
+        self.end_record_lease(index, revision);
     }
 
     fn end_record_lease(&mut self, index: u32, revision: Revision) -> Option<()> {
@@ -573,11 +543,6 @@ fn held_by_other(name: &RecordName, held: &EntryLease, now: Now) -> Rejection {
         remaining: Duration::from_millis(held.until.since(now.machine)),
     };
     held.into()
-}
-
-/// The revision behind `last`: at least the microseconds of the wall clock.
-fn next_revision(last: u64, wall: WallTime) -> u64 {
-    wall.0.saturating_mul(1000).max(last.saturating_add(1))
 }
 
 fn check_lease(lease: Millis) -> Result<(), Rejection> {
