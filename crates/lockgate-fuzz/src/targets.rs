@@ -152,6 +152,14 @@ pub const TARGETS: &[Target] = &[
         ..NONE
     },
     Target {
+        name: "coalescer-state",
+        about: "the state of a key that processes coalesce together, as its record has it",
+        decode: lockgate_consumer::coalesce::fuzz_state,
+        words: &[words::BYTES],
+        seeds: coalescer_states,
+        ..NONE
+    },
+    Target {
         name: "records",
         about: "records of the log: effects, decoded, encoded and folded",
         decode: state::records,
@@ -368,6 +376,22 @@ fn send_lines() -> Vec<Vec<u8>> {
         r#"{"body":{"a":[1, 2.50]},"key":"k","unique_id":"u","delay_ms":5000}"#,
         r#"{"body":"text","attributes":{"a":"b","n":1,"t":{"type":"Binary","base64":"YWJj"}}}"#,
     ])
+}
+
+fn coalescer_states() -> Vec<Vec<u8>> {
+    let number = |n: u64| n.to_be_bytes();
+    let born = [number(7), number(1)].concat();
+    let counts = [number(3), number(1), number(1), number(2)].concat();
+    let failures_and_recent = [0, 0, 0, 1, 1];
+    let recent = [number(7), number(1), number(3)].concat();
+    let run = [number(2), number(2)].concat();
+    let batch = [&number(1)[..], &[0, 0, 0, 1, 0, 0, 0, 2], b"ab"].concat();
+    let head = [&[1][..], &born, &counts, &failures_and_recent, &recent].concat();
+    vec![
+        [&head[..], &[3], &run, &batch, &batch].concat(),
+        [&head[..], &[2], &batch].concat(),
+        [&head[..], &[0]].concat(),
+    ]
 }
 
 fn requests() -> Vec<Vec<u8>> {

@@ -360,7 +360,9 @@ impl<K: Hash + Eq + Clone, P: Clone, R: Clone> Inner<K, P, R> {
     }
 
     fn give_room(&self, callers: usize, bytes: usize) {
-        self.callers.fetch_sub(callers, Ordering::Relaxed);
+        if callers > 0 {
+            self.callers.fetch_sub(callers, Ordering::Relaxed);
+        }
         if bytes > 0 {
             self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         }

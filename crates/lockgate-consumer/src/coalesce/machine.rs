@@ -265,6 +265,11 @@ impl<P: Clone> KeyState<P> {
         until: Option<Millis>,
     ) -> Verdict {
         let is_first = self.waiting.is_none();
+        if is_first && self.running.is_none() && token > self.started {
+            self.accepted += 1;
+            self.begin(Arc::new(merge.one(payload)), token, until);
+            return Verdict::Run(token);
+        }
         if let Err(why) = self.accept(payload, merge) {
             return Verdict::Rejected(why);
         }
@@ -334,14 +339,18 @@ impl<P: Clone> KeyState<P> {
             self.fail(merge, token)?;
         }
         let batch = Arc::new(self.waiting.take().unwrap_or_default());
+        self.begin(batch.clone(), token, until);
+        Ok(batch)
+    }
+
+    fn begin(&mut self, batch: Arc<Batch<P>>, token: Token, until: Option<Millis>) {
         self.started = token;
         self.running = Some(Running {
             token,
             upto: self.accepted,
-            batch: batch.clone(),
+            batch,
             until,
         });
-        Ok(batch)
     }
 
     /// The run has succeeded: what it covers is covered.

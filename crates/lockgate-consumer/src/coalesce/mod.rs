@@ -82,4 +82,6 @@ mod shared;
 pub use local::{Coalescer, Entered, Refused, Run, Triggered, Waiting};
 pub use machine::{Batch, KeyState, Merge, MergeFn, Rejection, Stale, Token, Verdict};
 pub use options::{CoalesceCounts, CoalesceOptions, Covered, MeasureFn};
+#[doc(hidden)]
+pub use shared::codec::fuzz as fuzz_state;
 pub use shared::{SharedCoalescer, SharedEntered, SharedError, SharedOptions, SharedRun, protocol};

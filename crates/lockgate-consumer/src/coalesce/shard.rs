@@ -160,7 +160,9 @@ impl<K: Eq, P: Clone, S> Shard<K, P, S> {
                     joined: 0,
                     waiters: BTreeMap::new(),
                 };
-                entry.weigh(rules, after);
+                if size > 0 {
+                    entry.weigh(rules, after);
+                }
                 slot.insert(entry);
                 counts.run += 1;
                 counts.started += 1;

@@ -91,22 +91,22 @@ pub(super) fn decode(mut from: Bytes) -> Option<SharedState> {
     }
     let born = op(from)?;
     let mut key = KeyState {
-        accepted: from.try_get_u64().ok()?,
-        covered: from.try_get_u64().ok()?,
-        covered_by: Token(from.try_get_u64().ok()?),
-        started: Token(from.try_get_u64().ok()?),
+        accepted: number(from)?,
+        covered: number(from)?,
+        covered_by: Token(number(from)?),
+        started: Token(number(from)?),
         failures: from.try_get_u32().ok()?,
         running: None,
         waiting: None,
     };
     let recent = from.try_get_u8().ok()?;
-    let recent = (0..recent).map(|_| Some((op(from)?, from.try_get_u64().ok()?)));
+    let recent = (0..recent).map(|_| Some((op(from)?, number(from)?)));
     let recent: VecDeque<_> = recent.collect::<Option<_>>()?;
     let parts = from.try_get_u8().ok()?;
     if parts & RUNS != 0 {
         key.running = Some(Running {
-            token: Token(from.try_get_u64().ok()?),
-            upto: from.try_get_u64().ok()?,
+            token: Token(number(from)?),
+            upto: number(from)?,
             batch: Arc::new(batch(from)?),
             until: None,
         });
@@ -124,6 +124,12 @@ pub(super) fn decode(mut from: Bytes) -> Option<SharedState> {
     (is_whole && is_ordered && is_above).then_some(SharedState { born, key, recent })
 }
 
+/// What counts something. Nothing has counted so far that one more is too many.
+fn number(from: &mut Bytes) -> Option<u64> {
+    let number = from.try_get_u64().ok()?;
+    (number <= u64::MAX / 4).then_some(number)
+}
+
 fn op(from: &mut Bytes) -> Option<Op> {
     Some(Op {
         writer: from.try_get_u64().ok()?,
@@ -132,7 +138,7 @@ fn op(from: &mut Bytes) -> Option<Op> {
 }
 
 fn batch(from: &mut Bytes) -> Option<Batch<Bytes>> {
-    let triggers = from.try_get_u64().ok()?;
+    let triggers = number(from)?;
     let count = from.try_get_u32().ok()?;
     let payloads = (0..count).map(|_| {
         let len = from.try_get_u32().ok()? as usize;
@@ -141,4 +147,13 @@ fn batch(from: &mut Bytes) -> Option<Batch<Bytes>> {
     // An iterator of options has no lower bound, so nothing is reserved for a count that is a lie.
     let payloads = payloads.collect::<Option<_>>()?;
     Some(Batch::from_parts(payloads, triggers))
+}
+
+/// What a fuzzer gives its bytes to.
+pub fn fuzz(bytes: &[u8]) -> Result<(), String> {
+    let state = decode(Bytes::copy_from_slice(bytes)).ok_or("no state")?;
+    let again = encode(&state);
+    assert!(again.len() <= encoded_len(&state), "longer than it says");
+    assert_eq!(again, bytes, "encoded again");
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! The coalescer of many processes, over a store of records.
 
-mod codec;
+pub(crate) mod codec;
 pub mod protocol;
 
 use std::{
