@@ -556,9 +556,10 @@ impl Sink for RemoteQueue {
                     duplicate,
                 } => Ok(Accepted {
                     // It was accepted; which message it is cannot be said without its id.
-                    id: id
-                        .parse()
-                        .map_err(|error| TransportError::new(Fate::Unknown, error))?,
+                    id: Some(
+                        id.parse()
+                            .map_err(|error| TransportError::new(Fate::Unknown, error))?,
+                    ),
                     sequence: Some(Sequence(sequence)),
                     duplicate,
                 }),
@@ -785,6 +786,7 @@ fn leased(received: ReceivedMessage) -> Option<Leased<Receipt>> {
         trace_context: received.trace_context.map(Into::into),
         level: read(received.level, |text| text.parse().ok())?,
         priority: received.priority,
+        producer: None,
     };
     let kept = received.failures.into_iter().map(|failure| {
         Some(lockgate_core::FailedAttempt {

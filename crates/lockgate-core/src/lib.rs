@@ -33,6 +33,7 @@ mod log;
 mod manual_clock;
 mod message;
 mod names;
+mod producer;
 mod records;
 mod time;
 mod transport;
@@ -59,7 +60,8 @@ pub use log::{
 };
 pub use manual_clock::ManualClock;
 pub use message::{Header, Message, PRIORITY_MAX, SizeError};
-pub use names::{HolderName, Key, NameError, QueueName, RecordName, UniqueId};
+pub use names::{HolderName, Key, NameError, ProducerName, QueueName, RecordName, UniqueId};
+pub use producer::{MarkError, Produced, ProducerIncarnation, ProducerMark, ProducerRefused};
 pub use records::{
     DeleteRecord, ExtendRecord, LeaseRecord, ListRecords, PutRecord, RECORD_BYTES_MAX,
     RECORD_LEASE_MAX, Record, RecordLease, RecordPage, RecordVersion, RecordWritten, Records,

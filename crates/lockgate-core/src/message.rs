@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::{Key, Level, Millis, UniqueId, WallTime};
+use crate::{Key, Level, Millis, Produced, UniqueId, WallTime};
 
 /// A message as its producer sends it. Only the body is required, and it may be empty.
 ///
@@ -41,6 +41,9 @@ pub struct Message {
     /// How urgent it is, 0 (as most are) to [`PRIORITY_MAX`]. It does not change the order in which a queue gives
     /// messages; a worker runs the highest first of the messages without a key that it holds.
     pub priority: u8,
+    /// Which record of a producer it is. The queue accepts the record once, whenever it comes again. A received message
+    /// does not have it.
+    pub producer: Option<Box<Produced>>,
 }
 
 /// The highest priority: of a message, and of a worker's source.
@@ -111,6 +114,13 @@ impl Message {
     #[must_use]
     pub fn with_priority(mut self, priority: u8) -> Self {
         self.priority = priority;
+        self
+    }
+
+    /// The same message as a record of a producer.
+    #[must_use]
+    pub fn with_producer(mut self, produced: Produced) -> Self {
+        self.producer = Some(Box::new(produced));
         self
     }
 

@@ -168,6 +168,16 @@ name!(
     |c| !c.is_control()
 );
 
+name!(
+    /// A producer's name: 1 to 128 bytes of any text without control characters. It is the producer's own: two that
+    /// share one shut each other out.
+    ProducerName,
+    "producer name",
+    128,
+    "all characters but control characters",
+    |c| !c.is_control()
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,7 +9,8 @@ use std::{error::Error, fmt, future::Future, sync::Arc, time::Duration};
 
 use crate::{
     Failures, HolderName, KeyState, KeyStateWrite, Level, Message, MessageId, PRIORITY_MAX,
-    RecordVersion, Sequence, WallTime, limits::HoldScope,
+    ProducerIncarnation, ProducerName, ProducerRefused, RecordVersion, Sequence, WallTime,
+    limits::HoldScope,
 };
 
 /// Where messages go.
@@ -34,6 +35,26 @@ pub trait Sink: Send + Sync {
         &self,
         messages: Vec<Message>,
     ) -> impl Future<Output = Vec<Result<Accepted<Self::Id>, TransportError>>> + Send;
+
+    /// Opens the queue for a producer, and from then on refuses what earlier incarnations of it send. Where a message
+    /// is a [record of a producer](Message::producer), its send names the incarnation that this gave last.
+    ///
+    /// A queue forgets a producer that did not send for long; it then refuses its sends until it is opened again.
+    ///
+    /// # Cancellation
+    /// A call that is dropped may have happened: then the incarnation that it gave is lost, and the earlier one is
+    /// refused.
+    ///
+    /// # Errors
+    /// [`Fate::Retry`] while the queue has no room for another producer; [`Fate::Unsupported`] where the sink knows
+    /// [no producers](SinkCapabilities::producers).
+    fn open_producer(
+        &self,
+        producer: ProducerName,
+    ) -> impl Future<Output = Result<ProducerIncarnation, TransportError>> + Send {
+        drop(producer);
+        async { Err(Unsupported::Producer.into()) }
+    }
 }
 
 /// Where messages come from, each under a lease.
@@ -129,6 +150,9 @@ pub struct SinkCapabilities {
     pub headers: bool,
     /// It carries priorities.
     pub priority: bool,
+    /// It accepts a [record of a producer](Message::producer) once, whenever it is sent again, and
+    /// [says](Accepted::duplicate) whether it was known.
+    pub producers: bool,
     /// The highest level that a message may ask for.
     pub level_max: Level,
 }
@@ -179,12 +203,13 @@ pub enum KeyOrder {
 /// A message that a sink has promised to keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted<Id> {
-    /// What it is called there.
-    pub id: Id,
+    /// What it is called there. `None`: it is a [record of a producer](Message::producer) that was known; a queue keeps the
+    /// numbers of records, and not what they are called.
+    pub id: Option<Id>,
     /// Its number in the queue, where it has one.
     pub sequence: Option<Sequence>,
-    /// Whether its unique id was known, so that nothing was added, where the sink
-    /// [can](SinkCapabilities::tells_duplicates) tell.
+    /// Whether it was known as a record of its producer, or by its unique id where the sink
+    /// [can](SinkCapabilities::tells_duplicates) tell, so that nothing was added.
     pub duplicate: bool,
 }
 
@@ -295,7 +320,9 @@ pub enum Fate {
     Unsupported,
     /// It did not happen; it may later. Try again with a growing, jittered delay.
     Retry,
-    /// It did not happen: the lease is not current any more, and somebody else may have the message.
+    /// It did not happen: who asked for it is not current any more. The lease of a settle has ended, and somebody else may
+    /// have the message; or the sink takes no more of this incarnation of a producer, and
+    /// [says why](TransportError::producer_refused).
     Stale,
     /// It did not happen: the transport is closed, or the queue behind it is gone. What was asked is not at
     /// fault; open the queue again.
@@ -343,6 +370,9 @@ pub enum Unsupported {
     /// It has a priority.
     #[error("this sink carries no priorities, and the message has one")]
     Priority,
+    /// It is a record of a producer.
+    #[error("this sink knows no records of producers, and the message is one")]
+    Producer,
     /// Its priority is above [`PRIORITY_MAX`], which no sink takes.
     #[error("a priority is 0 to {PRIORITY_MAX}, and the message has {given}")]
     PriorityTooHigh {
@@ -378,6 +408,7 @@ impl SinkCapabilities {
             time_to_live: false,
             headers: false,
             priority: false,
+            producers: false,
             level_max,
         }
     }
@@ -407,6 +438,10 @@ impl SinkCapabilities {
             (
                 message.priority != 0 && !self.priority,
                 Unsupported::Priority,
+            ),
+            (
+                message.producer.is_some() && !self.producers,
+                Unsupported::Producer,
             ),
             (
                 message.priority > PRIORITY_MAX,
@@ -457,7 +492,7 @@ impl Fate {
             Self::Refused => "it was refused and did not happen",
             Self::Unsupported => "the transport cannot do that; it did not happen",
             Self::Retry => "it did not happen; try again later",
-            Self::Stale => "the lease is not current any more; it did not happen",
+            Self::Stale => "who asked for it is not current any more; it did not happen",
             Self::Closed => "the transport or its queue is closed; it did not happen",
             Self::Unknown => "whether it happened is unknown",
         }
@@ -473,6 +508,18 @@ impl TransportError {
             source: source.into(),
         }
     }
+
+    /// Why the sink takes no more of a producer, if it is that.
+    #[must_use]
+    pub fn producer_refused(&self) -> Option<ProducerRefused> {
+        self.source.downcast_ref().copied()
+    }
+}
+
+impl From<ProducerRefused> for TransportError {
+    fn from(refused: ProducerRefused) -> Self {
+        Self::new(Fate::Stale, refused)
+    }
 }
 
 impl From<Unsupported> for TransportError {
@@ -484,6 +531,22 @@ impl From<Unsupported> for TransportError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_tells_why_a_producer_is_refused() {
+        for refused in [
+            ProducerRefused::Unknown,
+            ProducerRefused::Fenced {
+                current: ProducerIncarnation(7),
+            },
+        ] {
+            let error = TransportError::from(refused);
+            assert_eq!(error.fate, Fate::Stale);
+            assert_eq!(error.producer_refused(), Some(refused));
+        }
+        let other = TransportError::new(Fate::Stale, "the lease has ended");
+        assert_eq!(other.producer_refused(), None);
+    }
 
     #[test]
     fn a_priority_is_refused_where_none_is_carried_and_above_the_highest() {

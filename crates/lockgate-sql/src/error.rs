@@ -48,6 +48,9 @@ pub enum Error {
         /// Its name.
         table: &'static str,
     },
+    /// The message is a record of a producer. An outbox is where its messages come from, and sends each with a unique id.
+    #[error("an outbox takes no records of producers, and the message is one")]
+    Producer,
     /// A part of a message that no row can hold.
     #[error("{what} of {given} does not fit into a row: the limit is {max}")]
     Range {

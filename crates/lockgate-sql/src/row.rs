@@ -30,6 +30,9 @@ impl Row {
             Some(id) => id.to_string(),
             None => new_unique_id()?,
         };
+        if message.producer.is_some() {
+            return Err(Error::Producer);
+        }
         if message.priority > PRIORITY_MAX {
             return Err(Error::Range {
                 what: "the priority",
@@ -82,6 +85,7 @@ impl Row {
             trace_context: self.trace_context.map(Into::into),
             level: part("level", self.level.as_deref(), str::parse::<Level>)?,
             priority: priority(self.priority)?,
+            producer: None,
         })
     }
 }
@@ -146,6 +150,8 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use lockgate_core::{Produced, ProducerIncarnation, ProducerMark, ProducerName};
+
     use super::*;
 
     #[test]
@@ -167,6 +173,7 @@ mod tests {
             trace_context: Some("00-1".into()),
             level: Some(Level::Process),
             priority: 9,
+            producer: None,
         };
         let row = Row::of(&message).unwrap();
         assert_eq!(row.into_message().unwrap(), message);
@@ -195,6 +202,10 @@ mod tests {
         assert!(wrong(|row| row.priority = 10).contains("column priority"));
         let never = Message::new("a").with_due(WallTime::MAX);
         assert!(matches!(Row::of(&never), Err(Error::Range { .. })));
+        let mark = ProducerMark::new(ProducerName::new("p").unwrap(), 1, 0, 1).unwrap();
+        let incarnation = ProducerIncarnation(1);
+        let marked = Message::new("a").with_producer(Produced { mark, incarnation });
+        assert!(matches!(Row::of(&marked), Err(Error::Producer)));
         let error = Row::of(&Message::new("a").with_priority(10)).unwrap_err();
         assert_eq!(
             error.to_string(),

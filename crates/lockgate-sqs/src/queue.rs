@@ -545,7 +545,7 @@ impl Sink for SqsQueue {
                     Err(error) => Err(error.clone()),
                 };
                 results[at] = Some(answer.map(|id| Accepted {
-                    id,
+                    id: Some(id),
                     sequence: None,
                     duplicate: false,
                 }));

@@ -116,11 +116,12 @@ pub use error::{Error, ErrorKind};
 pub use lockgate_core::{
     Accepted, AppendError, BootId, Clock, DamagedRange, DiskError, DiskOperation, Epoch,
     FailedAttempt, Failures, Fate, Header, HolderName, Incarnation, Key, KeyOrder, KeyState,
-    KeyStateWrite, LeaseToken, Leased, Level, LogError, LogSpace, ManualClock, Message, MessageId,
-    MessageName, Millis, NameError, PRIORITY_MAX, Position, QueueId, QueueName, REASON_BYTES_MAX,
-    RECORD_BYTES_MAX, ReadError, ReceiveRequest, RecordVersion, Replaces, Sequence, Settlement,
-    ShardId, ShardIdError, Sink, SinkCapabilities, Source, SourceCapabilities, SpaceState, Storage,
-    Term, TransportError, UniqueId, Unsupported, WallTime,
+    KeyStateWrite, LeaseToken, Leased, Level, LogError, LogSpace, ManualClock, MarkError, Message,
+    MessageId, MessageName, Millis, NameError, PRIORITY_MAX, Position, Produced,
+    ProducerIncarnation, ProducerMark, ProducerName, ProducerRefused, QueueId, QueueName,
+    REASON_BYTES_MAX, RECORD_BYTES_MAX, ReadError, ReceiveRequest, RecordVersion, Replaces,
+    Sequence, Settlement, ShardId, ShardIdError, Sink, SinkCapabilities, Source,
+    SourceCapabilities, SpaceState, Storage, Term, TransportError, UniqueId, Unsupported, WallTime,
 };
 pub use lockgate_engine::{
     AnsweredCounts, BackupError, BackupReport, Engine, EngineError, EngineMetrics, EngineOptions,

@@ -91,7 +91,7 @@ impl Sink for Queue {
         };
         join(refused, sent.map_err(failed), |sent| {
             Ok(Accepted {
-                id: sent.id,
+                id: Some(sent.id),
                 sequence: Some(sent.sequence),
                 duplicate: sent.duplicate,
             })

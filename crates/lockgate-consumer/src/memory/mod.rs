@@ -534,7 +534,7 @@ impl Sink for MemoryQueue {
             let pushed = self.push(message).await;
             results.push(match pushed {
                 Ok(sequence) => Ok(Accepted {
-                    id: sequence,
+                    id: Some(sequence),
                     sequence: Some(sequence),
                     duplicate: false,
                 }),

@@ -64,6 +64,7 @@ pub(super) fn write(stored: &StoredMessage, writer: &mut Writer<'_>) {
         trace_context,
         level,
         priority,
+        producer: _,
     } = message;
     writer.queue(*queue);
     writer.number(sequence.0);

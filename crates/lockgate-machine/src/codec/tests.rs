@@ -257,6 +257,7 @@ fn full_message() -> StoredMessage {
             trace_context: Some("00-ab".into()),
             level: Some(Level::Process),
             priority: 9,
+            producer: None,
         },
     }
 }

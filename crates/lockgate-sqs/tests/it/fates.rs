@@ -104,9 +104,9 @@ async fn a_refusal_of_a_whole_call_is_only_that_of_the_bad_message() {
     .await;
     let batch = vec![message("a"), message("bad"), message("c")];
     let [a, bad, c] = queue.send_batch(batch).await.try_into().unwrap();
-    assert_eq!(&*a.unwrap().id, "of-0");
+    assert_eq!(a.unwrap().id.as_deref(), Some("of-0"));
     assert_eq!(bad.unwrap_err().fate, Fate::Refused);
-    assert_eq!(&*c.unwrap().id, "of-2");
+    assert_eq!(c.unwrap().id.as_deref(), Some("of-2"));
     assert_eq!(
         asked.lock().unwrap().len(),
         4,

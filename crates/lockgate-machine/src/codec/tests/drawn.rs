@@ -91,6 +91,7 @@ pub(super) fn message() -> impl Strategy<Value = Message> {
                 trace_context,
                 level,
                 priority,
+                producer: None,
             },
         )
 }

@@ -57,6 +57,7 @@ pub(super) async fn what_is_committed_is_sent_whole_and_nothing_else(database: &
         trace_context: Some("00-1".into()),
         level: Some(Level::Process),
         priority: 9,
+        producer: None,
     };
     database
         .enqueue(&[Message::new("rolled back")], false)

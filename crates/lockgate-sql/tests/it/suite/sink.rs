@@ -102,7 +102,7 @@ impl Sink for TestSink {
             answers.push(match reply {
                 Some(Reply::Lost) => Err(TransportError::new(Fate::Unknown, "the answer is lost")),
                 _ => Ok(Accepted {
-                    id: state.accepted.len(),
+                    id: Some(state.accepted.len()),
                     sequence: None,
                     duplicate,
                 }),
