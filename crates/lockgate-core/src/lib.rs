@@ -21,6 +21,7 @@
 // Users read these docs.
 #![warn(missing_docs)]
 
+mod backoff;
 mod clock;
 mod disk;
 mod error_text;
@@ -39,6 +40,7 @@ mod time;
 mod transport;
 pub mod units;
 
+pub use backoff::Backoff;
 pub use clock::{BootId, Clock};
 pub use disk::{
     Disk, DiskError, DiskFile, DiskOperation, DiskSpace, FileIdentity, FolderLock, LockError,

@@ -84,7 +84,6 @@ mod limits;
 mod list;
 mod options;
 mod receives;
-mod retry;
 mod settles;
 #[cfg(test)]
 mod tests;
@@ -101,10 +100,11 @@ use lockgate_core::{
 use slab::Slab;
 use smallvec::SmallVec;
 
+pub use lockgate_core::Backoff;
+
 pub use self::{
     coalescing::Coalescing,
     options::{DispatchOptions, Fairness, OptionsError, Order, PRIORITY_MAX, SourceOptions},
-    retry::Backoff,
 };
 use self::{
     lane::{Item, Lane, Run},

@@ -4,11 +4,11 @@ use std::num::NonZeroU16;
 
 pub use lockgate_core::PRIORITY_MAX;
 use lockgate_core::{
-    Millis, SourceCapabilities,
+    Backoff, Millis, SourceCapabilities,
     limits::{Limits, LimitsError, PERIOD_MAX, Scoped},
 };
 
-use super::{coalescing::Coalescing, retry::Backoff};
+use super::coalescing::Coalescing;
 
 /// Which messages wait for each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 //! When to receive, and how much.
 
-use lockgate_core::{KeyOrder, Millis};
+use lockgate_core::{Backoff, KeyOrder, Millis};
 
 use super::{
     Action, Arrival, Dispatcher, Mode, OptionsError, Order, PRIORITY_MAX, SourceOptions,
-    SourceState, retry::Backoff,
+    SourceState,
 };
 
 /// Receives of one source at the same time, if it has more than one of them brings and two answers cannot

@@ -1,8 +1,8 @@
 //! Settling: what is decided goes to the source in batches, in order within a lane.
 
-use lockgate_core::{Fate, KeyOrder, Millis, Settlement};
+use lockgate_core::{Backoff, Fate, KeyOrder, Millis, Settlement};
 
-use super::{Action, Dispatcher, ItemId, lane::Stage, retry::Backoff};
+use super::{Action, Dispatcher, ItemId, lane::Stage};
 
 /// Settle calls of one source at the same time.
 const CALLS_MAX: usize = 4;

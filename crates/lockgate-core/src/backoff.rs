@@ -1,6 +1,6 @@
 //! How long a failed message waits.
 
-use lockgate_core::Millis;
+use crate::Millis;
 
 /// Waits that double: the first, twice the first, and so on up to the longest. Each is drawn between
 /// its half and itself, so that messages which failed together do not come back together ("equal
