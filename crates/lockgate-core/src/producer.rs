@@ -113,6 +113,10 @@ pub struct Produced {
     pub mark: ProducerMark,
     /// What the queue [gave](crate::Sink::open_producer) the producer last. It is no part of the record's identity.
     pub incarnation: ProducerIncarnation,
+    /// The number of the record before it in its lane and opening, if that is on its way too: the queue takes this one
+    /// only if it has that one. So a lane's records may go in one batch, of which one may fail. 0: all before it are
+    /// known to be there, or given up.
+    pub after: u64,
 }
 
 /// Why a queue does not take the sends of a producer. A sink's error with [`Fate::Stale`](crate::Fate::Stale)
@@ -133,6 +137,9 @@ pub enum ProducerRefused {
     /// restored. Open the queue again.
     #[error("the queue does not know this incarnation of the producer: open the queue again")]
     Unknown,
+    /// The record that this one [comes after](Produced::after) is not there. Send both again, in their order.
+    #[error("the record before this one is not there: send both again")]
+    Gap,
 }
 
 #[cfg(test)]

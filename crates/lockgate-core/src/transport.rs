@@ -518,7 +518,11 @@ impl TransportError {
 
 impl From<ProducerRefused> for TransportError {
     fn from(refused: ProducerRefused) -> Self {
-        Self::new(Fate::Stale, refused)
+        let fate = match refused {
+            ProducerRefused::Gap => Fate::Retry,
+            _ => Fate::Stale,
+        };
+        Self::new(fate, refused)
     }
 }
 
@@ -534,14 +538,16 @@ mod tests {
 
     #[test]
     fn an_error_tells_why_a_producer_is_refused() {
-        for refused in [
-            ProducerRefused::Unknown,
-            ProducerRefused::Fenced {
-                current: ProducerIncarnation(7),
-            },
+        let fenced = ProducerRefused::Fenced {
+            current: ProducerIncarnation(7),
+        };
+        for (refused, fate) in [
+            (ProducerRefused::Unknown, Fate::Stale),
+            (fenced, Fate::Stale),
+            (ProducerRefused::Gap, Fate::Retry),
         ] {
             let error = TransportError::from(refused);
-            assert_eq!(error.fate, Fate::Stale);
+            assert_eq!(error.fate, fate);
             assert_eq!(error.producer_refused(), Some(refused));
         }
         let other = TransportError::new(Fate::Stale, "the lease has ended");
