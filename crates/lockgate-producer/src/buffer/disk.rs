@@ -1,0 +1,182 @@
+//! The machine's other side: what the thread of the spool is to do, and what came of it.
+
+use lockgate_core::{Millis, WallTime};
+
+use super::{Buffer, GivenUp, Loaded, RECORD_BYTES, Staged, Told, Work};
+use crate::{AnswerLevel, DropReason};
+
+impl<T, I: Clone> Buffer<T, I> {
+    /// What the thread of the spool is to do now.
+    pub(crate) fn spool_work(&mut self, now: Millis) -> Option<Work> {
+        // Half of the memory is read at a time at least, so that few reads bring much.
+        let (count_max, bytes_max) = self.rules.buffer;
+        let (count, bytes) = self.shelf.room(self.rules.buffer);
+        let has_room = count >= count_max.div_ceil(2) && bytes >= bytes_max.div_ceil(2);
+        let room = has_room.then_some((count, bytes));
+        self.spool.as_mut()?.take_work(now, room)
+    }
+
+    pub(crate) fn spool_wake(&self) -> Option<Millis> {
+        self.spool.as_ref()?.next_wake()
+    }
+
+    pub(crate) fn spool_wrote(&mut self, count: usize, used: u64) {
+        if let Some(spool) = &mut self.spool {
+            spool.wrote(count, used);
+        }
+    }
+
+    /// The spool's files have so many bytes.
+    pub(crate) fn spool_used(&mut self, used: u64) {
+        if let Some(spool) = &mut self.spool {
+            spool.wrote(0, used);
+        }
+    }
+
+    pub(crate) fn spool_full(&mut self, used: u64, now: Millis) {
+        self.figures.spool_full += 1;
+        if let Some(spool) = &mut self.spool {
+            spool.is_out_of_room(used, now);
+        }
+    }
+
+    /// Records before this spot are durable.
+    pub(crate) fn spool_synced(&mut self, before: u64, now: Millis) {
+        let durable = self.spool.as_mut().map(|it| it.synced(before, now));
+        for (spot, place) in durable.into_iter().flatten() {
+            if let Some(tell) = self.who_waits(spot, place) {
+                self.told.push((tell, Told::Durable));
+            }
+        }
+    }
+
+    /// The log has failed. Who waits for a sync is told that it does not come; records in memory go on.
+    pub(crate) fn spool_failed(&mut self) {
+        let Some(spool) = &mut self.spool else {
+            return;
+        };
+        spool.fail();
+        for (spot, place) in spool.take_unsynced() {
+            if let Some(tell) = self.who_waits(spot, place) {
+                self.told.push((
+                    tell,
+                    Told::Dropped(GivenUp {
+                        reason: DropReason::SpoolFailed,
+                        may_be_there: true,
+                        error: None,
+                    }),
+                ));
+            }
+        }
+    }
+
+    fn who_waits(&mut self, spot: u64, place: Option<(u64, usize)>) -> Option<T> {
+        let record = place.and_then(|(seq, place)| {
+            let record = self.records.get_mut(place);
+            record.filter(|record| record.seq == seq)
+        });
+        match record {
+            Some(record) => record
+                .waits
+                .take_if(|(level, _)| *level == AnswerLevel::Durable),
+            // It may have been on disk only, and in memory since.
+            None => self.spool.as_mut()?.waiting.remove(&spot),
+        }
+        .map(|(_, tell)| tell)
+    }
+
+    /// Records were read, and all others before `next` are over, or could not be read.
+    pub(crate) fn spool_loaded(
+        &mut self,
+        records: Vec<Loaded>,
+        next: u64,
+        unreadable: Vec<u64>,
+        now: Millis,
+        wall: WallTime,
+    ) {
+        for loaded in records {
+            let Some(spool) = &mut self.spool else {
+                return;
+            };
+            if spool.done.contains(loaded.spot) {
+                continue;
+            }
+            self.load(loaded, now, wall);
+        }
+        for spot in unreadable {
+            let Some(spool) = self.spool.as_mut().filter(|it| !it.done.contains(spot)) else {
+                continue;
+            };
+            spool.finish(spot);
+            spool.disk_count = spool.disk_count.saturating_sub(1);
+            let waits = spool.waiting.remove(&spot);
+            self.figures.drop(DropReason::Unreadable);
+            if let Some((_, tell)) = waits {
+                self.told
+                    .push((tell, Told::dropped(DropReason::Unreadable)));
+            }
+        }
+        if let Some(spool) = &mut self.spool {
+            spool.loaded(next);
+            if spool.disk_from.is_none() {
+                // What was counted and not found was damaged, and is counted there.
+                spool.disk_bytes = 0;
+            }
+        }
+        self.catch_up(now, wall);
+    }
+
+    fn load(&mut self, loaded: Loaded, now: Millis, wall: WallTime) {
+        let Some(spool) = &mut self.spool else {
+            return;
+        };
+        let size = loaded.message.size() as u64 + RECORD_BYTES;
+        spool.disk_count = spool.disk_count.saturating_sub(1);
+        spool.disk_bytes = spool.disk_bytes.saturating_sub(size);
+        // Who waits for the sync is found there, by its spot.
+        let waits = match spool.waiting.get(&loaded.spot) {
+            Some((AnswerLevel::Delivered, _)) => spool.waiting.remove(&loaded.spot),
+            _ => None,
+        };
+        let tenant = self.tenant.as_ref().and_then(|of| of(&loaded.message));
+        let expires = loaded.expires.map(|at| now.saturating_add(at.since(wall)));
+        self.put(
+            Some(loaded.spot),
+            loaded.message,
+            loaded.label,
+            size,
+            expires,
+            tenant,
+            waits,
+            now,
+        );
+    }
+
+    /// Takes records into memory that are not yet written, once all before them are there.
+    pub(crate) fn catch_up(&mut self, now: Millis, wall: WallTime) {
+        while let Some(spool) = &mut self.spool
+            && let Some(staged) = spool.next_staged()
+            && staged.fits(self.shelf.room(self.rules.buffer), self.shelf.is_empty())
+        {
+            let loaded = match staged {
+                Staged::Checkpoint(_) | Staged::Void => None,
+                Staged::Message {
+                    spot,
+                    label,
+                    expires,
+                    message,
+                    ..
+                } => Some(Loaded {
+                    spot: *spot,
+                    label: *label,
+                    expires: *expires,
+                    message: message.clone(),
+                }),
+            };
+            spool.pass_staged();
+            if let Some(loaded) = loaded {
+                self.load(loaded, now, wall);
+            }
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! The order in which records are sent.
+//!
+//! A lane has records whose order matters, and one batch of it is on its way at a time. At a sink that knows records of
+//! producers there are sixteen lanes, over which keys are spread by a hash that never changes, so a record in a spool
+//! stays in its lane. Elsewhere each key is a lane of its own, and a batch has one record of it at most, because the
+//! sink may accept a message though the one before it in the batch has failed. Records without a key then share a few
+//! lanes without an order.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+
+use lockgate_core::{Key, Message, Millis, ProducerMark};
+use slab::Slab;
+
+/// Which records wait for each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum LaneName {
+    /// A lane of a producer that the sink knows.
+    Numbered(u8),
+    /// The records of a key.
+    Keyed(Key),
+    /// Records without an order.
+    Shared(u8),
+    /// One record without a key that the sink could not take: others do not wait for it.
+    Solo,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Lane {
+    pub(super) name: LaneName,
+    /// Places of records, in their order, and when each came into the lane's order.
+    queue: VecDeque<(u64, usize)>,
+    bytes: u64,
+    state: State,
+    /// How many times in a row its first record has failed while others succeeded.
+    pub(super) failures: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// In the list of ready lanes, or empty.
+    Ready,
+    /// A batch of it is on its way.
+    Busy,
+    /// Nothing of it is sent before.
+    Delayed(Millis),
+}
+
+/// How many lanes records without an order share.
+const SHARED: u8 = 8;
+
+#[derive(Debug)]
+pub(super) struct Lanes {
+    is_marked: bool,
+    all: Slab<Lane>,
+    keyed: HashMap<Key, usize>,
+    shared: [usize; SHARED as usize],
+    ready: VecDeque<usize>,
+    delayed: BTreeSet<(Millis, usize)>,
+    /// Records and bytes of the ready lanes.
+    pub(super) ready_count: usize,
+    pub(super) ready_bytes: u64,
+    turn: u8,
+}
+
+impl Lanes {
+    pub(super) fn new(is_marked: bool) -> Self {
+        let mut all = Slab::new();
+        let mut shared = [0; SHARED as usize];
+        if is_marked {
+            for lane in 0..ProducerMark::LANES {
+                all.insert(Lane::new(LaneName::Numbered(lane)));
+            }
+        } else {
+            for (lane, place) in (0..SHARED).zip(&mut shared) {
+                *place = all.insert(Lane::new(LaneName::Shared(lane)));
+            }
+        }
+        Self {
+            is_marked,
+            all,
+            keyed: HashMap::new(),
+            shared,
+            ready: VecDeque::new(),
+            delayed: BTreeSet::new(),
+            ready_count: 0,
+            ready_bytes: 0,
+            turn: 0,
+        }
+    }
+
+    /// The number of the lane that a message belongs to at a sink that knows producers.
+    pub(super) fn number(&mut self, message: &Message) -> u8 {
+        let Some(key) = message.key.as_ref().or(message.group.as_ref()) else {
+            self.turn = (self.turn + 1) % ProducerMark::LANES;
+            return self.turn;
+        };
+        // FNV-1a, 64 bits (Fowler, Noll and Vo): it must stay as it is, because spools keep the lanes.
+        let hash = key
+            .as_str()
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+        u8::try_from((hash >> 32) % u64::from(ProducerMark::LANES)).unwrap_or_default()
+    }
+
+    /// The lane of a message, which has that number at a sink that knows producers.
+    pub(super) fn lane(&mut self, message: &Message, number: u8) -> usize {
+        if self.is_marked {
+            return usize::from(number % ProducerMark::LANES);
+        }
+        match &message.key {
+            Some(key) => match self.keyed.get(key) {
+                Some(lane) => *lane,
+                None => {
+                    let lane = self.all.insert(Lane::new(LaneName::Keyed(key.clone())));
+                    self.keyed.insert(key.clone(), lane);
+                    lane
+                }
+            },
+            None => {
+                self.turn = (self.turn + 1) % SHARED;
+                self.shared[usize::from(self.turn)]
+            }
+        }
+    }
+
+    /// A new lane, which is busy.
+    pub(super) fn solo(&mut self) -> usize {
+        let mut lane = Lane::new(LaneName::Solo);
+        lane.state = State::Busy;
+        self.all.insert(lane)
+    }
+
+    pub(super) fn get_mut(&mut self, lane: usize) -> &mut Lane {
+        &mut self.all[lane]
+    }
+
+    pub(super) fn is_shared(&self, lane: usize) -> bool {
+        matches!(self.all[lane].name, LaneName::Shared(_))
+    }
+
+    /// Whether a batch may have several records of the lane.
+    pub(super) fn takes_many(&self, lane: usize) -> bool {
+        matches!(
+            self.all[lane].name,
+            LaneName::Numbered(_) | LaneName::Shared(_)
+        )
+    }
+
+    pub(super) fn push_back(&mut self, lane: usize, seq: u64, place: usize, size: u64) {
+        let was_empty = self.add(lane, size);
+        self.all[lane].queue.push_back((seq, place));
+        if was_empty && self.all[lane].state == State::Ready {
+            self.ready.push_back(lane);
+        }
+    }
+
+    /// Puts a record back that was taken. The lane is busy until it is [released](Self::release).
+    pub(super) fn push_front(&mut self, lane: usize, seq: u64, place: usize, size: u64) {
+        self.add(lane, size);
+        self.all[lane].queue.push_front((seq, place));
+    }
+
+    fn add(&mut self, lane: usize, size: u64) -> bool {
+        let it = &mut self.all[lane];
+        it.bytes += size;
+        if it.state == State::Ready {
+            self.ready_count += 1;
+            self.ready_bytes += size;
+        }
+        it.queue.is_empty()
+    }
+
+    /// The place of the lane's first record.
+    pub(super) fn front(&self, lane: usize) -> Option<usize> {
+        self.all[lane].queue.front().map(|(_, place)| *place)
+    }
+
+    /// The next ready lane becomes busy.
+    pub(super) fn take_ready(&mut self) -> Option<usize> {
+        let lane = self.ready.pop_front()?;
+        self.leave_ready(lane, State::Busy);
+        Some(lane)
+    }
+
+    /// Takes the first record of a busy lane.
+    pub(super) fn pop_front(&mut self, lane: usize, size: u64) -> Option<usize> {
+        let it = &mut self.all[lane];
+        let (_, place) = it.queue.pop_front()?;
+        it.bytes -= size;
+        Some(place)
+    }
+
+    /// Takes a record out of the middle of a lane.
+    pub(super) fn remove(&mut self, lane: usize, seq: u64, size: u64) {
+        let it = &mut self.all[lane];
+        let Ok(at) = it.queue.binary_search_by_key(&seq, |(seq, _)| *seq) else {
+            return;
+        };
+        it.queue.remove(at);
+        it.bytes -= size;
+        let state = it.state;
+        if state == State::Ready {
+            self.ready_count -= 1;
+            self.ready_bytes -= size;
+        }
+        if self.all[lane].queue.is_empty() {
+            match state {
+                State::Busy => return,
+                State::Ready => self.ready.retain(|other| *other != lane),
+                State::Delayed(until) => {
+                    self.delayed.remove(&(until, lane));
+                    self.all[lane].state = State::Ready;
+                }
+            }
+            self.forget_empty(lane);
+        }
+    }
+
+    /// A busy lane may be sent again, at once or after a while.
+    pub(super) fn release(&mut self, lane: usize, until: Option<Millis>) {
+        self.all[lane].state = State::Ready;
+        if self.all[lane].queue.is_empty() {
+            self.forget_empty(lane);
+            return;
+        }
+        match until {
+            None => self.make_ready(lane),
+            Some(until) => {
+                self.all[lane].state = State::Delayed(until);
+                self.delayed.insert((until, lane));
+            }
+        }
+    }
+
+    fn make_ready(&mut self, lane: usize) {
+        let it = &mut self.all[lane];
+        it.state = State::Ready;
+        self.ready_count += it.queue.len();
+        self.ready_bytes += it.bytes;
+        self.ready.push_back(lane);
+    }
+
+    fn leave_ready(&mut self, lane: usize, state: State) {
+        let it = &mut self.all[lane];
+        it.state = state;
+        self.ready_count -= it.queue.len();
+        self.ready_bytes -= it.bytes;
+    }
+
+    fn forget_empty(&mut self, lane: usize) {
+        match &self.all[lane].name {
+            LaneName::Keyed(key) => {
+                self.keyed.remove(key);
+                self.all.remove(lane);
+            }
+            LaneName::Solo => {
+                self.all.remove(lane);
+            }
+            LaneName::Numbered(_) | LaneName::Shared(_) => self.all[lane].failures = 0,
+        }
+    }
+
+    /// Makes the lanes ready whose wait is over.
+    pub(super) fn wake(&mut self, now: Millis) {
+        while let Some(&(until, lane)) = self.delayed.first() {
+            if until > now {
+                return;
+            }
+            self.delayed.pop_first();
+            self.make_ready(lane);
+        }
+    }
+
+    /// When the next wait is over.
+    pub(super) fn next_wake(&self) -> Option<Millis> {
+        self.delayed.first().map(|(until, _)| *until)
+    }
+
+    /// How many lanes wait because the sink could not take their records.
+    pub(super) fn delayed(&self) -> usize {
+        self.delayed.len()
+    }
+}
+
+impl Lane {
+    fn new(name: LaneName) -> Self {
+        Self {
+            name,
+            queue: VecDeque::new(),
+            bytes: 0,
+            state: State::Ready,
+            failures: 0,
+        }
+    }
+}

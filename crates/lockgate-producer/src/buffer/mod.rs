@@ -1,0 +1,999 @@
+//! What a producer does, as a pure machine: which records it holds, what becomes of a send, what goes into the next
+//! batch, and what follows from the sink's and the spool's answers. Times and random numbers come in.
+//!
+//! # Invariants
+//! - accepted + recovered = delivered + dropped, by reason, + pending.
+//! - Records of a lane are sent in their order, one batch of a lane at a time. None is sent before what is known of the
+//!   one before it in the lane, apart from those of the same batch.
+//! - Records in memory, those of a tenant, and records that wait to be written, stay within their bounds.
+//! - A record is over once: delivered, or dropped. Who waits for it is told once.
+//! - Who was told *durable* has its record in the log, synced, and it is over there only when it was delivered, or
+//!   dropped for a reason that is counted.
+
+mod disk;
+mod health;
+mod lanes;
+mod shelf;
+mod spooling;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+
+use lockgate_core::{
+    Accepted, Fate, Key, Message, Millis, Produced, ProducerIncarnation, ProducerMark,
+    ProducerName, ProducerRefused, SinkCapabilities, TransportError, UniqueId, WallTime,
+    limits::{LimitState, Limiter, Limits, Rate, Wait, start},
+};
+use slab::Slab;
+
+pub(crate) use self::spooling::{Load, Loaded, Recovered, Staged, Work};
+use self::{health::Health, lanes::Lanes, shelf::Shelf, spooling::Spooling};
+use crate::{
+    AnswerLevel, DropReason, Figures, Full,
+    clock::millis,
+    options::{Linger, ProducerOptions, WhenFull, WhenSpoolFull, WhenUnknown},
+    spool::codec::Label,
+};
+
+/// What a record costs beside its message, in bytes, about.
+pub(crate) const RECORD_BYTES: u64 = 256;
+
+/// A message on its way in.
+#[derive(Debug)]
+pub(crate) struct Offered<T> {
+    pub(crate) message: Message,
+    /// When it is given up, by both clocks.
+    pub(crate) expires: Option<(Millis, WallTime)>,
+    pub(crate) level: AnswerLevel,
+    /// Who is told, unless the level is reached at once.
+    pub(crate) tell: Option<T>,
+}
+
+/// Why a send is not accepted now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct NoRoom {
+    pub(crate) full: Full,
+    /// The policy lets it wait.
+    pub(crate) waits: bool,
+}
+
+/// What somebody who waits is told.
+#[derive(Clone, Debug)]
+pub(crate) enum Told<I> {
+    Durable,
+    Delivered(Accepted<I>),
+    Dropped(GivenUp),
+}
+
+/// A record that is not tried again.
+#[derive(Clone, Debug)]
+pub(crate) struct GivenUp {
+    pub(crate) reason: DropReason,
+    /// The sink may have it all the same.
+    pub(crate) may_be_there: bool,
+    /// What the sink said last, if it was that.
+    pub(crate) error: Option<TransportError>,
+}
+
+impl<I> Told<I> {
+    /// It stays in the spool, and the next producer that opens it delivers it.
+    fn left() -> Self {
+        Self::Dropped(GivenUp {
+            reason: DropReason::Closed,
+            may_be_there: true,
+            error: None,
+        })
+    }
+
+    /// It never reached the sink.
+    pub(crate) fn dropped(reason: DropReason) -> Self {
+        Self::Dropped(GivenUp {
+            reason,
+            may_be_there: false,
+            error: None,
+        })
+    }
+}
+
+/// A batch to send.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) id: usize,
+    pub(crate) messages: Vec<Message>,
+}
+
+#[derive(Debug)]
+struct Record<T> {
+    /// Its place in the order in which records came into memory.
+    seq: u64,
+    /// Its place in the log, if it is there.
+    spot: Option<u64>,
+    message: Message,
+    label: Label,
+    lane: usize,
+    size: u64,
+    expires: Option<Millis>,
+    tenant: Option<Key>,
+    waits: Option<(AnswerLevel, T)>,
+    state: Sending,
+    /// Whether a send of it failed while others succeeded.
+    is_retry: bool,
+    /// Whether the sink may have it.
+    may_be_there: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sending {
+    Waits,
+    Away,
+}
+
+#[derive(Debug)]
+struct Sent {
+    records: Vec<usize>,
+    lanes: Vec<usize>,
+    has_retries: bool,
+    at: Millis,
+}
+
+#[derive(Debug)]
+struct Rules {
+    is_marked: bool,
+    has_unique_ids: bool,
+    when_full: WhenFull,
+    when_spool_full: WhenSpoolFull,
+    when_unknown: WhenUnknown,
+    buffer: (usize, u64),
+    quota: Option<(usize, u64)>,
+    batch: (usize, u64),
+    linger: Linger,
+    in_flight_max: usize,
+    backoff: lockgate_core::Backoff,
+}
+
+pub(crate) struct Buffer<T, I> {
+    rules: Rules,
+    tenant: Option<std::sync::Arc<crate::options::TenantFn>>,
+    name: ProducerName,
+    opening: u64,
+    incarnation: Option<ProducerIncarnation>,
+    is_opening: bool,
+    numbers: [u64; ProducerMark::LANES as usize],
+    records: Slab<Record<T>>,
+    next_seq: u64,
+    lanes: Lanes,
+    shelf: Shelf,
+    tenants: HashMap<Key, Shelf>,
+    expiring: BTreeMap<(Millis, u64), usize>,
+    batches: Slab<Sent>,
+    health: Health,
+    replay: Option<(Limiter, LimitState)>,
+    spool: Option<Spooling<T>>,
+    /// Since when something could be sent.
+    ready_since: Option<Millis>,
+    sampled: u32,
+    told: Vec<(T, Told<I>)>,
+    figures: Figures,
+    fenced: Option<ProducerRefused>,
+    closed: bool,
+    hurry: bool,
+}
+
+impl<T, I: Clone> Buffer<T, I> {
+    pub(crate) fn new(
+        options: &ProducerOptions,
+        sink: &SinkCapabilities,
+        name: ProducerName,
+        opening: u64,
+        recovered: Option<Recovered>,
+        now: Millis,
+    ) -> Self {
+        let (drops, by_priority) = match options.when_full {
+            WhenFull::DropOldest | WhenFull::Sample(_) => (true, false),
+            WhenFull::DropLowestPriority => (true, true),
+            _ => (false, false),
+        };
+        let spool = options.spool.as_ref();
+        let replay = spool.and_then(|spool| {
+            let rate = Rate::new(u64::from(spool.replay_rate?.get()), 1_000).ok()?;
+            let limits = Limits {
+                rate: Some(rate),
+                ..Limits::default()
+            };
+            Some((Limiter::new(limits, now).ok()?, LimitState::default()))
+        });
+        let figures = Figures {
+            recovered: recovered.as_ref().map_or(0, |it| it.count),
+            ..Figures::default()
+        };
+        let spool = spool
+            .zip(recovered)
+            .map(|(options, from)| Spooling::new(options, from, now));
+        Self {
+            rules: Rules {
+                is_marked: sink.producers,
+                has_unique_ids: sink.unique_ids,
+                when_full: options.when_full,
+                when_spool_full: (options.spool.as_ref())
+                    .map_or(WhenSpoolFull::Block, |it| it.when_full),
+                when_unknown: options.when_unknown,
+                buffer: (options.buffer_count, options.buffer_bytes),
+                quota: options
+                    .quota
+                    .as_ref()
+                    .map(|it| (it.count_max, it.bytes_max)),
+                batch: (
+                    options.batch_count.min(sink.batch_max.max(1)),
+                    options.batch_bytes.min(sink.batch_bytes_max),
+                ),
+                linger: options.linger,
+                in_flight_max: options.batches_in_flight,
+                backoff: options.backoff,
+            },
+            tenant: options.quota.as_ref().map(|it| it.tenant.clone()),
+            name,
+            opening,
+            incarnation: None,
+            is_opening: false,
+            numbers: [0; ProducerMark::LANES as usize],
+            records: Slab::new(),
+            next_seq: 0,
+            lanes: Lanes::new(sink.producers),
+            shelf: Shelf::new(drops, by_priority),
+            tenants: HashMap::new(),
+            expiring: BTreeMap::new(),
+            batches: Slab::new(),
+            health: Health::new(options.breaker, options.backoff, options.retry_budget, now),
+            replay,
+            spool,
+            ready_since: None,
+            sampled: 0,
+            told: Vec::new(),
+            figures,
+            fenced: None,
+            closed: false,
+            hurry: false,
+        }
+    }
+
+    // ---- In ----
+
+    /// Takes a message in, or gives it back.
+    pub(crate) fn offer(
+        &mut self,
+        offered: Offered<T>,
+        now: Millis,
+    ) -> Result<(), (Offered<T>, NoRoom)> {
+        let size = offered.message.size() as u64 + RECORD_BYTES;
+        let tenant = self.tenant.as_ref().and_then(|of| of(&offered.message));
+        match self.place(&offered, size, tenant.as_ref()) {
+            Place::Memory { spooled } => self.keep(offered, size, tenant, spooled, now),
+            Place::Disk => self.keep_on_disk(offered, size, now),
+            Place::Drop(reason) => {
+                self.figures.accepted += 1;
+                self.figures.drop(reason);
+                if let Some(tell) = offered.tell {
+                    self.told.push((tell, Told::dropped(reason)));
+                }
+            }
+            Place::None(no_room) => {
+                self.figures.refused += u64::from(!no_room.waits);
+                return Err((offered, no_room));
+            }
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, offered: &Offered<T>, size: u64, tenant: Option<&Key>) -> Place {
+        let none = |full, waits| Place::None(NoRoom { full, waits });
+        if self.closed {
+            return none(Full::Closed, false);
+        }
+        if self.fenced.is_some() {
+            return none(Full::Fenced, false);
+        }
+        let is_durable = offered.level == AnswerLevel::Durable;
+        let spilled = self.spool.as_ref().is_some_and(|it| it.disk_from.is_some());
+        let mut spooled =
+            (self.spool.as_ref()).is_some_and(|it| it.persists_all() || is_durable || spilled);
+        if let Some(spool) = self.spool.as_ref().filter(|it| spooled && it.is_full(size)) {
+            let full = match spool.has_failed() {
+                true => Full::SpoolFailed,
+                false => Full::Spool,
+            };
+            match self.rules.when_spool_full {
+                WhenSpoolFull::Block => return none(full, full == Full::Spool),
+                WhenSpoolFull::DropNewest if !is_durable => return Place::Drop(DropReason::Newest),
+                // What is on disk only comes first, and there is no room behind it.
+                WhenSpoolFull::MemoryOnly if !is_durable && !spilled => spooled = false,
+                _ => return none(full, false),
+            }
+        }
+        // What waits to be written is in memory too.
+        let staged = self.spool.as_ref().map_or(0, |it| it.staged_bytes);
+        if spooled && staged > 0 && staged + size > self.rules.buffer.1 {
+            return none(
+                Full::Spool,
+                self.rules.when_spool_full == WhenSpoolFull::Block,
+            );
+        }
+        if spilled {
+            return Place::Disk;
+        }
+        loop {
+            let quota = self.rules.quota.zip(tenant);
+            let quota = quota.map(|(max, tenant)| (max, self.tenants.get(tenant)));
+            let (full, victim) = if let Some((max, Some(shelf))) = quota
+                && !shelf.has_room(max, size)
+            {
+                (Full::Tenant, shelf.first())
+            } else if !self.shelf.has_room(self.rules.buffer, size) {
+                (Full::Buffer, self.shelf.first())
+            } else {
+                return Place::Memory { spooled };
+            };
+            let reason = match self.rules.when_full {
+                WhenFull::Block => return none(full, true),
+                WhenFull::Reject => return none(full, false),
+                WhenFull::DropNewest => return Place::Drop(DropReason::Newest),
+                WhenFull::Spool if full == Full::Tenant => return none(full, true),
+                WhenFull::Spool => return Place::Disk,
+                WhenFull::DropOldest => DropReason::Oldest,
+                WhenFull::DropLowestPriority => {
+                    let is_lowest =
+                        victim.is_some_and(|(priority, _)| offered.message.priority <= priority);
+                    if is_lowest {
+                        return Place::Drop(DropReason::LowestPriority);
+                    }
+                    DropReason::LowestPriority
+                }
+                WhenFull::Sample(one_of) => {
+                    self.sampled = (self.sampled + 1) % one_of;
+                    if self.sampled != 0 {
+                        return Place::Drop(DropReason::Sampled);
+                    }
+                    DropReason::Sampled
+                }
+            };
+            // All that is in memory is being sent: room comes soon.
+            let Some((_, place)) = victim else {
+                return none(full, true);
+            };
+            self.drop_record(place, reason, None);
+        }
+    }
+
+    fn label(&mut self, message: &Message) -> Label {
+        let lane = self.lanes.number(message);
+        let number = &mut self.numbers[usize::from(lane)];
+        *number += 1;
+        Label {
+            opening: self.opening,
+            lane,
+            number: *number,
+        }
+    }
+
+    fn keep(
+        &mut self,
+        offered: Offered<T>,
+        size: u64,
+        tenant: Option<Key>,
+        spooled: bool,
+        now: Millis,
+    ) {
+        self.figures.accepted += 1;
+        let label = self.label(&offered.message);
+        let expires = offered.expires;
+        let waits = offered.tell.map(|tell| (offered.level, tell));
+        let is_durable = waits.is_some() && offered.level == AnswerLevel::Durable;
+        let spot = (self.spool.as_mut().filter(|_| spooled)).map(|spool| {
+            let wall = expires.map(|(_, wall)| wall);
+            spool.stage(label, wall, size, offered.message.clone(), now)
+        });
+        let message = offered.message;
+        let expires = expires.map(|(at, _)| at);
+        let place = self.put(spot, message, label, size, expires, tenant, waits, now);
+        if let (Some(spool), Some(spot)) = (&mut self.spool, spot)
+            && is_durable
+        {
+            spool.want_durable(spot, Some((self.records[place].seq, place)));
+        }
+    }
+
+    fn keep_on_disk(&mut self, offered: Offered<T>, size: u64, now: Millis) {
+        self.figures.accepted += 1;
+        let label = self.label(&offered.message);
+        let Some(spool) = &mut self.spool else {
+            return;
+        };
+        spool.spill();
+        let wall = offered.expires.map(|(_, wall)| wall);
+        let spot = spool.stage(label, wall, size, offered.message, now);
+        spool.disk_count += 1;
+        spool.disk_bytes += size;
+        if let Some(tell) = offered.tell {
+            spool.waiting.insert(spot, (offered.level, tell));
+            if offered.level == AnswerLevel::Durable {
+                spool.want_durable(spot, None);
+            }
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of a record")]
+    fn put(
+        &mut self,
+        spot: Option<u64>,
+        message: Message,
+        label: Label,
+        size: u64,
+        expires: Option<Millis>,
+        tenant: Option<Key>,
+        waits: Option<(AnswerLevel, T)>,
+        now: Millis,
+    ) -> usize {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        let lane = self.lanes.lane(&message, label.lane);
+        let priority = message.priority;
+        let place = self.records.insert(Record {
+            seq,
+            spot,
+            message,
+            label,
+            lane,
+            size,
+            expires,
+            tenant,
+            waits,
+            state: Sending::Waits,
+            is_retry: false,
+            may_be_there: false,
+        });
+        self.shelf.add(size);
+        self.shelf.order(priority, seq, place);
+        if let Some(tenant) = &self.records[place].tenant {
+            let new = || Shelf::new(self.shelf.is_ordered(), self.shelf.by_priority());
+            let shelf = match self.tenants.get_mut(tenant) {
+                Some(shelf) => shelf,
+                None => self.tenants.entry(tenant.clone()).or_insert_with(new),
+            };
+            shelf.add(size);
+            shelf.order(priority, seq, place);
+        }
+        if let Some(expires) = expires {
+            self.expiring.insert((expires, seq), place);
+        }
+        self.lanes.push_back(lane, seq, place, size);
+        self.ready_since.get_or_insert(now);
+        place
+    }
+
+    // ---- Out: to the sink ----
+
+    /// Whether the sink is to be opened for this producer now, before anything is sent.
+    pub(crate) fn take_open(&mut self, now: Millis) -> bool {
+        let must_open = self.must_open() && now >= self.health.until();
+        self.is_opening |= must_open;
+        must_open
+    }
+
+    fn must_open(&self) -> bool {
+        self.rules.is_marked
+            && self.incarnation.is_none()
+            && self.fenced.is_none()
+            && !self.is_opening
+            && self.lanes.ready_count > 0
+    }
+
+    /// Batches that may be on their way: one that tries it, while the breaker is open.
+    fn in_flight_max(&self) -> usize {
+        match self.health.is_open() {
+            true => 1,
+            false => self.rules.in_flight_max,
+        }
+    }
+
+    /// The sink was opened, or not.
+    pub(crate) fn opened(
+        &mut self,
+        result: Result<ProducerIncarnation, TransportError>,
+        now: Millis,
+        random: u64,
+    ) {
+        self.is_opening = false;
+        match result {
+            Ok(incarnation) => self.incarnation = Some(incarnation),
+            Err(_) => {
+                self.figures.failed_batches += 1;
+                self.health.failed(now, random);
+            }
+        }
+    }
+
+    /// The next batch, if one is to be sent now.
+    pub(crate) fn next_batch(&mut self, now: Millis) -> Option<Batch> {
+        self.lanes.wake(now);
+        if self.fenced.is_some()
+            || (self.rules.is_marked && self.incarnation.is_none())
+            || self.batches.len() >= self.in_flight_max()
+            || now < self.health.until()
+            || self.lanes.ready_count == 0
+            || now < self.batch_due()
+        {
+            return None;
+        }
+        let mut batch = Filling::default();
+        while batch.records.len() < self.rules.batch.0 {
+            let Some(lane) = self.lanes.take_ready() else {
+                break;
+            };
+            match self.fill(&mut batch, lane, now) {
+                Fill::Took => batch.lanes.push(lane),
+                Fill::Waits(until) => self.lanes.release(lane, Some(until)),
+                Fill::Full => {
+                    self.lanes.release(lane, None);
+                    break;
+                }
+            }
+        }
+        if batch.records.is_empty() {
+            return None;
+        }
+        self.ready_since = (self.lanes.ready_count > 0).then_some(now);
+        let mut last = [0; ProducerMark::LANES as usize];
+        let messages = batch.records.iter();
+        let messages = messages
+            .map(|place| self.message(*place, &mut last))
+            .collect();
+        self.figures.batches += 1;
+        self.figures.sent += batch.records.len() as u64;
+        let id = self.batches.insert(Sent {
+            records: batch.records,
+            lanes: batch.lanes,
+            has_retries: batch.has_token,
+            at: now,
+        });
+        Some(Batch { id, messages })
+    }
+
+    /// When the records that are ready are to be sent.
+    fn batch_due(&self) -> Millis {
+        let is_full = self.lanes.ready_count >= self.rules.batch.0
+            || self.lanes.ready_bytes >= self.rules.batch.1;
+        let since = self.ready_since.unwrap_or_default();
+        if is_full || self.hurry || self.closed {
+            return 0;
+        }
+        match self.rules.linger {
+            Linger::Fixed(linger) => since.saturating_add(millis(linger)),
+            Linger::Adaptive(_) if self.batches.is_empty() => 0,
+            Linger::Adaptive(most) => {
+                let share = self.health.latency() / self.rules.in_flight_max as u64;
+                since.saturating_add(share.min(millis(most)))
+            }
+        }
+    }
+
+    /// Puts records of a lane into a batch.
+    fn fill(&mut self, batch: &mut Filling, lane: usize, now: Millis) -> Fill {
+        let many = self.lanes.takes_many(lane);
+        let mut opening = None;
+        let mut took = Fill::Full;
+        while let Some(place) = self.lanes.front(lane) {
+            let record = &self.records[place];
+            let bytes = record.message.size() as u64;
+            let is_over = batch.records.len() >= self.rules.batch.0
+                || (!batch.records.is_empty() && batch.bytes + bytes > self.rules.batch.1)
+                // A sink knows the records of one opening in their order, and nothing of those of two.
+                || opening.is_some_and(|opening| opening != record.label.opening);
+            if is_over {
+                break;
+            }
+            if let Err(until) = self.may_send(place, batch, now) {
+                match took {
+                    Fill::Took => break,
+                    _ => return Fill::Waits(until),
+                }
+            }
+            let record = &mut self.records[place];
+            opening = Some(record.label.opening);
+            record.state = Sending::Away;
+            let (priority, seq, size) = (record.message.priority, record.seq, record.size);
+            self.shelf.unorder(priority, seq);
+            if let Some(shelf) = (record.tenant.as_ref()).and_then(|it| self.tenants.get_mut(it)) {
+                shelf.unorder(priority, seq);
+            }
+            self.lanes.pop_front(lane, size);
+            batch.bytes += bytes;
+            batch.records.push(place);
+            took = Fill::Took;
+            if !many {
+                break;
+            }
+        }
+        took
+    }
+
+    /// Whether the pace of replays and the budget of retries let a record go now, and else when.
+    fn may_send(&mut self, place: usize, batch: &mut Filling, now: Millis) -> Result<(), Millis> {
+        let record = &self.records[place];
+        if record.is_retry && !batch.has_token {
+            self.health.take_token(now)?;
+            batch.has_token = true;
+        }
+        if record.label.opening != self.opening
+            && let Some((limiter, state)) = &mut self.replay
+            && let Err(held) = start([(&*limiter, state)], 1, now)
+        {
+            if let Wait::Until(until) = held.wait {
+                return Err(until.max(now + 1));
+            }
+        }
+        Ok(())
+    }
+
+    /// A record as the sink gets it. `last` has the record before it in each lane of the batch.
+    fn message(&self, place: usize, last: &mut [u64; ProducerMark::LANES as usize]) -> Message {
+        let record = &self.records[place];
+        let mut message = record.message.clone();
+        let Label {
+            opening,
+            lane,
+            number,
+        } = record.label;
+        if let (true, Some(incarnation)) = (self.rules.is_marked, self.incarnation)
+            && let Ok(mark) = ProducerMark::new(self.name.clone(), opening, lane, number)
+        {
+            let after = std::mem::replace(&mut last[usize::from(lane)], number);
+            message.producer = Some(Box::new(Produced {
+                mark,
+                incarnation,
+                after,
+            }));
+        } else if self.rules.has_unique_ids && message.unique_id.is_none() {
+            let id = format!("{}-{opening:016x}-{lane:x}-{number}", self.name);
+            message.unique_id = UniqueId::new(&id).ok();
+        }
+        message
+    }
+
+    /// What became of a batch. An answer that is missing is unknown.
+    pub(crate) fn answered(
+        &mut self,
+        id: usize,
+        results: Vec<Result<Accepted<I>, TransportError>>,
+        now: Millis,
+        random: u64,
+    ) {
+        let Some(sent) = self.batches.try_remove(id) else {
+            return;
+        };
+        let mut results = results.into_iter();
+        let (mut took, mut failed) = (false, false);
+        let mut back = Vec::new();
+        for place in sent.records {
+            let result = results.next().unwrap_or_else(|| {
+                Err(TransportError::new(
+                    Fate::Unknown,
+                    "the sink gave no answer",
+                ))
+            });
+            match result {
+                Ok(accepted) => {
+                    took = true;
+                    self.deliver(place, accepted);
+                }
+                Err(error) => match self.judge(place, &error, now) {
+                    Verdict::Drop(reason) => {
+                        let is_refused = matches!(error.fate, Fate::Refused | Fate::Unsupported);
+                        took |= is_refused;
+                        failed |= !is_refused;
+                        self.drop_record(place, reason, Some(error));
+                    }
+                    Verdict::Again { blame } => {
+                        failed |= blame;
+                        back.push((place, blame));
+                    }
+                },
+            }
+        }
+        match (took, failed) {
+            (true, _) => {
+                let was_retry = sent.has_retries && !failed;
+                (self.health).succeeded(was_retry, now.saturating_sub(sent.at));
+            }
+            (false, true) => {
+                self.figures.failed_batches += 1;
+                self.health.failed(now, random);
+                if sent.has_retries {
+                    self.health.give_token();
+                }
+            }
+            (false, false) => {}
+        }
+        self.put_back(back, &sent.lanes, took, now, random);
+        if self.lanes.ready_count > 0 {
+            self.ready_since.get_or_insert(now);
+        }
+    }
+
+    /// Records go back to the front of their lanes, in their order. Where others of the batch succeeded, their lanes wait.
+    fn put_back(
+        &mut self,
+        back: Vec<(usize, bool)>,
+        lanes: &[usize],
+        took: bool,
+        now: Millis,
+        random: u64,
+    ) {
+        let mut blamed = Vec::new();
+        for (place, blame) in back.into_iter().rev() {
+            self.figures.retries += 1;
+            let blame = blame && took;
+            let record = &mut self.records[place];
+            record.state = Sending::Waits;
+            record.is_retry |= blame;
+            let (priority, seq) = (record.message.priority, record.seq);
+            self.shelf.order(priority, seq, place);
+            if let Some(shelf) = (record.tenant.as_ref()).and_then(|it| self.tenants.get_mut(it)) {
+                shelf.order(priority, seq, place);
+            }
+            if blame && self.lanes.is_shared(record.lane) {
+                // Those behind it do not wait for it.
+                record.lane = self.lanes.solo();
+                let until = now.saturating_add(self.rules.backoff.after(1, random));
+                self.lanes.get_mut(record.lane).failures = 1;
+                self.lanes.push_front(record.lane, seq, place, record.size);
+                self.lanes.release(record.lane, Some(until));
+                continue;
+            }
+            self.lanes.push_front(record.lane, seq, place, record.size);
+            if blame {
+                blamed.push(record.lane);
+            }
+        }
+        for &lane in lanes {
+            let is_blamed = blamed.contains(&lane);
+            let it = self.lanes.get_mut(lane);
+            it.failures = match (took, is_blamed) {
+                (_, true) => it.failures.saturating_add(1),
+                (true, false) => 0,
+                (false, false) => it.failures,
+            };
+            let wait = is_blamed.then(|| self.rules.backoff.after(it.failures, random));
+            self.lanes
+                .release(lane, wait.map(|wait| now.saturating_add(wait)));
+        }
+    }
+
+    fn judge(&mut self, place: usize, error: &TransportError, now: Millis) -> Verdict {
+        match error.producer_refused() {
+            Some(refused @ ProducerRefused::Fenced { .. }) => {
+                self.fenced = Some(refused);
+                return Verdict::Again { blame: false };
+            }
+            Some(ProducerRefused::Unknown) => {
+                self.incarnation = None;
+                return Verdict::Again { blame: false };
+            }
+            // The one before it is sent again, and this one with it.
+            Some(_) => return Verdict::Again { blame: false },
+            None => {}
+        }
+        let record = &mut self.records[place];
+        let is_known = self.rules.is_marked || self.rules.has_unique_ids;
+        match error.fate {
+            Fate::Refused | Fate::Unsupported => return Verdict::Drop(DropReason::Refused),
+            Fate::Unknown => {
+                record.may_be_there = true;
+                if !is_known {
+                    self.figures.uncertain += 1;
+                    if self.rules.when_unknown == WhenUnknown::GiveUp {
+                        return Verdict::Drop(DropReason::Unknown);
+                    }
+                }
+            }
+            _ => {}
+        }
+        match record.expires {
+            Some(at) if at <= now => Verdict::Drop(DropReason::Expired),
+            _ => Verdict::Again { blame: true },
+        }
+    }
+
+    // ---- The ends of records ----
+
+    fn deliver(&mut self, place: usize, accepted: Accepted<I>) {
+        self.figures.delivered += 1;
+        self.figures.duplicates += u64::from(accepted.duplicate);
+        if let Some((_, tell)) = self.take_record(place).waits {
+            self.told.push((tell, Told::Delivered(accepted)));
+        }
+    }
+
+    fn drop_record(&mut self, place: usize, reason: DropReason, error: Option<TransportError>) {
+        self.figures.drop(reason);
+        let record = self.take_record(place);
+        self.figures.dropped_uncertain += u64::from(record.may_be_there);
+        if record.state == Sending::Waits {
+            self.lanes.remove(record.lane, record.seq, record.size);
+        }
+        if let Some((_, tell)) = record.waits {
+            let given_up = GivenUp {
+                reason,
+                may_be_there: record.may_be_there,
+                error,
+            };
+            self.told.push((tell, Told::Dropped(given_up)));
+        }
+    }
+
+    fn take_record(&mut self, place: usize) -> Record<T> {
+        let record = self.records.remove(place);
+        let (priority, seq) = (record.message.priority, record.seq);
+        self.shelf.remove(record.size);
+        self.shelf.unorder(priority, seq);
+        if let Some(tenant) = &record.tenant
+            && let Some(shelf) = self.tenants.get_mut(tenant)
+        {
+            shelf.remove(record.size);
+            shelf.unorder(priority, seq);
+            if shelf.is_empty() {
+                self.tenants.remove(tenant);
+            }
+        }
+        if let Some(expires) = record.expires {
+            self.expiring.remove(&(expires, seq));
+        }
+        if let (Some(spool), Some(spot)) = (&mut self.spool, record.spot) {
+            spool.finish(spot);
+        }
+        record
+    }
+
+    /// Gives up the records whose time is over.
+    pub(crate) fn expire(&mut self, now: Millis) {
+        let mut passed = Vec::new();
+        for (&(at, seq), &place) in &self.expiring {
+            if at > now {
+                break;
+            }
+            passed.push((at, seq, place));
+        }
+        for (at, seq, place) in passed {
+            // One that is being sent is judged when its answer comes.
+            self.expiring.remove(&(at, seq));
+            let record = &self.records[place];
+            if record.state == Sending::Waits {
+                self.drop_record(place, DropReason::Expired, None);
+            }
+        }
+    }
+
+    // ---- The rest ----
+
+    /// When there is something to do though nothing happens.
+    pub(crate) fn next_wake(&self) -> Option<Millis> {
+        let expires = self.expiring.keys().next().map(|(at, _)| *at);
+        let is_open = !self.rules.is_marked || self.incarnation.is_some();
+        let may_send = self.fenced.is_none() && self.batches.len() < self.in_flight_max();
+        let may_send = (is_open && may_send) || self.must_open();
+        let batch = (may_send && self.lanes.ready_count > 0)
+            .then(|| self.batch_due().max(self.health.until()));
+        let lanes = self.lanes.next_wake();
+        [expires, batch, lanes].into_iter().flatten().min()
+    }
+
+    /// What those who wait are to be told, since the last call.
+    pub(crate) fn take_told(&mut self) -> Vec<(T, Told<I>)> {
+        std::mem::take(&mut self.told)
+    }
+
+    /// Accepts nothing more, and sends what there is without delay.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+    }
+
+    /// Nothing is sent any more: what is in memory only is dropped, and what is in the spool stays there.
+    pub(crate) fn abandon(&mut self) {
+        self.closed = true;
+        for place in self
+            .records
+            .iter()
+            .map(|(place, _)| place)
+            .collect::<Vec<_>>()
+        {
+            if self.records[place].spot.is_none() {
+                self.drop_record(place, DropReason::Closed, None);
+            } else if let Some((_, tell)) = self.records[place].waits.take() {
+                self.told.push((tell, Told::left()));
+            }
+        }
+        if let Some(spool) = &mut self.spool {
+            let waiting = std::mem::take(&mut spool.waiting);
+            for (_, (_, tell)) in waiting {
+                self.told.push((tell, Told::left()));
+            }
+            spool.close();
+        }
+    }
+
+    /// Sends what there is without waiting for fuller batches, until told otherwise.
+    pub(crate) fn set_hurry(&mut self, hurry: bool) {
+        self.hurry = hurry;
+    }
+
+    /// How many records are neither delivered nor dropped.
+    pub(crate) fn pending(&self) -> u64 {
+        self.records.len() as u64 + self.spool.as_ref().map_or(0, |it| it.disk_count)
+    }
+
+    /// Whether the spool has all that it is to have, or there is none.
+    pub(crate) fn is_settled(&self) -> bool {
+        (self.spool.as_ref()).is_none_or(|it| it.is_settled() || it.has_failed())
+    }
+
+    /// The first spot whose record is not over: files before it are not needed.
+    pub(crate) fn spool_floor(&self) -> u64 {
+        self.spool.as_ref().map_or(0, |it| it.done.floor())
+    }
+
+    pub(crate) fn fenced(&self) -> Option<ProducerRefused> {
+        self.fenced
+    }
+
+    pub(crate) fn figures(&self) -> Figures {
+        let spool = self.spool.as_ref();
+        Figures {
+            pending: self.pending(),
+            memory_count: self.shelf.count() as u64,
+            memory_bytes: self.shelf.bytes(),
+            in_flight: self
+                .batches
+                .iter()
+                .map(|(_, it)| it.records.len() as u64)
+                .sum(),
+            spool_count: spool.map_or(0, |it| it.disk_count),
+            spool_bytes: spool.map_or(0, Spooling::used),
+            breaker_open: self.health.is_open(),
+            delayed_lanes: self.lanes.delayed() as u64,
+            fenced: self.fenced.is_some(),
+            batch_millis: self.health.latency(),
+            ..self.figures.clone()
+        }
+    }
+}
+
+/// Where a message goes.
+enum Place {
+    Memory { spooled: bool },
+    Disk,
+    Drop(DropReason),
+    None(NoRoom),
+}
+
+#[derive(Default)]
+struct Filling {
+    records: Vec<usize>,
+    lanes: Vec<usize>,
+    bytes: u64,
+    has_token: bool,
+}
+
+enum Fill {
+    Took,
+    /// Nothing of the lane may be sent before.
+    Waits(Millis),
+    /// The batch has no room for it.
+    Full,
+}
+
+enum Verdict {
+    Drop(DropReason),
+    /// It goes back. `blame`: the sink could not take it, or what became of it is unknown.
+    Again {
+        blame: bool,
+    },
+}

@@ -1,0 +1,412 @@
+//! What of a producer's records is on disk, and what is to be written there.
+//!
+//! Each record of the log has a number, its *spot*. Spots are given out here, in the order in which records are handed to
+//! the thread that writes them, so both agree. Records that found no room in memory are on disk only: they are those
+//! from [`disk_from`](Spooling::disk_from) on, and while there are some, all new ones join them, so that none overtakes.
+
+use std::collections::{HashMap, VecDeque};
+
+use lockgate_core::{Message, Millis, ProducerName, WallTime};
+
+use crate::{
+    AnswerLevel,
+    clock::millis,
+    options::{Persist, SpoolOptions},
+    spool::{
+        codec::{Checkpoint, Label},
+        done::Done,
+    },
+};
+
+/// Records that are over between two checkpoints, and the longest time between them.
+const CHECKPOINT_COUNT: u64 = if cfg!(test) { 5 } else { 4_096 };
+const CHECKPOINT_EVERY: Millis = 1_000;
+
+/// How long nothing is written to a full disk before it is tried again.
+const FULL_PAUSE: Millis = 500;
+
+/// With [`Persist::Count`], how long a record waits at most.
+const COUNT_WAIT: Millis = 1_000;
+
+/// What the log begins with.
+#[derive(Debug)]
+pub(crate) struct Recovered {
+    pub(crate) name: ProducerName,
+    pub(crate) done: Done,
+    /// The spot of the next record.
+    pub(crate) next: u64,
+    /// Records that are not over, and their bytes.
+    pub(crate) count: u64,
+    pub(crate) bytes: u64,
+    /// Bytes of files.
+    pub(crate) used: u64,
+}
+
+/// A record to write. They are written in this order, each at its spot.
+#[derive(Clone, Debug)]
+pub(crate) enum Staged {
+    Message {
+        spot: u64,
+        label: Label,
+        expires: Option<WallTime>,
+        size: u64,
+        message: Message,
+    },
+    Checkpoint(Checkpoint),
+    /// A message that was over before it was written.
+    Void,
+}
+
+/// What the thread of the spool is to do, in this order.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    pub(crate) write: Vec<Staged>,
+    pub(crate) sync: bool,
+    pub(crate) load: Option<Load>,
+}
+
+/// What to read: from which spot on, how many messages at most, and about how many bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    pub(crate) from: u64,
+    pub(crate) count: usize,
+    pub(crate) bytes: u64,
+}
+
+impl Staged {
+    /// Whether it fits where there is so much room.
+    pub(super) fn fits(&self, (count, bytes): (usize, u64), is_empty: bool) -> bool {
+        match self {
+            Self::Message { size, .. } => is_empty || (count > 0 && *size <= bytes),
+            Self::Checkpoint(_) | Self::Void => true,
+        }
+    }
+}
+
+impl Work {
+    fn is_empty(&self) -> bool {
+        self.write.is_empty() && !self.sync && self.load.is_none()
+    }
+}
+
+/// A record as it was read.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) spot: u64,
+    pub(crate) label: Label,
+    pub(crate) expires: Option<WallTime>,
+    pub(crate) message: Message,
+}
+
+/// Why the spool takes nothing now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trouble {
+    /// The disk is full; it is tried again then.
+    Full(Millis),
+    /// The log has failed, and only another start can tell what it has.
+    Failed,
+}
+
+#[derive(Debug)]
+pub(super) struct Spooling<T> {
+    pub(super) persist: Persist,
+    bytes_max: u64,
+    name: ProducerName,
+    /// The spot of the next record that is staged.
+    next: u64,
+    /// Records that are not known to be written, oldest first.
+    pub(super) staged: VecDeque<Staged>,
+    pub(super) staged_bytes: u64,
+    /// Records before it are written, and synced.
+    pub(super) written: u64,
+    synced: u64,
+    /// When the last sync ended, if no record was staged since. The log knows by the next record what was durable before it,
+    /// and takes damage there for a torn tail until then.
+    untold: Option<Millis>,
+    /// When the first record was staged that is not synced.
+    unsynced_since: Option<Millis>,
+    /// From here on records are on disk only, if there are any.
+    pub(super) disk_from: Option<u64>,
+    pub(super) disk_count: u64,
+    pub(super) disk_bytes: u64,
+    loading: bool,
+    /// Who waits for records that are on disk only.
+    pub(super) waiting: HashMap<u64, (AnswerLevel, T)>,
+    /// Records that somebody wants to be durable: the spot, and where the record is if it is in memory.
+    unsynced: VecDeque<(u64, Option<(u64, usize)>)>,
+    pub(super) done: Done,
+    /// Records that are over since the last checkpoint, and when that was.
+    over: u64,
+    checkpoint_at: Millis,
+    used: u64,
+    trouble: Option<Trouble>,
+    /// The last of all is written now.
+    closing: bool,
+}
+
+impl<T> Spooling<T> {
+    pub(super) fn new(options: &SpoolOptions, from: Recovered, now: Millis) -> Self {
+        let mut it = Self {
+            persist: options.persist,
+            bytes_max: options.bytes_max,
+            name: from.name,
+            next: from.next,
+            staged: VecDeque::new(),
+            staged_bytes: 0,
+            written: from.next,
+            synced: from.next,
+            untold: None,
+            unsynced_since: None,
+            disk_from: (from.count > 0).then(|| from.done.floor()),
+            disk_count: from.count,
+            disk_bytes: from.bytes,
+            loading: false,
+            waiting: HashMap::new(),
+            unsynced: VecDeque::new(),
+            done: from.done,
+            over: 0,
+            checkpoint_at: now,
+            used: from.used,
+            trouble: None,
+            closing: false,
+        };
+        // So the name is kept before any record is.
+        it.stage_checkpoint(now);
+        it
+    }
+
+    /// Whether each record goes to the log.
+    pub(super) fn persists_all(&self) -> bool {
+        self.persist != Persist::Overflow
+    }
+
+    pub(super) fn is_full(&self, size: u64) -> bool {
+        self.trouble.is_some()
+            || self.used.saturating_add(self.staged_bytes + size) > self.bytes_max
+    }
+
+    pub(super) fn has_failed(&self) -> bool {
+        self.trouble == Some(Trouble::Failed)
+    }
+
+    pub(super) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Gives a record its spot.
+    pub(super) fn stage(
+        &mut self,
+        label: Label,
+        expires: Option<WallTime>,
+        size: u64,
+        message: Message,
+        now: Millis,
+    ) -> u64 {
+        let spot = self.next;
+        self.next += 1;
+        self.staged_bytes += size;
+        self.unsynced_since.get_or_insert(now);
+        self.untold = None;
+        self.staged.push_back(Staged::Message {
+            spot,
+            label,
+            expires,
+            size,
+            message,
+        });
+        spot
+    }
+
+    pub(super) fn want_durable(&mut self, spot: u64, place: Option<(u64, usize)>) {
+        self.unsynced.push_back((spot, place));
+    }
+
+    fn stage_checkpoint(&mut self, now: Millis) {
+        // A checkpoint is over as soon as there is one.
+        self.done.insert(self.next, self.next + 1);
+        self.next += 1;
+        self.staged.push_back(Staged::Checkpoint(Checkpoint {
+            name: self.name.clone(),
+            done: self.done.clone(),
+        }));
+        (self.over, self.checkpoint_at, self.untold) = (0, now, None);
+    }
+
+    /// A record is over.
+    pub(super) fn finish(&mut self, spot: u64) {
+        self.done.insert(spot, spot + 1);
+        self.over += 1;
+    }
+
+    pub(super) fn close(&mut self) {
+        self.closing = true;
+    }
+
+    /// What the thread is to do now. `room` is how many records and bytes may be read into memory, if any.
+    pub(super) fn take_work(&mut self, now: Millis, room: Option<(usize, u64)>) -> Option<Work> {
+        if self.trouble == Some(Trouble::Failed) {
+            return None;
+        }
+        if matches!(self.trouble, Some(Trouble::Full(until)) if until <= now) {
+            self.trouble = None;
+        }
+        let is_full = self.trouble.is_some();
+        let is_due = self.over > 0 && (now >= self.checkpoint_due() || self.closing);
+        let is_untold = !self.closing && self.untold_due().is_some_and(|due| due <= now);
+        if !is_full && (is_due || is_untold) {
+            self.stage_checkpoint(now);
+        }
+        // What is over needs no room, also on a full disk; what is behind it waits.
+        let fresh = self.staged.iter().map(|staged| match staged {
+            Staged::Message { spot, .. } if self.done.contains(*spot) => Staged::Void,
+            other => other.clone(),
+        });
+        let fresh = fresh.take_while(|it| !is_full || !matches!(it, Staged::Message { .. }));
+        let mut work = Work {
+            write: fresh.collect(),
+            ..Work::default()
+        };
+        work.sync = self.is_sync_due(now, !work.write.is_empty());
+        if let Some(from) = self.disk_from
+            && from < self.written
+            && !self.loading
+            && let Some((count, bytes)) = room
+        {
+            self.loading = true;
+            work.load = Some(Load { from, count, bytes });
+        }
+        (!work.is_empty()).then_some(work)
+    }
+
+    fn untold_due(&self) -> Option<Millis> {
+        Some(self.untold?.saturating_add(CHECKPOINT_EVERY))
+    }
+
+    fn checkpoint_due(&self) -> Millis {
+        if self.over >= CHECKPOINT_COUNT {
+            return 0;
+        }
+        self.checkpoint_at.saturating_add(CHECKPOINT_EVERY)
+    }
+
+    /// Whether something is written, or about to be, that is to be synced now.
+    fn is_sync_due(&self, now: Millis, writes: bool) -> bool {
+        if !writes && self.synced >= self.written {
+            return false;
+        }
+        // Where there are only checkpoints, their sync comes with the next one.
+        let Some(since) = self.unsynced_since else {
+            return self.closing;
+        };
+        self.closing
+            || match self.persist {
+                Persist::Each => true,
+                Persist::Overflow => {
+                    !self.unsynced.is_empty() || now >= since.saturating_add(COUNT_WAIT)
+                }
+                Persist::Every(every) => now >= since.saturating_add(millis(every)),
+                Persist::Count(most) => {
+                    let count = self.next - self.synced;
+                    count >= u64::from(most.get()) || now >= since.saturating_add(COUNT_WAIT)
+                }
+            }
+    }
+
+    /// When there will be work though nothing happens.
+    pub(super) fn next_wake(&self) -> Option<Millis> {
+        let sync = self.unsynced_since.map(|since| match self.persist {
+            Persist::Each => since,
+            Persist::Every(every) => since.saturating_add(millis(every)),
+            Persist::Count(_) | Persist::Overflow => since.saturating_add(COUNT_WAIT),
+        });
+        let checkpoint = (self.over > 0).then(|| self.checkpoint_due());
+        let checkpoint = checkpoint.into_iter().chain(self.untold_due()).min();
+        match self.trouble {
+            Some(Trouble::Failed) => None,
+            Some(Trouble::Full(until)) => Some(until),
+            None if self.staged.is_empty() && self.synced >= self.written => checkpoint,
+            None => sync.into_iter().chain(checkpoint).min(),
+        }
+    }
+
+    /// So many of the staged records are written.
+    pub(super) fn wrote(&mut self, count: usize, used: u64) {
+        self.used = used;
+        for staged in self.staged.drain(..count) {
+            if let Staged::Message { size, .. } = staged {
+                self.staged_bytes -= size;
+            }
+        }
+        self.written += count as u64;
+    }
+
+    /// The disk had no room for the records that were handed over last, from the first that is not written.
+    pub(super) fn is_out_of_room(&mut self, used: u64, now: Millis) {
+        self.used = used;
+        self.trouble = Some(Trouble::Full(now.saturating_add(FULL_PAUSE)));
+    }
+
+    pub(super) fn fail(&mut self) {
+        self.trouble = Some(Trouble::Failed);
+    }
+
+    /// Records before this spot are durable. Returns those that somebody waits for.
+    pub(super) fn synced(&mut self, before: u64, now: Millis) -> Vec<(u64, Option<(u64, usize)>)> {
+        // A sync of a checkpoint alone is no news.
+        if self.unsynced_since.is_some() && self.staged.is_empty() {
+            self.untold = Some(now);
+        }
+        self.synced = self.synced.max(before);
+        // What was staged meanwhile waits from now on.
+        self.unsynced_since = (self.synced < self.next && !self.staged.is_empty()).then_some(now);
+        let mut durable = Vec::new();
+        while let Some(first) = self.unsynced.front().filter(|(spot, _)| *spot < before) {
+            durable.push(*first);
+            self.unsynced.pop_front();
+        }
+        durable
+    }
+
+    /// All who wait for a sync, which will not come.
+    pub(super) fn take_unsynced(&mut self) -> Vec<(u64, Option<(u64, usize)>)> {
+        std::mem::take(&mut self.unsynced).into()
+    }
+
+    /// A load has ended: the records before `next` are in memory or over.
+    pub(super) fn loaded(&mut self, next: u64) {
+        self.loading = false;
+        if let Some(from) = &mut self.disk_from {
+            *from = next.max(*from);
+        }
+        if self.disk_from == Some(self.next) {
+            self.disk_from = None;
+        }
+    }
+
+    /// The first record that is on disk only, if it is still staged: it need not be read.
+    pub(super) fn next_staged(&self) -> Option<&Staged> {
+        let from = self.disk_from?;
+        let at = from.checked_sub(self.written)?;
+        self.staged.get(usize::try_from(at).ok()?)
+    }
+
+    /// That record is in memory now, or was a checkpoint.
+    pub(super) fn pass_staged(&mut self) {
+        if let Some(from) = &mut self.disk_from {
+            *from += 1;
+        }
+        if self.disk_from == Some(self.next) {
+            self.disk_from = None;
+        }
+    }
+
+    /// New records join those that are on disk only.
+    pub(super) fn spill(&mut self) {
+        self.disk_from.get_or_insert(self.next);
+    }
+
+    /// Whether the log has everything that it is to have.
+    pub(super) fn is_settled(&self) -> bool {
+        self.staged.is_empty() && self.synced >= self.written && self.over == 0
+    }
+}

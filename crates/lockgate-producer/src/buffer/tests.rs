@@ -1,0 +1,562 @@
+//! Histories of a machine with a sink, a log and time that a seed decides.
+
+use std::{
+    collections::{HashMap, HashSet},
+    num::NonZeroU32,
+    time::Duration,
+};
+
+use lockgate_core::{Backoff, Level};
+use lockgate_sim::SeededRandom;
+
+use super::*;
+use crate::{
+    Breaker, Persist, Quota, RetryBudget, SpoolOptions, options::WhenSpoolFull, spool::done::Done,
+};
+
+type Machine = Buffer<u64, u64>;
+
+fn marked() -> SinkCapabilities {
+    let mut can = SinkCapabilities::bodies_only(Level::Memory);
+    can.batch_max = 6;
+    can.keys = true;
+    can.priority = true;
+    can.producers = true;
+    can
+}
+
+fn unmarked() -> SinkCapabilities {
+    let mut can = marked();
+    can.producers = false;
+    can.unique_ids = true;
+    can
+}
+
+fn options() -> ProducerOptions {
+    ProducerOptions {
+        buffer_count: 8,
+        buffer_bytes: 8 * 300,
+        when_full: WhenFull::Reject,
+        batch_count: 4,
+        batch_bytes: 64,
+        linger: Linger::Adaptive(Duration::from_millis(3)),
+        batches_in_flight: 2,
+        backoff: Backoff { first: 10, max: 40 },
+        breaker: Breaker {
+            failures: 2,
+            open: Backoff { first: 50, max: 90 },
+        },
+        retry_budget: RetryBudget {
+            percent: 20,
+            per_second: 50,
+        },
+        ..ProducerOptions::default()
+    }
+}
+
+fn spooled(persist: Persist) -> ProducerOptions {
+    ProducerOptions {
+        when_full: WhenFull::Spool,
+        spool: Some(SpoolOptions {
+            persist,
+            ..SpoolOptions::new("unused")
+        }),
+        ..options()
+    }
+}
+
+/// A sink that takes records in any order in which they come, and knows what it has.
+#[derive(Default)]
+struct Queue {
+    taken: Vec<Message>,
+    marks: HashMap<(u64, u8), u64>,
+    unique_ids: HashSet<UniqueId>,
+    incarnation: u64,
+}
+
+impl Queue {
+    fn open(&mut self) -> ProducerIncarnation {
+        self.incarnation += 1;
+        ProducerIncarnation(self.incarnation)
+    }
+
+    fn take(&mut self, message: &Message) -> Result<Accepted<u64>, TransportError> {
+        if is_refused(number(message)) {
+            return Err(TransportError::new(Fate::Refused, "no"));
+        }
+        let known = Accepted {
+            id: None,
+            sequence: None,
+            duplicate: true,
+        };
+        if let Some(produced) = &message.producer {
+            if produced.incarnation.0 != self.incarnation {
+                let current = ProducerIncarnation(self.incarnation);
+                return Err(ProducerRefused::Fenced { current }.into());
+            }
+            let mark = &produced.mark;
+            let highest = self.marks.entry((mark.opening(), mark.lane())).or_default();
+            if mark.number() <= *highest {
+                return Ok(known);
+            }
+            if *highest < produced.after {
+                return Err(ProducerRefused::Gap.into());
+            }
+            *highest = mark.number();
+        }
+        if let Some(id) = &message.unique_id
+            && !self.unique_ids.insert(id.clone())
+        {
+            return Ok(known);
+        }
+        self.taken.push(message.clone());
+        Ok(Accepted {
+            id: Some(0),
+            sequence: None,
+            duplicate: false,
+        })
+    }
+}
+
+/// What a message is: who sent it first, second, ...
+fn number(message: &Message) -> u64 {
+    u64::from_be_bytes(message.body[..8].try_into().unwrap())
+}
+
+struct World {
+    random: SeededRandom,
+    options: ProducerOptions,
+    can: SinkCapabilities,
+    machine: Machine,
+    opening: u64,
+    now: Millis,
+    queue: Queue,
+    /// Batches on their way, and those whose process has died since.
+    away: Vec<Batch>,
+    late: Vec<Batch>,
+    /// The log, and how many of its records are durable.
+    log: Vec<Staged>,
+    durable: usize,
+    next: u64,
+    /// What each send was told, and whether it was accepted.
+    told: HashMap<u64, Vec<Told<u64>>>,
+    accepted: HashSet<u64>,
+    expire: HashSet<u64>,
+    crashes: u32,
+    calm: bool,
+}
+
+impl World {
+    fn new(seed: u64, options: ProducerOptions, can: SinkCapabilities) -> Self {
+        let mut random = SeededRandom::new(seed);
+        let opening = random.next_u64();
+        let machine = machine(&options, &can, opening, &[], 0);
+        Self {
+            random,
+            options,
+            can,
+            machine,
+            opening,
+            now: 0,
+            queue: Queue::default(),
+            away: Vec::new(),
+            late: Vec::new(),
+            log: Vec::new(),
+            durable: 0,
+            next: 0,
+            told: HashMap::new(),
+            accepted: HashSet::new(),
+            expire: HashSet::new(),
+            crashes: 0,
+            calm: false,
+        }
+    }
+
+    fn one_of(&mut self, many: u64) -> u64 {
+        self.random.next_u64() % many
+    }
+
+    fn step(&mut self) {
+        match self.one_of(10) {
+            0..=2 => self.offer(),
+            3..=4 => self.send(),
+            5..=6 => self.answer(),
+            7 => self.spool(),
+            8 => self.now += self.one_of(20),
+            _ => self.arrive_late(),
+        }
+        self.machine.expire(self.now);
+        self.machine.catch_up(self.now, wall(self.now));
+        self.hear();
+        self.check();
+    }
+
+    fn offer(&mut self) {
+        let number = self.next;
+        self.next += 1;
+        let mut message = Message::new(number.to_be_bytes().to_vec());
+        if self.one_of(3) > 0 {
+            let key = Key::new(&format!("k{}", self.one_of(3))).unwrap();
+            message = message.with_key(key);
+        }
+        message.priority = u8::try_from(self.one_of(3)).unwrap();
+        let levels = [
+            AnswerLevel::Accepted,
+            AnswerLevel::Durable,
+            AnswerLevel::Delivered,
+        ];
+        let has_spool = self.options.spool.is_some();
+        let level = levels[usize::try_from(self.one_of(3)).unwrap()];
+        let level = match level {
+            AnswerLevel::Durable if !has_spool => AnswerLevel::Delivered,
+            level => level,
+        };
+        let expires = (self.one_of(8) == 0).then(|| {
+            let at = self.now + 30;
+            self.expire.insert(number);
+            (at, wall(at))
+        });
+        let offered = Offered {
+            message,
+            expires,
+            level,
+            tell: (level != AnswerLevel::Accepted).then_some(number),
+        };
+        if self.machine.offer(offered, self.now).is_ok() {
+            self.accepted.insert(number);
+        }
+    }
+
+    fn send(&mut self) {
+        if self.machine.take_open(self.now) {
+            let opened = match self.calm || self.one_of(4) > 0 {
+                true => Ok(self.queue.open()),
+                false => Err(TransportError::new(Fate::Retry, "away")),
+            };
+            let random = self.random.next_u64();
+            self.machine.opened(opened, self.now, random);
+        }
+        while let Some(batch) = self.machine.next_batch(self.now) {
+            assert!(batch.messages.len() <= self.options.batch_count);
+            self.away.push(batch);
+        }
+    }
+
+    /// The sink answers a batch, or some of it, or not at all.
+    fn answer(&mut self) {
+        if self.away.is_empty() {
+            return;
+        }
+        let at = self.one_of(self.away.len() as u64);
+        let batch = self.away.remove(usize::try_from(at).unwrap());
+        let away = !self.calm && self.one_of(6) == 0;
+        let mut results = Vec::new();
+        for message in &batch.messages {
+            let fault = if self.calm { 9 } else { self.one_of(10) };
+            results.push(match fault {
+                _ if away => Err(TransportError::new(Fate::Retry, "away")),
+                0 => Err(TransportError::new(Fate::Retry, "busy")),
+                1 => {
+                    // It may be there, or not.
+                    if self.one_of(2) == 0 {
+                        let _ = self.queue.take(message);
+                    }
+                    Err(TransportError::new(Fate::Unknown, "lost"))
+                }
+                _ => self.queue.take(message),
+            });
+        }
+        if !self.calm && self.one_of(12) == 0 {
+            // All answers are lost.
+            results.clear();
+        }
+        let random = self.random.next_u64();
+        self.machine.answered(batch.id, results, self.now, random);
+    }
+
+    /// What a process had sent when it died reaches the sink.
+    fn arrive_late(&mut self) {
+        if let Some(batch) = self.late.pop() {
+            for message in &batch.messages {
+                let _ = self.queue.take(message);
+            }
+        }
+    }
+
+    /// The thread of the spool works once, and the process may die at any point of it.
+    fn spool(&mut self) {
+        let Some(work) = self.machine.spool_work(self.now) else {
+            return;
+        };
+        let count = work.write.len();
+        if !self.calm && count > 0 && self.one_of(8) == 0 {
+            self.machine.spool_full(0, self.now);
+        } else {
+            self.log.extend(work.write);
+            self.machine.spool_wrote(count, 0);
+        }
+        if self.crashes_now() {
+            return;
+        }
+        if work.sync {
+            self.durable = self.log.len();
+            self.machine.spool_synced(self.durable as u64, self.now);
+        }
+        if let Some(Load { from, count, .. }) = work.load {
+            let from = usize::try_from(from).unwrap();
+            let until = self.log.len().min(from + count.min(3));
+            let read = from..until;
+            let loaded = self.log[read].iter().filter_map(loaded).collect();
+            self.machine
+                .spool_loaded(loaded, until as u64, Vec::new(), self.now, wall(self.now));
+        }
+        self.crashes_now();
+    }
+
+    fn crashes_now(&mut self) -> bool {
+        if self.calm || self.crashes == 3 || self.one_of(12) > 0 {
+            return false;
+        }
+        self.crashes += 1;
+        self.hear();
+        let lost = self.one_of((self.log.len() - self.durable) as u64 + 1);
+        let kept = self.log.len() - usize::try_from(lost).unwrap();
+        self.log.truncate(kept);
+        self.durable = kept;
+        self.late.append(&mut self.away);
+        if !self.can.producers {
+            // Nothing fences what comes late there.
+            while !self.late.is_empty() {
+                self.arrive_late();
+            }
+        }
+        self.opening = self.random.next_u64();
+        self.machine = machine(&self.options, &self.can, self.opening, &self.log, self.now);
+        true
+    }
+
+    fn hear(&mut self) {
+        for (number, told) in self.machine.take_told() {
+            self.told.entry(number).or_default().push(told);
+        }
+    }
+
+    fn check(&self) {
+        let figures = self.machine.figures();
+        assert_eq!(
+            figures.accepted + figures.recovered,
+            figures.delivered + figures.dropped_all() + figures.pending,
+            "{figures:?}"
+        );
+        assert!(figures.memory_count <= self.options.buffer_count as u64);
+        assert!(figures.memory_bytes <= self.options.buffer_bytes + 300);
+    }
+
+    /// All goes well from now on: everything ends.
+    fn calm_down(&mut self) {
+        self.calm = true;
+        for _ in 0..20_000 {
+            if self.machine.pending() == 0 {
+                self.machine.abandon();
+                if self.machine.is_settled() {
+                    return;
+                }
+            }
+            self.machine.expire(self.now);
+            self.machine.catch_up(self.now, wall(self.now));
+            self.send();
+            self.answer();
+            self.spool();
+            self.hear();
+            self.check();
+            self.now += 1;
+        }
+        panic!("not all ends: {:?}", self.machine.figures());
+    }
+
+    /// What must hold of all that happened.
+    fn judge(&self) {
+        let mut times: HashMap<u64, usize> = HashMap::new();
+        let mut last: HashMap<Key, u64> = HashMap::new();
+        for message in &self.queue.taken {
+            let number = number(message);
+            *times.entry(number).or_default() += 1;
+            if let Some(key) = &message.key
+                && times[&number] == 1
+            {
+                let before = last.insert(key.clone(), number);
+                assert!(
+                    before.is_none_or(|before| before < number),
+                    "order of {key}"
+                );
+            }
+        }
+        for (number, times) in &times {
+            assert_eq!(*times, 1, "{number} came {times} times");
+            assert!(self.accepted.contains(number));
+        }
+        for (number, told) in &self.told {
+            let there = times.contains_key(number);
+            assert!(told.len() == 1, "{number} is told {told:?}");
+            match &told[0] {
+                Told::Delivered(_) => assert!(there, "{number} is delivered, and not there"),
+                Told::Dropped(it) => {
+                    assert!(!there || it.may_be_there, "{number} is dropped: {it:?}");
+                }
+                Told::Durable => {}
+            }
+        }
+    }
+
+    /// What is durable is there, unless its time was over or the sink refuses it.
+    fn judge_durable(&self) {
+        let there: HashSet<u64> = self.queue.taken.iter().map(number).collect();
+        let durable = self.told.iter();
+        let durable = durable.filter(|(_, told)| matches!(told[..], [Told::Durable]));
+        for (number, _) in durable {
+            let may_be_gone = is_refused(*number) || self.expire.contains(number);
+            assert!(may_be_gone || there.contains(number), "{number} is lost");
+        }
+    }
+}
+
+/// What the sink never takes.
+fn is_refused(number: u64) -> bool {
+    number % 7 == 3
+}
+
+fn wall(now: Millis) -> WallTime {
+    WallTime(1_000_000 + now)
+}
+
+fn loaded(staged: &Staged) -> Option<Loaded> {
+    match staged {
+        Staged::Message {
+            spot,
+            label,
+            expires,
+            message,
+            ..
+        } => Some(Loaded {
+            spot: *spot,
+            label: *label,
+            expires: *expires,
+            message: message.clone(),
+        }),
+        _ => None,
+    }
+}
+
+/// A machine over what a log has.
+fn machine(
+    options: &ProducerOptions,
+    can: &SinkCapabilities,
+    opening: u64,
+    log: &[Staged],
+    now: Millis,
+) -> Machine {
+    let name = ProducerName::new("p").unwrap();
+    let mut last = Done::default();
+    for staged in log {
+        if let Staged::Checkpoint(it) = staged {
+            last = it.done.clone();
+        }
+    }
+    let mut done = Done::below(0);
+    let (mut count, mut bytes) = (0, 0);
+    for (spot, staged) in (0..).zip(log) {
+        match staged {
+            Staged::Message { message, .. } if !last.contains(spot) => {
+                count += 1;
+                bytes += message.size() as u64;
+            }
+            _ => done.insert(spot, spot + 1),
+        }
+    }
+    let recovered = options.spool.is_some().then(|| Recovered {
+        name: name.clone(),
+        done,
+        next: log.len() as u64,
+        count,
+        bytes,
+        used: 0,
+    });
+    Buffer::new(options, can, name, opening, recovered, now)
+}
+
+fn run(options: &ProducerOptions, can: &SinkCapabilities, crashes: bool) {
+    for seed in 0..300 {
+        let mut world = World::new(seed, options.clone(), can.clone());
+        if !crashes {
+            world.crashes = 3;
+        }
+        for _ in 0..400 {
+            world.step();
+        }
+        world.calm_down();
+        world.judge();
+        let keeps_all = matches!(options.when_full, WhenFull::Reject | WhenFull::Spool);
+        if keeps_all {
+            world.judge_durable();
+        }
+    }
+}
+
+#[test]
+fn records_are_delivered_once_and_in_order_whatever_the_sink_does() {
+    for can in [marked(), unmarked()] {
+        run(&options(), &can, false);
+    }
+}
+
+#[test]
+fn a_spool_keeps_what_it_promised_over_crashes() {
+    let policies = [
+        Persist::Each,
+        Persist::Every(Duration::from_millis(30)),
+        Persist::Count(NonZeroU32::new(3).unwrap()),
+        Persist::Overflow,
+    ];
+    for persist in policies {
+        for can in [marked(), unmarked()] {
+            run(&spooled(persist), &can, true);
+        }
+    }
+}
+
+#[test]
+fn policies_drop_what_they_say_and_count_it() {
+    let full = |when_full| ProducerOptions {
+        when_full,
+        quota: Some(Quota::per_key(3, 3 * 300)),
+        ..options()
+    };
+    for when_full in [
+        WhenFull::DropNewest,
+        WhenFull::DropOldest,
+        WhenFull::DropLowestPriority,
+        WhenFull::Sample(NonZeroU32::new(3).unwrap()),
+        WhenFull::Block,
+    ] {
+        for can in [marked(), unmarked()] {
+            run(&full(when_full), &can, false);
+        }
+    }
+}
+
+#[test]
+fn a_full_spool_does_what_it_is_told() {
+    for when_full in [
+        WhenSpoolFull::Block,
+        WhenSpoolFull::Reject,
+        WhenSpoolFull::DropNewest,
+        WhenSpoolFull::MemoryOnly,
+    ] {
+        let mut options = spooled(Persist::Each);
+        if let Some(spool) = &mut options.spool {
+            spool.bytes_max = 5 * 300;
+            spool.when_full = when_full;
+        }
+        run(&options, &marked(), true);
+    }
+}

@@ -1,0 +1,487 @@
+//! Where records wait on disk: the local log, with small files and without snapshots.
+//!
+//! Each record of the log is a message, or a checkpoint that says which messages are over. The last checkpoint counts: a
+//! recovery has what is neither over there nor damaged. What a checkpoint does not know yet is sent again. Files go when
+//! a durable checkpoint stands behind them and all of their messages are over.
+
+pub(crate) mod codec;
+pub(crate) mod done;
+#[cfg(test)]
+mod tests;
+pub(crate) mod thread;
+
+use std::{
+    collections::VecDeque,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use lockgate_core::{
+    AppendError, Disk, DiskError, Epoch, Log as _, LogError, LogReader, LogSource as _, Position,
+    ProducerName, Purpose, ReadError, RecordGroup, ReserveError, Scanned,
+};
+use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, OpenError};
+
+use self::{
+    codec::{Decoded, decode, encode_checkpoint, encode_message, encode_void},
+    done::Done,
+};
+use crate::{
+    buffer::{Load, Loaded, RECORD_BYTES, Recovered, Staged},
+    options::SpoolOptions,
+};
+
+/// Kept of the buffer in which records are put together.
+const GROUP_BYTES_KEPT: usize = 4 << 20;
+
+/// The most bytes of a record, where files are large enough.
+const RECORD_BYTES_MAX: usize = 16 << 20;
+
+/// What a file has beside one record, at most.
+const OVERHEAD: usize = 8 << 10;
+
+/// Why a spool could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpoolError {
+    /// The folder cannot be used.
+    #[error("the spool in {} cannot be opened", folder.display())]
+    Disk {
+        /// The spool's folder.
+        folder: PathBuf,
+        /// What the system said.
+        source: DiskError,
+    },
+    /// Another producer has the folder open, or an option is out of range.
+    #[error("the spool in {} cannot be opened", folder.display())]
+    Open {
+        /// The spool's folder.
+        folder: PathBuf,
+        /// Why.
+        source: OpenError,
+    },
+    /// The log in it could not be read, or cannot go on.
+    #[error("the spool in {} cannot be read", folder.display())]
+    Log {
+        /// The spool's folder.
+        folder: PathBuf,
+        /// Why.
+        source: LogError,
+    },
+    /// The log could not be begun anew.
+    #[error("the spool in {} cannot be written", folder.display())]
+    Append {
+        /// The spool's folder.
+        folder: PathBuf,
+        /// Why.
+        source: AppendError,
+    },
+    /// The spool belongs to a producer of another name.
+    #[error(
+        "the spool in {} is of the producer {has}, and this one is {given}: open it by its name, or use another folder",
+        folder.display()
+    )]
+    Name {
+        /// The spool's folder.
+        folder: PathBuf,
+        /// The name in the spool.
+        has: ProducerName,
+        /// The name that was given.
+        given: ProducerName,
+    },
+}
+
+/// What was found in a spool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SpoolReport {
+    /// Records that an earlier run has left, and their bytes.
+    pub records: u64,
+    /// Bytes of those records.
+    pub bytes: u64,
+    /// Records that were damaged. They may have been delivered. Their bytes are kept in files that end with `.damaged`.
+    pub damaged_records: u64,
+    /// Bytes at the end that were written by halves when the last run ended, and were cut.
+    pub cut_bytes: u64,
+}
+
+/// What came of writing.
+#[derive(Debug)]
+pub(crate) enum WriteError {
+    /// There is no room now.
+    Full,
+    /// The log has failed.
+    Failed(String),
+}
+
+struct File {
+    /// Its first position, with the lowest bits cleared.
+    range: u64,
+    /// The spot of its first record.
+    first: u64,
+    bytes: u64,
+}
+
+pub(crate) struct Store {
+    log: LocalLog,
+    reader: Arc<dyn LogReader>,
+    epoch: Epoch,
+    group: RecordGroup,
+    files: VecDeque<File>,
+    /// Where the record of a spot is, from which the next load reads.
+    cursor: Option<(u64, Position)>,
+    /// Where the last checkpoint stands, and the last that is durable.
+    checkpoint: Option<Position>,
+    durable_checkpoint: Option<Position>,
+}
+
+impl Store {
+    /// Opens the spool, reads it, and takes it over.
+    pub(crate) fn open(
+        options: &SpoolOptions,
+        name: Option<&ProducerName>,
+        new_name: impl FnOnce() -> ProducerName,
+    ) -> Result<(Self, Recovered, SpoolReport), SpoolError> {
+        let folder = || options.folder.clone();
+        let disk = FolderDisk::open(&options.folder).map_err(|source| SpoolError::Disk {
+            folder: folder(),
+            source,
+        })?;
+        Self::open_on(Arc::new(disk), options, name, new_name)
+    }
+
+    pub(crate) fn open_on(
+        disk: Arc<dyn Disk>,
+        options: &SpoolOptions,
+        name: Option<&ProducerName>,
+        new_name: impl FnOnce() -> ProducerName,
+    ) -> Result<(Self, Recovered, SpoolReport), SpoolError> {
+        let folder = || options.folder.clone();
+        let log_options = LocalLogOptions {
+            segment_bytes: options.file_bytes,
+            record_bytes_max: record_bytes_max(options.file_bytes),
+            free_bytes_min: options.free_bytes_min,
+            reserve_segments: 1,
+            open_files_max: 8,
+            ..LocalLogOptions::default()
+        };
+        let mut log = LocalLog::open(disk, log_options).map_err(|source| SpoolError::Open {
+            folder: folder(),
+            source,
+        })?;
+        let mut found = Found::default();
+        let range_bits = log.capabilities().range_bits;
+        let report = log.recover(Position(0), Epoch(0), &mut |record, stamp| {
+            found.visit(range_bits, record.position, stamp.number, record.payload);
+        });
+        let report = report.map_err(|source| SpoolError::Log {
+            folder: folder(),
+            source,
+        })?;
+        if let (Some(given), Some(has)) = (name, &found.name)
+            && given != has
+        {
+            return Err(SpoolError::Name {
+                folder: folder(),
+                has: has.clone(),
+                given: given.clone(),
+            });
+        }
+        let epoch = Epoch(report.epoch.0 + 1);
+        log.begin_epoch(epoch)
+            .map_err(|source| SpoolError::Append {
+                folder: folder(),
+                source,
+            })?;
+        let next = log.next_number();
+        let done = found.done;
+        found.pending.retain(|(spot, _)| !done.contains(*spot));
+        let recovered = Recovered {
+            name: found
+                .name
+                .or_else(|| name.cloned())
+                .unwrap_or_else(new_name),
+            count: found.pending.len() as u64,
+            bytes: found.pending.iter().map(|(_, size)| *size).sum(),
+            done: over(done.floor(), &found.pending, next),
+            next,
+            used: found.files.iter().map(|file| file.bytes).sum(),
+        };
+        let report = SpoolReport {
+            records: recovered.count,
+            bytes: recovered.bytes,
+            damaged_records: report.records_lost() + found.unreadable,
+            cut_bytes: report.tail_bytes_cut,
+        };
+        let store = Self {
+            reader: log.reader(),
+            epoch,
+            group: RecordGroup::new(log.capabilities().gap),
+            files: found.files,
+            cursor: None,
+            checkpoint: None,
+            durable_checkpoint: None,
+            log,
+        };
+        Ok((store, recovered, report))
+    }
+
+    /// Bytes of the records in its files.
+    pub(crate) fn used(&self) -> u64 {
+        self.files.iter().map(|file| file.bytes).sum()
+    }
+
+    /// Appends records: all of them, or none.
+    pub(crate) fn write(&mut self, staged: &[Staged]) -> Result<(), WriteError> {
+        self.group.clear(GROUP_BYTES_KEPT);
+        let mut grows = false;
+        let mut lens = Vec::with_capacity(staged.len());
+        let mut checkpoint = None;
+        for (at, staged) in staged.iter().enumerate() {
+            lens.push(match staged {
+                Staged::Message {
+                    label,
+                    expires,
+                    message,
+                    ..
+                } => {
+                    grows = true;
+                    (self.group).push(|to| encode_message(*label, *expires, message, to))
+                }
+                Staged::Checkpoint(it) => {
+                    checkpoint = Some(at);
+                    self.group.push(|to| encode_checkpoint(it, to))
+                }
+                Staged::Void => self.group.push(encode_void),
+            });
+        }
+        let purpose = match grows {
+            true => Purpose::Growth,
+            false => Purpose::Maintenance,
+        };
+        let bytes = lens.iter().map(|len| *len as u64).sum();
+        match self.log.reserve(bytes, lens.len() as u64, purpose) {
+            Ok(()) => {}
+            Err(ReserveError::Full { .. } | ReserveError::OutOfDescriptors(_)) => {
+                return Err(WriteError::Full);
+            }
+            Err(error) => return Err(WriteError::Failed(lockgate_core::with_sources(&error))),
+        }
+        let (mut cursor, mut spot) = (self.log.tail(), self.log.next_number());
+        let range_bits = self.log.capabilities().range_bits;
+        let mut files = Vec::new();
+        for (at, len) in lens.iter().enumerate() {
+            let position = self.log.place(&mut cursor, *len);
+            files.push((position.0 >> range_bits, spot, *len as u64));
+            if checkpoint == Some(at) {
+                self.checkpoint = Some(position);
+            }
+            spot += 1;
+        }
+        let at = self.log.tail();
+        match self.log.append(self.epoch, at, &mut self.group) {
+            Ok(()) => {}
+            Err(AppendError::Full { .. }) => return Err(WriteError::Full),
+            Err(error) => return Err(WriteError::Failed(lockgate_core::with_sources(&error))),
+        }
+        for (range, spot, bytes) in files {
+            add(&mut self.files, range, spot, bytes);
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable that is written. Returns the spot behind it.
+    pub(crate) fn sync(&mut self) -> Result<u64, String> {
+        let before = self.log.next_number();
+        let synced = self.log.progress().sync();
+        synced.map_err(|error| lockgate_core::with_sources(&error))?;
+        self.durable_checkpoint = self.checkpoint;
+        Ok(before)
+    }
+
+    /// Whether files could go if the last checkpoint were durable.
+    pub(crate) fn wants_sync(&self, floor: u64) -> bool {
+        self.durable_checkpoint != self.checkpoint && self.releasable(floor, self.checkpoint) > 0
+    }
+
+    /// How many files have nothing that a recovery needs.
+    fn releasable(&self, floor: u64, checkpoint: Option<Position>) -> usize {
+        let Some(checkpoint) = checkpoint else {
+            return 0;
+        };
+        let range = checkpoint.0 >> self.log.capabilities().range_bits;
+        let second = self.files.iter().skip(1);
+        second
+            .take_while(|file| file.first <= floor && file.range <= range)
+            .count()
+    }
+
+    /// Gives back the files of which every message is over. Returns whether there were some.
+    pub(crate) fn release(&mut self, floor: u64) -> Result<bool, String> {
+        let count = self.releasable(floor, self.durable_checkpoint);
+        let text = |error: LogError| lockgate_core::with_sources(&error);
+        for _ in 0..count {
+            let range_bits = self.log.capabilities().range_bits;
+            let Some(file) = self.files.pop_front() else {
+                break;
+            };
+            if let Some(next) = self.files.front() {
+                self.log
+                    .trim(Position(next.range << range_bits))
+                    .map_err(text)?;
+            }
+            for range in self.log.ranges() {
+                if range.first.0 >> range_bits <= file.range {
+                    self.log.release(range.first).map_err(text)?;
+                }
+            }
+        }
+        Ok(count > 0)
+    }
+
+    /// Reads messages. Returns them, the spot behind what was read, and those between that cannot be read.
+    pub(crate) fn load(
+        &mut self,
+        Load {
+            from,
+            count,
+            bytes: bytes_max,
+        }: Load,
+    ) -> Result<(Vec<Loaded>, u64, Vec<u64>), String> {
+        let position = match self.cursor {
+            Some((spot, position)) if spot == from => position,
+            // A file from its beginning: what comes before is passed over.
+            _ => {
+                let file = self.files.iter().rev().find(|file| file.first <= from);
+                let file = file.or(self.files.front());
+                Position(file.map_or(0, |file| file.range << self.log.capabilities().range_bits))
+            }
+        };
+        let (mut loaded, mut unreadable) = (Vec::new(), Vec::new());
+        let (mut next, mut bytes, mut more) = (from, 0, None);
+        let end = self.log.next_number();
+        let scanned = self.reader.scan(position, self.log.tail(), &mut |scanned| {
+            let Scanned::Record { record, stamp } = scanned else {
+                return ControlFlow::Continue(());
+            };
+            if stamp.number < from {
+                return ControlFlow::Continue(());
+            }
+            if loaded.len() >= count || bytes >= bytes_max {
+                more = Some(record.position);
+                return ControlFlow::Break(());
+            }
+            unreadable.extend(next..stamp.number);
+            next = stamp.number + 1;
+            match decode(record.payload) {
+                Some(Decoded::Message(it)) => {
+                    bytes += it.message.size() as u64 + RECORD_BYTES;
+                    loaded.push(Loaded {
+                        spot: stamp.number,
+                        label: it.label,
+                        expires: it.expires,
+                        message: detached(it.message),
+                    });
+                }
+                Some(_) => {}
+                None => unreadable.push(stamp.number),
+            }
+            ControlFlow::Continue(())
+        });
+        match scanned {
+            Ok(()) | Err(ReadError::Damaged { .. } | ReadError::Missing { .. }) => {}
+            Err(error) => return Err(lockgate_core::with_sources(&error)),
+        }
+        if more.is_none() && next < end {
+            unreadable.extend(next..end);
+            next = end;
+        }
+        self.cursor = more.map(|position| (next, position));
+        Ok((loaded, next, unreadable))
+    }
+}
+
+/// The most bytes of a record that fits into a file of a spool.
+pub(crate) fn record_bytes_max(file_bytes: u32) -> usize {
+    RECORD_BYTES_MAX.min((file_bytes as usize).saturating_sub(OVERHEAD))
+}
+
+/// A message whose bytes are its own: those that were read may share memory with much else.
+fn detached(mut message: lockgate_core::Message) -> lockgate_core::Message {
+    message.body = bytes::Bytes::copy_from_slice(&message.body);
+    for header in &mut message.headers {
+        header.value = bytes::Bytes::copy_from_slice(&header.value);
+    }
+    message
+}
+
+fn add(files: &mut VecDeque<File>, range: u64, spot: u64, bytes: u64) {
+    match files.back_mut() {
+        Some(file) if file.range == range => file.bytes += bytes,
+        _ => files.push_back(File {
+            range,
+            first: spot,
+            bytes,
+        }),
+    }
+}
+
+/// Everything that is not pending is over, damaged records too.
+fn over(floor: u64, pending: &VecDeque<(u64, u64)>, next: u64) -> Done {
+    let mut over = Done::below(floor.min(next));
+    let mut from = over.floor();
+    for (spot, _) in pending {
+        over.insert(from, *spot);
+        from = spot + 1;
+    }
+    over.insert(from, next);
+    over
+}
+
+/// What a recovery has come across.
+#[derive(Default)]
+struct Found {
+    name: Option<ProducerName>,
+    done: Done,
+    /// Spots and sizes of messages that are not over.
+    pending: VecDeque<(u64, u64)>,
+    files: VecDeque<File>,
+    unreadable: u64,
+}
+
+impl Found {
+    fn visit(&mut self, range_bits: u32, at: Position, spot: u64, payload: bytes::Bytes) {
+        add(
+            &mut self.files,
+            at.0 >> range_bits,
+            spot,
+            payload.len() as u64,
+        );
+        match decode(payload) {
+            Some(Decoded::Message(it)) => {
+                self.pending.push_back((spot, it.message.size() as u64));
+            }
+            Some(Decoded::Checkpoint(it)) => {
+                self.name = Some(it.name);
+                while (self.pending.front()).is_some_and(|(spot, _)| *spot < it.done.floor()) {
+                    self.pending.pop_front();
+                }
+                self.done = it.done;
+            }
+            Some(Decoded::Void) => {}
+            None => self.unreadable += 1,
+        }
+    }
+}
+
+/// Whether a folder has a spool, for whoever wants to know without opening it.
+#[must_use]
+pub fn is_spool(folder: impl AsRef<Path>) -> bool {
+    let names = std::fs::read_dir(folder);
+    names.is_ok_and(|names| {
+        names
+            .flatten()
+            .any(|name| lockgate_log::is_log_file(&name.file_name().to_string_lossy()))
+    })
+}

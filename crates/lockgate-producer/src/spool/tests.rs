@@ -1,0 +1,241 @@
+//! The spool over a disk that loses, damages and refuses.
+
+use lockgate_core::Message;
+use lockgate_sim::{Damage, FaultyDisk, PowerCut, SeededRandom};
+
+use super::{codec::Label, *};
+
+fn options() -> SpoolOptions {
+    SpoolOptions {
+        file_bytes: 64 << 10,
+        free_bytes_min: 0,
+        ..SpoolOptions::new("spool")
+    }
+}
+
+fn name(text: &str) -> ProducerName {
+    ProducerName::new(text).unwrap()
+}
+
+fn open(disk: &FaultyDisk) -> (Store, Recovered, SpoolReport) {
+    let disk = Arc::new(disk.clone());
+    Store::open_on(disk, &options(), None, || name("p")).unwrap()
+}
+
+/// A message of that number, with so many bytes.
+fn message(spot: u64, bytes: usize) -> Staged {
+    let mut body = spot.to_be_bytes().to_vec();
+    body.resize(bytes.max(8), 7);
+    Staged::Message {
+        spot,
+        label: Label {
+            opening: 1,
+            lane: 2,
+            number: spot + 1,
+        },
+        expires: None,
+        size: bytes as u64,
+        message: Message::new(body),
+    }
+}
+
+fn checkpoint(done: &Done) -> Staged {
+    Staged::Checkpoint(codec::Checkpoint {
+        name: name("p"),
+        done: done.clone(),
+    })
+}
+
+/// Everything that a spool has from that spot on, a little at a time.
+fn load_all(store: &mut Store, from: u64) -> (Vec<u64>, Vec<u64>) {
+    let (mut spots, mut lost) = (Vec::new(), Vec::new());
+    let mut from = from;
+    while from < store.log.next_number() {
+        let load = Load {
+            from,
+            count: 7,
+            bytes: 100_000,
+        };
+        let (loaded, next, unreadable) = store.load(load).unwrap();
+        assert!(next > from, "a load goes on");
+        for loaded in loaded {
+            let body: [u8; 8] = loaded.message.body[..8].try_into().unwrap();
+            assert_eq!(u64::from_be_bytes(body), loaded.spot);
+            spots.push(loaded.spot);
+        }
+        lost.extend(unreadable);
+        from = next;
+    }
+    (spots, lost)
+}
+
+#[test]
+fn what_is_not_over_is_there_again_after_any_power_cut() {
+    for seed in 0..200 {
+        let mut random = SeededRandom::new(seed);
+        let mut disk = FaultyDisk::new();
+        let mut over: Vec<u64> = Vec::new();
+        let mut durable: Vec<u64> = Vec::new();
+        for _ in 0..4 {
+            let (mut store, recovered, report) = open(&disk);
+            assert_eq!(report.damaged_records, 0);
+            let (spots, lost) = load_all(&mut store, recovered.done.floor());
+            let pending: Vec<u64> = spots
+                .into_iter()
+                .filter(|spot| !recovered.done.contains(*spot))
+                .collect();
+            assert_eq!(pending.len() as u64, recovered.count, "seed {seed}");
+            assert_eq!(lost, Vec::<u64>::new());
+            for spot in &durable {
+                let is_known = pending.contains(spot) || over.contains(spot);
+                assert!(is_known, "seed {seed}: {spot} was durable");
+            }
+            // What lived on is all that there was.
+            durable = pending;
+            let mut done = recovered.done;
+            let mut written = durable.clone();
+            for _ in 0..random.below(12) {
+                let mut group = Vec::new();
+                let mut spot = store.log.next_number();
+                for _ in 0..=random.below(5) {
+                    let bytes = random.index(20_000);
+                    group.push(message(spot, bytes));
+                    written.push(spot);
+                    spot += 1;
+                }
+                if random.below(3) == 0 {
+                    done.insert(spot, spot + 1);
+                    group.push(checkpoint(&done));
+                }
+                store.write(&group).unwrap();
+                if random.below(2) == 0 {
+                    store.sync().unwrap();
+                    durable = written.clone();
+                }
+                for _ in 0..random.below(6) {
+                    let at = random.index(written.len());
+                    let spot = written.swap_remove(at);
+                    done.insert(spot, spot + 1);
+                    over.push(spot);
+                    durable.retain(|it| *it != spot);
+                    if written.is_empty() {
+                        break;
+                    }
+                }
+                if store.wants_sync(done.floor()) {
+                    store.sync().unwrap();
+                    durable = written.clone();
+                }
+                store.release(done.floor()).unwrap();
+            }
+            let cut = match random.below(3) {
+                0 => PowerCut::LoseAllUnsynced,
+                1 => PowerCut::KeepAll,
+                _ => PowerCut::KeepSubset(random.next_u64()),
+            };
+            drop(store);
+            disk = disk.crash(cut);
+        }
+    }
+}
+
+#[test]
+fn files_go_when_their_messages_are_over() {
+    let disk = FaultyDisk::new();
+    let (mut store, recovered, _) = open(&disk);
+    let mut done = recovered.done;
+    for _ in 0..100 {
+        let spot = store.log.next_number();
+        store.write(&[message(spot, 10_000)]).unwrap();
+    }
+    let most = store.used();
+    assert!(most > 1_000_000);
+    assert!(!store.release(1).unwrap());
+    done.insert(done.floor(), 91);
+    let spot = store.log.next_number();
+    done.insert(spot, spot + 1);
+    store.write(&[checkpoint(&done)]).unwrap();
+    assert!(!store.release(91).unwrap(), "the checkpoint is not durable");
+    assert!(store.wants_sync(91));
+    store.sync().unwrap();
+    assert!(store.release(91).unwrap());
+    assert!(
+        store.used() < 200_000,
+        "{} of {most} are left",
+        store.used()
+    );
+    drop(store);
+    let (mut store, recovered, report) = open(&disk.kill());
+    assert_eq!((recovered.count, report.records), (10, 10));
+    let (spots, lost) = load_all(&mut store, recovered.done.floor());
+    assert_eq!((spots, lost), ((91..=100).collect(), Vec::new()));
+}
+
+#[test]
+fn damage_costs_what_was_damaged_and_no_start() {
+    let disk = FaultyDisk::new();
+    let (mut store, _, _) = open(&disk);
+    for _ in 0..30 {
+        let spot = store.log.next_number();
+        store.write(&[message(spot, 10_000)]).unwrap();
+        store.sync().unwrap();
+    }
+    drop(store);
+    let disk = disk.kill();
+    let names: Vec<String> = disk.image().into_keys().collect();
+    let file = names.iter().filter(|name| name.ends_with(".log")).nth(2);
+    let file = file.unwrap();
+    assert!(
+        disk.damage(file, Damage::ZeroedSector, 20_000..30_000, 1),
+        "{names:?}"
+    );
+    let (mut store, recovered, report) = open(&disk);
+    assert!(report.damaged_records > 0);
+    assert_eq!(recovered.count + report.damaged_records, 30);
+    let (spots, _) = load_all(&mut store, recovered.done.floor());
+    let there = spots.iter().filter(|spot| !recovered.done.contains(**spot));
+    assert_eq!(there.count() as u64, recovered.count);
+}
+
+#[test]
+fn a_full_disk_takes_checkpoints_and_what_is_over() {
+    let disk = FaultyDisk::new();
+    let (mut store, recovered, _) = open(&disk);
+    let mut done = recovered.done;
+    store.write(&[checkpoint(&done)]).unwrap();
+    disk.set_free_bytes(Some(0));
+    let spot = loop {
+        let spot = store.log.next_number();
+        match store.write(&[message(spot, 10_000)]) {
+            Ok(()) => {}
+            Err(WriteError::Full) => break spot,
+            Err(error) => panic!("{error:?}"),
+        }
+        assert!(spot < 1_000, "the disk is full");
+    };
+    done.insert(done.floor(), spot + 2);
+    store.write(&[Staged::Void, checkpoint(&done)]).unwrap();
+    store.sync().unwrap();
+    disk.set_free_bytes(None);
+    let spot = store.log.next_number();
+    store.write(&[message(spot, 10_000)]).unwrap();
+    drop(store);
+    let (_, recovered, _) = open(&disk.kill());
+    assert_eq!(recovered.count, 1);
+}
+
+#[test]
+fn a_spool_is_opened_by_its_name_only() {
+    let disk = FaultyDisk::new();
+    let (mut store, recovered, _) = open(&disk);
+    store.write(&[checkpoint(&recovered.done)]).unwrap();
+    drop(store);
+    let other = name("q");
+    let disk = Arc::new(disk.kill());
+    let opened = Store::open_on(disk, &options(), Some(&other), || name("r"));
+    let error = opened.err().unwrap();
+    assert!(
+        matches!(&error, SpoolError::Name { has, .. } if has.as_str() == "p"),
+        "{error}"
+    );
+}

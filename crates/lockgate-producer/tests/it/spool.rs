@@ -1,0 +1,150 @@
+//! Records on disk over restarts.
+
+use std::{fs, path::Path, time::Duration};
+
+use lockgate_core::{Message, ProducerName};
+use lockgate_producer::{
+    AnswerLevel, DropReason, Producer, ProducerOptions, SendError, SpoolOptions, testing::TestSink,
+};
+
+use crate::{LONG, bodies, check_law, keyed, open};
+
+fn spooled(folder: &Path) -> ProducerOptions {
+    ProducerOptions {
+        level: AnswerLevel::Durable,
+        spool: Some(SpoolOptions::new(folder)),
+        ..ProducerOptions::default()
+    }
+}
+
+/// Copies a spool as it stands, without its lock.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        if entry.file_name() != "lock" {
+            fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_was_not_sent_is_sent_by_the_next_producer_before_what_is_new() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("spool");
+    let sink = TestSink::new();
+    sink.stop();
+    let producer = open(&sink, spooled(&folder)).await;
+    for number in 0..50 {
+        producer.send(keyed("k", number.to_string())).await.unwrap();
+    }
+    let waits = producer
+        .send(keyed("k", "50"))
+        .level(AnswerLevel::Delivered);
+    let waits = waits.start().await.unwrap();
+    let name = producer.name().clone();
+    let closed = producer.close(Duration::from_millis(10)).await;
+    assert_eq!(closed.left, 51);
+    assert!(matches!(
+        waits.await.unwrap_err(),
+        SendError::Dropped {
+            reason: DropReason::Closed,
+            may_be_delivered: true,
+            ..
+        }
+    ));
+    sink.resume();
+    let producer = open(&sink, spooled(&folder)).await;
+    assert_eq!(producer.name(), &name);
+    assert_eq!(producer.spool_report().unwrap().records, 51);
+    assert_eq!(producer.figures().recovered, 51);
+    let last = producer
+        .send(keyed("k", "51"))
+        .level(AnswerLevel::Delivered);
+    last.await.unwrap();
+    let expected: Vec<String> = (0..52).map(|number| number.to_string()).collect();
+    assert_eq!(bodies(&sink), expected);
+    check_law(&producer);
+    producer.close(LONG).await;
+    let producer = open(&sink, spooled(&folder)).await;
+    assert_eq!(producer.figures().recovered, 0, "all is over");
+}
+
+#[tokio::test]
+async fn of_two_copies_of_a_spool_one_goes_on_and_nothing_is_lost_or_doubled() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second) = (folder.path().join("a"), folder.path().join("b"));
+    let sink = TestSink::new();
+    sink.stop();
+    let original = open(&sink, spooled(&first)).await;
+    for number in 0..20 {
+        original.send(keyed("k", number.to_string())).await.unwrap();
+    }
+    copy(&first, &second);
+    sink.resume();
+    original.flush().await;
+    let duplicate = open(&sink, spooled(&second)).await;
+    // Both have the twenty; this one has a record of its own, and shuts the other out.
+    duplicate.send(keyed("k", "copy")).await.unwrap();
+    duplicate.flush().await;
+    assert_eq!(sink.messages().len(), 21);
+    let own = original.send(keyed("k", "original")).await;
+    own.unwrap();
+    while original.fenced().is_none() {
+        tokio::task::yield_now().await;
+    }
+    duplicate.close(LONG).await;
+    let closed = original.close(LONG).await;
+    assert_eq!(closed.left, 1);
+    // Opened again, it is the later one, and its record is no other's.
+    let original = open(&sink, spooled(&first)).await;
+    original.flush().await;
+    let mut there = bodies(&sink);
+    assert_eq!(there.split_off(20), ["copy", "original"]);
+    let expected: Vec<String> = (0..20).map(|number| number.to_string()).collect();
+    assert_eq!(there, expected);
+}
+
+#[tokio::test]
+async fn a_spool_belongs_to_one_producer_and_to_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("spool");
+    let named = |name: &str| ProducerOptions {
+        name: Some(ProducerName::new(name).unwrap()),
+        ..spooled(&folder)
+    };
+    let sink = TestSink::new();
+    let producer = open(&sink, named("billing")).await;
+    let taken = Producer::open(sink.clone(), named("billing")).await;
+    let error = lockgate_core::with_sources(&taken.unwrap_err());
+    assert!(error.contains("cannot be opened"), "{error}");
+    producer.close(LONG).await;
+    drop(producer);
+    let other = Producer::open(sink.clone(), named("orders")).await;
+    let error = other.unwrap_err().to_string();
+    assert!(error.contains("is of the producer billing"), "{error}");
+    let producer = open(&sink, spooled(&folder)).await;
+    assert_eq!(producer.name().as_str(), "billing");
+}
+
+#[tokio::test]
+async fn a_producer_that_is_dropped_leaves_its_spool_to_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("spool");
+    let sink = TestSink::new();
+    sink.stop();
+    let producer = open(&sink, spooled(&folder)).await;
+    producer.send(Message::new("a")).await.unwrap();
+    drop(producer);
+    sink.resume();
+    // Its thread gives the folder back in its own time.
+    let producer = loop {
+        match Producer::open(sink.clone(), spooled(&folder)).await {
+            Ok(producer) => break producer,
+            Err(error) => assert!(error.to_string().contains("cannot be opened"), "{error}"),
+        }
+        tokio::task::yield_now().await;
+    };
+    producer.flush().await;
+    assert_eq!(bodies(&sink), ["a"]);
+}
