@@ -34,6 +34,7 @@ mod buffer;
 mod clock;
 mod figures;
 mod options;
+mod pipeline;
 mod producer;
 mod send;
 mod spool;
@@ -44,6 +45,7 @@ pub use options::{
     AnswerLevel, Breaker, Linger, OptionsError, Persist, ProducerOptions, Quota, RetryBudget,
     SpoolOptions, TenantFn, WhenFull, WhenSpoolFull, WhenUnknown,
 };
+pub use pipeline::{Pipeline, PipelineFigures};
 pub use producer::{Closed, OpenError, Producer};
 pub use send::{Answer, Full, Refusal, Refused, Send, SendError, Ticket};
 pub use spool::{SpoolError, SpoolReport, is_spool};

@@ -210,6 +210,16 @@ impl<S: Sink + 'static> Producer<S> {
         self.send(message).try_start()
     }
 
+    /// The level of its sends, where they say no other.
+    #[must_use]
+    pub fn level(&self) -> AnswerLevel {
+        self.0.inner.level
+    }
+
+    pub(crate) fn takes_unique_ids(&self) -> bool {
+        self.0.inner.can.unique_ids
+    }
+
     /// The producer's name at the sink.
     #[must_use]
     pub fn name(&self) -> &ProducerName {

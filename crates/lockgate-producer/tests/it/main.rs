@@ -3,6 +3,7 @@
 mod faults;
 mod levels;
 mod overload;
+mod pipeline;
 mod spool;
 
 use std::time::Duration;
