@@ -152,6 +152,14 @@ pub const TARGETS: &[Target] = &[
         ..NONE
     },
     Target {
+        name: "spool",
+        about: "records of a producer's spool",
+        decode: lockgate_producer::fuzz_spool,
+        words: &[words::BYTES],
+        seeds: spool,
+        ..NONE
+    },
+    Target {
         name: "coalescer-state",
         about: "the state of a key that processes coalesce together, as its record has it",
         decode: lockgate_consumer::coalesce::fuzz_state,
@@ -376,6 +384,19 @@ fn send_lines() -> Vec<Vec<u8>> {
         r#"{"body":{"a":[1, 2.50]},"key":"k","unique_id":"u","delay_ms":5000}"#,
         r#"{"body":"text","attributes":{"a":"b","n":1,"t":{"type":"Binary","base64":"YWJj"}}}"#,
     ])
+}
+
+fn spool() -> Vec<Vec<u8>> {
+    let message = [&[2, 1][..], &[0; 7], &[1, 3], &[0; 7], &[9], &[0; 8]].concat();
+    let body = [0, 0, 0, 2, b'a', b'b'];
+    let checkpoint = [&[1, 1, 1, b'p'][..], &[0; 7], &[4], &[0, 0, 0, 1]].concat();
+    let stretch = [&[0; 7][..], &[6], &[0; 7], &[9]].concat();
+    vec![
+        [&message[..], &[0, 1], &body].concat(),
+        [&message[..], &[0, 3], &body, &body].concat(),
+        [&checkpoint[..], &stretch].concat(),
+        vec![3],
+    ]
 }
 
 fn coalescer_states() -> Vec<Vec<u8>> {

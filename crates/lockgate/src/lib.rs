@@ -81,6 +81,9 @@
 //! # }
 //! ```
 //!
+//! A [producer](producer) stands in front of a queue that may be slow or away: it buffers, batches, tries again, and keeps
+//! what it answered for on disk.
+//!
 //! With the feature `postgres`, a PostgreSQL database can keep the queues instead of a folder:
 //! `Lockgate::postgres(url, shard)`.
 //!
@@ -147,6 +150,13 @@ pub use settling::SettleAllError;
 pub use testing::{TestDelivery, TestWatch};
 pub use transaction::{Committed, Transaction, TransactionError};
 
+/// Producers: a buffer, batches, a spool on disk and retries in front of queues of any kind. The crate
+/// `lockgate-producer`.
+#[cfg(feature = "producer")]
+pub mod producer {
+    pub use lockgate_producer::*;
+}
+
 /// Workers: handlers of messages over queues of any kind. The crate `lockgate-consumer`.
 #[cfg(feature = "consumer")]
 pub mod consumer {
@@ -190,6 +200,10 @@ pub mod parts {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+#[cfg(all(doctest, feature = "producer"))]
+#[doc = include_str!("../../../docs/producer.md")]
+struct ProducerPage;
 
 #[cfg(all(doctest, feature = "consumer"))]
 #[doc = include_str!("../../../docs/worker.md")]

@@ -17,7 +17,7 @@ const WITHOUT_RUNTIME: [&str; 5] = [
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
 
 /// The crates each crate may name, tests aside. ARCHITECTURE.md draws the same picture.
-const LAYERS: [(&str, &[&str]); 20] = [
+const LAYERS: [(&str, &[&str]); 21] = [
     ("lockgate-core", &[]),
     ("lockgate-machine", &["lockgate-core"]),
     ("lockgate-log", &["lockgate-core"]),
@@ -27,6 +27,10 @@ const LAYERS: [(&str, &[&str]); 20] = [
     ("lockgate-consumer", &["lockgate-core"]),
     ("lockgate-sql", &["lockgate-core", "lockgate-consumer"]),
     ("lockgate-sqs", &["lockgate-core"]),
+    (
+        "lockgate-producer",
+        &["lockgate-core", "lockgate-log", "lockgate-consumer"],
+    ),
     (
         "lockgate-conformance",
         &[
@@ -51,6 +55,7 @@ const LAYERS: [(&str, &[&str]); 20] = [
             "lockgate-postgres",
             "lockgate-client",
             "lockgate-consumer",
+            "lockgate-producer",
             "lockgate-sql",
             "lockgate-sqs",
         ],
@@ -82,7 +87,9 @@ const LAYERS: [(&str, &[&str]); 20] = [
             "lockgate-log",
             "lockgate-engine",
             "lockgate-server",
+            "lockgate-client",
             "lockgate-consumer",
+            "lockgate-producer",
         ],
     ),
     (
@@ -95,6 +102,7 @@ const LAYERS: [(&str, &[&str]); 20] = [
             "lockgate-server",
             "lockgate-client",
             "lockgate-consumer",
+            "lockgate-producer",
             "lockgate-inspect",
             "lockgate-postgres",
             "lockgate",
@@ -107,6 +115,8 @@ const LAYERS: [(&str, &[&str]); 20] = [
             "lockgate-machine",
             "lockgate-log",
             "lockgate-engine",
+            "lockgate-consumer",
+            "lockgate-producer",
             "lockgate-server",
             "lockgate-cli",
             "lockgate-postgres",

@@ -277,6 +277,25 @@ fn text(from: &mut Bytes) -> Option<Arc<str>> {
     Some(str::from_utf8(&bytes).ok()?.into())
 }
 
+/// What a fuzzer gives its bytes to: what is decoded and encoded again is decoded to the same.
+pub fn fuzz(bytes: &[u8]) -> Result<(), String> {
+    let decoded = decode(Bytes::copy_from_slice(bytes)).ok_or("no record")?;
+    let mut again = Vec::new();
+    match &decoded {
+        Decoded::Checkpoint(it) => encode_checkpoint(it, &mut again),
+        Decoded::Message(it) => {
+            encode_message(it.label, it.expires, &it.message, &mut again);
+            assert!(
+                again.len() <= message_len(&it.message),
+                "longer than it says"
+            );
+        }
+        Decoded::Void => encode_void(&mut again),
+    }
+    assert_eq!(decode(again.into()), Some(decoded), "encoded again");
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
