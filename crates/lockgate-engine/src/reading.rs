@@ -137,6 +137,7 @@ mod tests {
             accepted: WallTime(1),
             unique_until: None,
             key_sequence: None,
+            marked_at: None,
             message: Message::new("seven"),
         };
         let mut record = Vec::new();
