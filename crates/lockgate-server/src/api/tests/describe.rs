@@ -232,6 +232,22 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
             body: to.input::<SettleMessages<'_>>(),
             ..queue("receive", to.ok::<SettleResults>())
         },
+        Operation::ListProducers => Described {
+            tag: "producers",
+            parameters: to.input::<ListProducers>(),
+            codes: &[Code::QueueNotFound, Code::InvalidPage],
+            ..queue("read", to.ok::<Producers>())
+        },
+        Operation::OpenProducer => Described {
+            tag: "producers",
+            codes: &[Code::QueueNotFound, Code::ProducersFull, Code::DiskFull],
+            ..queue("send", to.ok::<ProducerOpened>())
+        },
+        Operation::ForgetProducer => Described {
+            tag: "producers",
+            codes: &[Code::QueueNotFound, Code::ProducerNotFound],
+            ..queue("manage", to.ok::<Nothing>())
+        },
         Operation::ListDeadLetterSources => Described {
             tag: "dead letters",
             parameters: to.input::<ListDeadLetterSources>(),
@@ -268,6 +284,10 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
                 Code::MessageTooLarge,
                 Code::QueueFull,
                 Code::UniqueIdsFull,
+                Code::SentBefore,
+                Code::ProducerFenced,
+                Code::ProducerUnknown,
+                Code::ProducersFull,
                 Code::DiskFull,
             ],
             ..queue("receive and send", to.ok::<Transacted>())
