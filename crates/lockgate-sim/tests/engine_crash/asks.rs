@@ -94,12 +94,14 @@ impl World {
                 self.purge(queue)
             }
             95 => self.delete(PASSING),
-            96 | 97 => self.make_queue(PASSING),
+            96 => self.make_queue(PASSING),
+            97 => self.any_producer_request(),
             98 => {
                 let (queue, paused) = (name(self.any_queue()), self.random.chance(40));
                 self.ask(Command::Pause(Pause { queue, paused }))
             }
             99 if self.random.chance(70) => self.any_record_request(),
+            99 => self.any_producer_request(),
             _ => {
                 let queue = name(self.any_queue());
                 self.request(
@@ -140,7 +142,7 @@ impl World {
         self.request(Work::Commands(commands), asked)
     }
 
-    fn sending(&mut self, sending: Sending) -> (u64, SendMessage) {
+    pub(crate) fn sending(&mut self, sending: Sending) -> (u64, SendMessage) {
         let Sending {
             queue,
             key: key_number,

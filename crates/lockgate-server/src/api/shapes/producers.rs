@@ -66,6 +66,6 @@ pub(crate) struct Producer {
     pub(crate) incarnation: u64,
     /// Openings of its spool of which the queue knows the records it has accepted.
     pub(crate) openings: u64,
-    /// When it last opened the queue or a record of it was accepted. The time of a server that is down counts as none.
+    /// When it last opened the queue or a record of it was accepted. Time while the computer was off is left out.
     pub(crate) used_at: Instant,
 }

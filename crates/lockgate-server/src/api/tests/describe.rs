@@ -396,7 +396,7 @@ pub(super) fn document(examples: &[Example]) -> Value {
         "security": [{}, {"sigv4": []}],
         "tags": [
             {"name": "server"}, {"name": "queues"}, {"name": "keys"}, {"name": "messages"},
-            {"name": "transactions"}, {"name": "dead letters"}, {"name": "records"},
+            {"name": "transactions"}, {"name": "producers"}, {"name": "dead letters"}, {"name": "records"},
         ],
         "paths": paths,
         "components": {
@@ -518,6 +518,7 @@ fn parameters(operation: Operation, described: &Described, generators: &Generato
             let words = match name {
                 "queue" => "The queue's name.",
                 "key" => "The key, percent-encoded.",
+                "producer" => "The producer's name, percent-encoded.",
                 "id" => "The message's id.",
                 "record" => "The record's name, percent-encoded.",
                 other => panic!("{other} is not described"),

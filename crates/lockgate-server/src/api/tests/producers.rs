@@ -85,7 +85,7 @@ async fn a_record_is_accepted_once_and_only_of_the_last_incarnation() {
 #[tokio::test]
 async fn producers_are_listed_in_pages_and_bounded() {
     let shop = Shop::open();
-    queue(&shop, "q", json!({"settings": {"producers_max": 3}})).await;
+    queue(&shop, "q", json!({"producers_max": 3})).await;
     for name in ["c", "a", "b"] {
         open(&shop, name).await;
     }
