@@ -83,7 +83,8 @@ impl World {
                 let sendings: Vec<_> = (0..count).map(|_| self.any_sending()).collect();
                 self.send(&sendings)
             }
-            40..63 => self.any_receive(),
+            40..59 => self.any_receive(),
+            59..63 => self.any_producer_request(),
             63..86 => self.any_settle(),
             86..90 => self.any_transaction(),
             90..92 => self.any_cancel(),
@@ -94,14 +95,12 @@ impl World {
                 self.purge(queue)
             }
             95 => self.delete(PASSING),
-            96 => self.make_queue(PASSING),
-            97 => self.any_producer_request(),
+            96 | 97 => self.make_queue(PASSING),
             98 => {
                 let (queue, paused) = (name(self.any_queue()), self.random.chance(40));
                 self.ask(Command::Pause(Pause { queue, paused }))
             }
             99 if self.random.chance(70) => self.any_record_request(),
-            99 => self.any_producer_request(),
             _ => {
                 let queue = name(self.any_queue());
                 self.request(
