@@ -2,6 +2,7 @@
 
 mod admin;
 mod analyze;
+mod producer;
 mod queue;
 mod record;
 mod setting_flags;
@@ -13,6 +14,7 @@ use lockgate_core::{PRIORITY_MAX, ShardId};
 
 pub(crate) use admin::*;
 pub(crate) use analyze::Analyze;
+pub(crate) use producer::*;
 pub(crate) use queue::*;
 pub(crate) use record::*;
 pub(crate) use setting_flags::{Given, SettingFlags};
@@ -62,6 +64,8 @@ pub(crate) enum Command {
     Key(Key),
     #[command(subcommand)]
     Dlq(Dlq),
+    #[command(subcommand)]
+    Producer(Producer),
     #[command(subcommand)]
     Record(Record),
     Status(Status),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use base64::{DecodeError, Engine as _, engine::general_purpose::STANDARD};
+use lockgate_core::Produced;
 use serde::{Deserialize, Serialize};
 
 /// A message to be sent.
@@ -44,6 +45,37 @@ pub struct Message {
     /// How urgent it is, 0 to 9.
     #[serde(skip_serializing_if = "is_zero")]
     pub priority: u8,
+    /// Which record of a producer it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub producer: Option<Producer>,
+}
+
+/// Which record of a producer a message is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Producer {
+    /// The name of the producer.
+    pub name: String,
+    /// What the opening of the queue gave it last.
+    pub incarnation: u64,
+    /// The random number of the opening of its spool, in 16 hexadecimal digits.
+    pub opening: String,
+    /// The lane, 0 to 15.
+    pub lane: u8,
+    /// The number in the lane, from 1.
+    pub number: u64,
+}
+
+impl From<Produced> for Producer {
+    fn from(produced: Produced) -> Self {
+        let mark = &produced.mark;
+        Self {
+            name: mark.producer().to_string(),
+            incarnation: produced.incarnation.0,
+            opening: format!("{:016x}", mark.opening()),
+            lane: mark.lane(),
+            number: mark.number(),
+        }
+    }
 }
 
 /// A payload.

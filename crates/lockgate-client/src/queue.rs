@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 use hyper::{Method, StatusCode};
 use lockgate_core::{
     Accepted, Failures, Fate, Header, Key, KeyOrder, KeyState, KeyStateWrite, Leased, Message,
-    MessageId, MessageName, Millis, QueueName, ReceiveRequest, RecordVersion, Replaces, Sequence,
-    Settlement, Sink, SinkCapabilities, Source, SourceCapabilities, TransportError, UniqueId,
-    WallTime, limits::HoldScope,
+    MessageId, MessageName, Millis, ProducerIncarnation, ProducerName, ProducerRefused, QueueName,
+    ReceiveRequest, RecordVersion, Replaces, Sequence, Settlement, Sink, SinkCapabilities, Source,
+    SourceCapabilities, TransportError, UniqueId, Unsupported, WallTime, limits::HoldScope,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
@@ -17,6 +17,7 @@ use crate::{
     CallError, Client,
     api::{self, Encoding},
     error::of_status,
+    records::part,
 };
 
 /// What a message has in a request beside its body and the values of its headers, at most: names, types,
@@ -52,7 +53,7 @@ const REQUEST_OVERHEAD: usize = 32;
 /// | the server cannot be reached, is busy, full or stopping | [`Retry`](Fate::Retry) |
 /// | the answer was lost, or did not come in time; storage has failed | [`Unknown`](Fate::Unknown) |
 /// | the request is wrong or not allowed | [`Refused`](Fate::Refused) |
-/// | the lease has ended | [`Stale`](Fate::Stale) |
+/// | the lease has ended, or a producer [may not send](TransportError::producer_refused) | [`Stale`](Fate::Stale) |
 /// | the queue is gone, or this access key may not see it any more | [`Closed`](Fate::Closed) |
 ///
 /// After `Closed`, [open](Client::queue) the queue again: if there is one of that name, its capabilities may
@@ -177,6 +178,13 @@ struct Queue {
 struct Settings {
     message_bytes_max: u64,
     dedup_window_ms: Millis,
+    /// Absent from servers that know no producers.
+    producers_max: Option<u64>,
+}
+
+#[derive(Deserialize)]
+struct Opened {
+    incarnation: u64,
 }
 
 #[derive(Default, Serialize)]
@@ -226,8 +234,8 @@ struct Results<T> {
 #[serde(tag = "outcome", rename_all = "snake_case")]
 enum SendResult {
     Sent {
-        id: String,
-        sequence: u64,
+        id: Option<String>,
+        sequence: Option<u64>,
         duplicate: bool,
     },
     Refused {
@@ -250,6 +258,7 @@ struct Problem {
     detail: String,
     field: Option<String>,
     queue: Option<String>,
+    incarnation: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -345,6 +354,7 @@ impl Client {
         sink.time_to_live = true;
         sink.headers = true;
         sink.priority = true;
+        sink.producers = queue.settings.producers_max.is_some();
         let mut source = SourceCapabilities::plain();
         source.receive_max = limits.receive_max;
         source.settle_max = limits.entries_max;
@@ -479,6 +489,9 @@ impl RemoteQueue {
         if let Some(name) = problem.queue {
             return CallError::NoQueue { endpoint, name }.into();
         }
+        if let Some(refused) = producer_refused(&problem.code, problem.incarnation) {
+            return refused.into();
+        }
         let status = StatusCode::from_u16(problem.status);
         let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let error = CallError::Refused {
@@ -556,17 +569,45 @@ impl Sink for RemoteQueue {
                     duplicate,
                 } => Ok(Accepted {
                     // It was accepted; which message it is cannot be said without its id.
-                    id: Some(
-                        id.parse()
-                            .map_err(|error| TransportError::new(Fate::Unknown, error))?,
-                    ),
-                    sequence: Some(Sequence(sequence)),
+                    id: id
+                        .map(|id| id.parse())
+                        .transpose()
+                        .map_err(|error| TransportError::new(Fate::Unknown, error))?,
+                    sequence: sequence.map(Sequence),
                     duplicate,
                 }),
                 SendResult::Refused { problem } => Err(self.refused(problem)),
             },
         )
         .await
+    }
+
+    async fn open_producer(
+        &self,
+        producer: ProducerName,
+    ) -> Result<ProducerIncarnation, TransportError> {
+        if !self.inner.sink.producers {
+            return Err(Unsupported::Producer.into());
+        }
+        let target = format!(
+            "{}/producers/{}/open",
+            self.inner.target,
+            part(producer.as_str())
+        );
+        let client = &self.inner.client;
+        let Opened { incarnation } = client.call(Method::POST, &target, None::<&()>).await?;
+        Ok(ProducerIncarnation(incarnation))
+    }
+}
+
+/// Why a producer may not send, if it is that.
+fn producer_refused(code: &str, incarnation: Option<u64>) -> Option<ProducerRefused> {
+    match code {
+        "producer_fenced" => Some(ProducerRefused::Fenced {
+            current: ProducerIncarnation(incarnation.unwrap_or_default()),
+        }),
+        "producer_unknown" => Some(ProducerRefused::Unknown),
+        _ => None,
     }
 }
 
@@ -750,6 +791,7 @@ fn in_words(message: Message) -> Result<api::Message, Unfit> {
         trace_context: message.trace_context.map(|text| text.to_string()),
         level: message.level.map(|level| level.to_string()),
         priority: message.priority,
+        producer: message.producer.map(|produced| (*produced).into()),
     })
 }
 

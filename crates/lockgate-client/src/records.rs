@@ -263,7 +263,7 @@ impl Client {
     }
 }
 
-fn part(text: &str) -> impl fmt::Display {
+pub(crate) fn part(text: &str) -> impl fmt::Display {
     utf8_percent_encode(text, NON_ALPHANUMERIC)
 }
 

@@ -942,7 +942,8 @@ fn grows(machine: &Machine, command: AnyCommand<'_>) -> bool {
         Command::Send(_)
         | Command::CreateQueue(_)
         | Command::ChangeQueue(_)
-        | Command::PutRecord(_) => true,
+        | Command::PutRecord(_)
+        | Command::OpenProducer(_) => true,
         // One that is not there is made.
         Command::LeaseRecord(lease) => machine.record_revision(&lease.name).is_none(),
         Command::Transact(Transact { states, sends, .. }) => {

@@ -53,10 +53,13 @@ impl<'a> Reading<'a> {
     ) -> Result<StoredMessage, ReadError> {
         let at = location.position;
         let record = self.record(at)?;
-        let stored = read_message(&record, location.part).map_err(|_| ReadError::Damaged {
+        let mut stored = read_message(&record, location.part).map_err(|_| ReadError::Damaged {
             at,
             what: "no message where one should be",
         })?;
+        // It is for the queue, not for whoever gets the message.
+        stored.message.producer = None;
+        stored.marked_at = None;
         if stored.id != id {
             return Err(ReadError::Damaged {
                 at,
@@ -137,6 +140,7 @@ mod tests {
             accepted: WallTime(1),
             unique_until: None,
             key_sequence: None,
+            marked_at: None,
             message: Message::new("seven"),
         };
         let mut record = Vec::new();

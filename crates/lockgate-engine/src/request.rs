@@ -79,6 +79,7 @@ impl Answer {
                 Self::Query(Ok(QueryReply::Record(Some(record)))) => {
                     size_of_val(&**record) + record.value.len()
                 }
+                Self::Query(Ok(QueryReply::Producers(page))) => size_of_val(&page.producers[..]),
                 Self::Query(Ok(QueryReply::Records(page))) => {
                     let values = page.records.iter().map(|record| record.value.len());
                     size_of_val(&page.records[..]) + values.sum::<usize>()
@@ -263,6 +264,10 @@ fn message_bytes(message: &lockgate_core::Message) -> usize {
         + text(message.unique_id.as_ref().map(AsRef::as_ref))
         + text(message.content_type.as_deref())
         + text(message.trace_context.as_deref())
+        + message
+            .producer
+            .as_ref()
+            .map_or(0, |produced| produced.mark.producer().as_str().len())
 }
 
 fn map_bytes(map: &std::collections::BTreeMap<String, String>) -> usize {

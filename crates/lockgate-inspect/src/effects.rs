@@ -1,7 +1,7 @@
 //! Effects as JSON, with the names in `docs/internals/format.md`.
 
 use bytes::Bytes;
-use lockgate_core::{Key, MachineTime, Message, Now, QueueId, WallTime};
+use lockgate_core::{Key, MachineTime, Message, Now, Produced, QueueId, WallTime};
 use lockgate_machine::{
     DeadLetterReason, Effect, QueueSettings, SETTINGS, SettingValue, StoredMessage,
 };
@@ -231,6 +231,25 @@ fn fields(effect: &Effect, bodies: Bodies) -> Value {
         Effect::RecordDeleted { name, revision } | Effect::RecordReleased { name, revision } => {
             json!({ "record": name.as_str(), "revision": revision.0 })
         }
+        Effect::ProducerOpened {
+            queue,
+            producer,
+            incarnation,
+            at,
+        } => json!({
+            "queue": queue.0,
+            "producer": producer.as_str(),
+            "incarnation": incarnation.0,
+            "at": at.0,
+        }),
+        Effect::ProducerForgotten { queue, producer } => {
+            json!({ "queue": queue.0, "producer": producer.as_str() })
+        }
+        Effect::MarkRaised {
+            queue,
+            produced,
+            at,
+        } => json!({ "queue": queue.0, "producer": produced_json(produced), "at": at.0 }),
         // A fallback for effects of later versions of the machine.
         other => json!({ "text": format!("{other:?}") }),
     }
@@ -257,6 +276,9 @@ pub(crate) fn queues_of(effect: &Effect) -> impl Iterator<Item = QueueId> {
         | Effect::KeyResumed { queue, .. }
         | Effect::KeyStatePut { queue, .. }
         | Effect::KeyStateDropped { queue, .. }
+        | Effect::ProducerOpened { queue, .. }
+        | Effect::ProducerForgotten { queue, .. }
+        | Effect::MarkRaised { queue, .. }
         | Effect::Held { queue, .. } => (Some(*queue), None),
         Effect::Accepted(stored) | Effect::Compacted(stored) => (Some(stored.queue), None),
         Effect::Moved { from, to, .. } => (Some(*from), Some(*to)),
@@ -287,6 +309,14 @@ fn message_json(stored: &StoredMessage, bodies: Bodies) -> Value {
         "unique_until",
         json!(stored.unique_until.map(|until| until.0)),
     );
+    put(
+        "producer",
+        message
+            .producer
+            .as_deref()
+            .map_or(Value::Null, produced_json),
+    );
+    put("marked_at", json!(stored.marked_at.map(|at| at.0)));
     put("due", message.due.map_or(Value::Null, time));
     put("time_to_live", json!(message.time_to_live));
     put("content_type", json!(message.content_type.as_deref()));
@@ -321,6 +351,17 @@ fn message_json(stored: &StoredMessage, bodies: Bodies) -> Value {
         map.append(&mut text_or_hex("body", &message.body));
     }
     map.into()
+}
+
+fn produced_json(produced: &Produced) -> Value {
+    let mark = &produced.mark;
+    json!({
+        "name": mark.producer().as_str(),
+        "incarnation": produced.incarnation.0,
+        "opening": format!("{:016x}", mark.opening()),
+        "lane": mark.lane(),
+        "number": mark.number(),
+    })
 }
 
 /// `NAME` as text, or `NAME_hex` for bytes that are no UTF-8.

@@ -7,8 +7,9 @@ use std::{
 
 use lockgate_core::{
     BootId, DeleteRecord, ExtendRecord, HolderName, Key, KeyStateWrite, LeaseRecord, LeaseToken,
-    Location, Message, MessageId, Millis, PutRecord, QueueId, QueueName, Record, RecordVersion,
-    RecordWritten, ReleaseRecord, Sequence, Term, WallTime, limits::HoldScope,
+    Location, Message, MessageId, Millis, ProducerIncarnation, ProducerName, PutRecord, QueueId,
+    QueueName, Record, RecordVersion, RecordWritten, ReleaseRecord, Sequence, Term, WallTime,
+    limits::HoldScope,
 };
 
 use crate::{
@@ -40,6 +41,8 @@ pub enum Command {
     LeaseRecord(LeaseRecord),
     ExtendRecord(ExtendRecord),
     ReleaseRecord(ReleaseRecord),
+    OpenProducer(OpenProducer),
+    ForgetProducer(ForgetProducer),
 }
 
 /// Commands that only the engine of a machine gives. No caller can submit one.
@@ -143,6 +146,8 @@ commands! {
     LeaseRecord LeaseRecord (it => it) -> Record { Reply::Record(record) => *record }
     ExtendRecord ExtendRecord (it => it) -> () { Reply::Done => () }
     ReleaseRecord ReleaseRecord (it => it) -> () { Reply::Done => () }
+    OpenProducer OpenProducer (it => it) -> ProducerIncarnation { Reply::ProducerOpened(incarnation) => incarnation }
+    ForgetProducer ForgetProducer (it => it) -> () { Reply::Done => () }
 }
 
 impl TypedCommand for Command {
@@ -219,6 +224,21 @@ pub struct ChangeKeyState {
     pub queue: QueueName,
     pub key: Key,
     pub write: KeyStateWrite,
+}
+
+/// Opens a queue for a producer. The reply is an incarnation above all that were given before; from then on only sends
+/// under it are taken of the producer.
+#[derive(Clone, Debug)]
+pub struct OpenProducer {
+    pub queue: QueueName,
+    pub producer: ProducerName,
+}
+
+/// Forgets a producer and its marks: records of it that come again are accepted again.
+#[derive(Clone, Debug)]
+pub struct ForgetProducer {
+    pub queue: QueueName,
+    pub producer: ProducerName,
 }
 
 /// Removes a message that is not in flight.
@@ -320,7 +340,8 @@ pub struct CreateQueue {
     pub tags: BTreeMap<String, String>,
 }
 
-/// Accepts a message.
+/// Accepts a message. A record of a producer that was accepted before is refused, with
+/// [`Rejection::SentBefore`](crate::Rejection::SentBefore).
 #[derive(Clone, Debug)]
 pub struct SendMessage {
     pub queue: QueueName,

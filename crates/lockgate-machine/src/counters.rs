@@ -74,6 +74,10 @@ counters! {
     accepted = Some(1);
     /// Sends recognised as duplicates, since the last start.
     duplicates = None;
+    /// Sends recognised as records of a producer that were accepted before, since the last start.
+    sent_before = None;
+    /// Sends of an earlier incarnation of a producer, since the last start.
+    fenced = None;
     /// Messages that came from another queue.
     moved_in = Some(2);
     /// Messages that went to another queue.

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, num::NonZeroU64, sync::Arc};
 use bytes::Bytes;
 use lockgate_core::{
     BootId, Epoch, HolderName, Key, LeaseNumber, Level, MachineTime, Message, MessageId, Millis,
-    Now, QueueId, QueueName, RecordName, RecordVersion, Revision, Sequence, Term, UniqueId,
-    WallTime,
+    Now, Produced, ProducerIncarnation, ProducerName, QueueId, QueueName, RecordName,
+    RecordVersion, Revision, Sequence, Term, UniqueId, WallTime,
 };
 use smallvec::SmallVec;
 
@@ -64,7 +64,7 @@ pub enum Effect {
     Purged { queue: QueueId },
     /// A queue was paused or resumed.
     Paused { queue: QueueId, paused: bool },
-    /// A message was accepted, and its unique id reserved.
+    /// A message was accepted, its unique id reserved, and the mark of its producer raised.
     Accepted(Box<StoredMessage>),
     /// Senders at level `memory` may have been given sequence numbers below this one. After a crash
     /// such numbers are skipped and counted as possibly lost, and never given out again.
@@ -188,6 +188,25 @@ pub enum Effect {
         name: RecordName,
         revision: Revision,
     },
+    /// A producer opened the queue.
+    ProducerOpened {
+        queue: QueueId,
+        producer: ProducerName,
+        /// Above all that were given in the shard before.
+        incarnation: ProducerIncarnation,
+        at: MachineTime,
+    },
+    /// A producer was forgotten, with its marks.
+    ProducerForgotten {
+        queue: QueueId,
+        producer: ProducerName,
+    },
+    /// A record of a producer was a duplicate by its unique id.
+    MarkRaised {
+        queue: QueueId,
+        produced: Box<Produced>,
+        at: MachineTime,
+    },
     /// A message's bytes are now in this record: compaction wrote them again. The message is named
     /// by its present queue and number.
     Compacted(Box<StoredMessage>),
@@ -227,6 +246,9 @@ impl Effect {
             Self::RecordDeleted { .. } => "record deleted",
             Self::RecordLeased { .. } => "record leased",
             Self::RecordReleased { .. } => "record released",
+            Self::ProducerOpened { .. } => "producer opened",
+            Self::ProducerForgotten { .. } => "producer forgotten",
+            Self::MarkRaised { .. } => "mark raised",
         }
     }
 }
@@ -247,6 +269,8 @@ pub struct StoredMessage {
     /// key, or the queue does not number them
     /// ([`key_sequences_max`](QueueSettings::key_sequences_max)).
     pub key_sequence: Option<NonZeroU64>,
+    /// When it was accepted, if it is a record of a producer.
+    pub marked_at: Option<MachineTime>,
     /// The message; `due` is set exactly if the message was delayed when accepted.
     pub message: Message,
 }
@@ -333,6 +357,33 @@ pub(crate) struct Arrival<'a> {
     pub(crate) key: Option<KeyText<'a>>,
     /// A unique id that is remembered, and until when.
     pub(crate) unique: Option<(&'a str, MachineTime)>,
+    pub(crate) mark: Option<ArrivalMark<'a>>,
+}
+
+/// The mark of a record of a producer, and when it was raised.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArrivalMark<'a> {
+    /// A text that [`ProducerName::new`] accepts.
+    pub(crate) producer: &'a str,
+    pub(crate) incarnation: u64,
+    pub(crate) opening: u64,
+    pub(crate) lane: u8,
+    pub(crate) number: u64,
+    pub(crate) at: MachineTime,
+}
+
+impl<'a> ArrivalMark<'a> {
+    pub(crate) fn new(produced: &'a Produced, at: MachineTime) -> Self {
+        let mark = &produced.mark;
+        Self {
+            producer: mark.producer().as_str(),
+            incarnation: produced.incarnation.0,
+            opening: mark.opening(),
+            lane: mark.lane(),
+            number: mark.number(),
+            at,
+        }
+    }
 }
 
 /// The same without texts.
@@ -381,6 +432,11 @@ impl<'a> From<&'a StoredMessage> for Arrival<'a> {
             },
             key: message.key.as_ref().map(KeyText::from),
             unique: unique_id.zip(stored.unique_until),
+            mark: message
+                .producer
+                .as_deref()
+                .zip(stored.marked_at)
+                .map(|(produced, at)| ArrivalMark::new(produced, at)),
         }
     }
 }

@@ -83,26 +83,26 @@ pub use codec::{
 pub use columns::ImageError;
 pub use command::{
     AnyCommand, Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command, CreateQueue, DeleteQueue,
-    EngineCommand, Hold, KeyAction, Move, MoveTo, Pause, Purge, Receive, Reschedule, SendMessage,
-    Settle, SettleAction, Transact, TypedCommand, WriteState,
+    EngineCommand, ForgetProducer, Hold, KeyAction, Move, MoveTo, OpenProducer, Pause, Purge,
+    Receive, Reschedule, SendMessage, Settle, SettleAction, Transact, TypedCommand, WriteState,
 };
 pub use counters::{COUNTERS, Counter, CounterKind, DroppedCounts, QueueTotals};
 pub use effect::{DeadLetterReason, DropReason, Effect, Effects, Failed, StoredMessage};
 pub use live::{LiveMessage, LiveRange};
 pub use machine::{
     ClockState, Deadlines, Frozen, Housekeeping, ImageLoader, KeyView, LeaseView, Machine,
-    MachineLimits, MessageState, MessageView, QueueView, RecordCounts, RecordsView, StateView,
-    Upcoming,
+    MachineLimits, MessageState, MessageView, ProducerView, QueueView, RecordCounts, RecordsView,
+    StateView, Upcoming,
 };
 pub use query::{
     DescribeQueue, ExplainKey, FindMessage, GetKeyState, GetRecord, ListKeys, ListMessages,
-    ListQueues, Query, TypedQuery,
+    ListProducers, ListQueues, Query, TypedQuery,
 };
 pub use reply::{
     CreatedQueue, Decision, Delivery, KeyPage, KeyStateStatus, KeyStatus, KeyWait, MessagePage,
-    MessageStatus, MessageWait, MoveCursor, Moved, Origin, QueryReply, QueueCounts,
-    QueueDescription, QueueLimited, QueuePage, Rejection, Reply, Sent, Settled, StaleReason, Stuck,
-    StuckReason, Transacted,
+    MessageStatus, MessageWait, MoveCursor, Moved, Origin, ProducerPage, ProducerStatus,
+    QueryReply, QueueCounts, QueueDescription, QueueLimited, QueuePage, Rejection, Reply, Sent,
+    Settled, StaleReason, Stuck, StuckReason, Transacted,
 };
 pub use settings::{
     DedupScope, KeyPolicy, KeyProfile, Kind as SettingKind, QueueSettings, SETTINGS, Setting,

@@ -274,6 +274,7 @@ mod tests {
                 accepted: WallTime(1_700_000_000_000),
                 unique_until: None,
                 key_sequence: None,
+                marked_at: None,
                 message,
             }));
             let mut record = Vec::new();

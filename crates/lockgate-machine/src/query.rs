@@ -1,10 +1,13 @@
 //! The queries of a machine.
 
 use lockgate_core::{
-    Key, KeyState, ListRecords, MessageId, QueueName, Record, RecordName, RecordPage, Sequence,
+    Key, KeyState, ListRecords, MessageId, ProducerName, QueueName, Record, RecordName, RecordPage,
+    Sequence,
 };
 
-use crate::{KeyPage, KeyStatus, MessagePage, QueryReply, QueueDescription, QueuePage};
+use crate::{
+    KeyPage, KeyStatus, MessagePage, ProducerPage, QueryReply, QueueDescription, QueuePage,
+};
 
 /// A query; it changes nothing.
 #[derive(Clone, Debug)]
@@ -19,6 +22,7 @@ pub enum Query {
     GetKeyState(GetKeyState),
     GetRecord(GetRecord),
     ListRecords(ListRecords),
+    ListProducers(ListProducers),
 }
 
 impl Query {
@@ -65,6 +69,7 @@ queries! {
     GetKeyState -> Option<KeyState> { QueryReply::KeyState(state) => state.map(|state| *state) }
     GetRecord -> Option<Record> { QueryReply::Record(record) => record.map(|record| *record) }
     ListRecords -> RecordPage { QueryReply::Records(page) => page }
+    ListProducers -> ProducerPage { QueryReply::Producers(page) => page }
 }
 
 impl TypedQuery for Query {
@@ -127,6 +132,16 @@ pub struct ListKeys {
     /// Only keys behind this one: the end of the previous page.
     pub after: Option<u32>,
     /// The most keys, 1 to [`Query::LIMIT_MAX`].
+    pub limit: usize,
+}
+
+/// The producers of a queue, by name, in order.
+#[derive(Clone, Debug)]
+pub struct ListProducers {
+    pub queue: QueueName,
+    /// Only names after this one.
+    pub after: Option<ProducerName>,
+    /// The most producers, 1 to [`Query::LIMIT_MAX`].
     pub limit: usize,
 }
 

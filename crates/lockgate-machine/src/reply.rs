@@ -4,8 +4,9 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use lockgate_core::{
     Failures, HolderName, Key, KeyState, LeaseToken, Level, Location, MachineTime, MessageId,
-    Millis, Position, QueueId, QueueName, Record, RecordPage, RecordVersion, RecordWritten,
-    RecordsError, Sequence, ShardId, WallTime, limits::Limit,
+    Millis, Position, ProducerIncarnation, ProducerName, ProducerRefused, QueueId, QueueName,
+    Record, RecordPage, RecordVersion, RecordWritten, RecordsError, Sequence, ShardId, WallTime,
+    limits::Limit,
 };
 
 use crate::{DeadLetterReason, Effects, QueueSettings, QueueTotals, SettingsError};
@@ -53,6 +54,8 @@ pub enum Reply {
     RecordWritten(RecordWritten),
     /// The record, which is leased now.
     Record(Box<Record>),
+    /// The producer may send under this incarnation.
+    ProducerOpened(ProducerIncarnation),
 }
 
 /// The answer to the creation of a queue.
@@ -354,6 +357,34 @@ pub enum Rejection {
     /// Only the keys of a keyed queue have states.
     #[error("queue {queue} is not keyed: only the keys of a keyed queue have a state")]
     KeyStateNotTaken { queue: QueueName },
+    /// The record of a producer was accepted before, by this send or an earlier one: a duplicate. Nothing was added. The queue
+    /// keeps the numbers of records and not their messages, so it cannot say which message it is.
+    #[error("queue {queue} has accepted this record of the producer before: nothing was added")]
+    SentBefore { queue: QueueName },
+    /// The producer may not send.
+    #[error("producer {producer} of queue {queue}: {refused}")]
+    Producer {
+        queue: QueueName,
+        producer: ProducerName,
+        refused: ProducerRefused,
+    },
+    /// The queue remembers as many producers, or openings of their spools, as it may. It forgets none early.
+    #[error(
+        "queue {queue} remembers as many {what} as its producers_max of {max} allows. Raise that, shorten its \
+         producer_age, or forget producers"
+    )]
+    ProducersFull {
+        queue: QueueName,
+        /// What there are too many of.
+        what: &'static str,
+        max: u32,
+    },
+    /// The queue knows no producer of that name.
+    #[error("queue {queue} has no producer {producer}")]
+    ProducerNotFound {
+        queue: QueueName,
+        producer: ProducerName,
+    },
     /// The queue has nothing under that key, or is not keyed.
     #[error("queue {queue} has no key {key}")]
     KeyNotFound { queue: QueueName, key: Key },
@@ -404,6 +435,7 @@ pub enum QueryReply {
     KeyState(Option<Box<KeyState>>),
     Record(Option<Box<Record>>),
     Records(RecordPage),
+    Producers(ProducerPage),
 }
 
 /// A page of queues, in the order of their names.
@@ -428,6 +460,26 @@ pub struct KeyPage {
     pub keys: Vec<KeyStatus>,
     /// The last key of the page, behind which the next page begins; `None` on the last page.
     pub next: Option<u32>,
+}
+
+/// A page of producers of a queue, by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ProducerPage {
+    pub producers: Vec<ProducerStatus>,
+    /// Behind which one the next page begins; `None`: there is no more.
+    pub next: Option<ProducerName>,
+}
+
+/// A producer of a queue.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProducerStatus {
+    pub producer: ProducerName,
+    /// The one that may send.
+    pub incarnation: ProducerIncarnation,
+    /// Openings of its spool whose marks the queue keeps.
+    pub openings: u64,
+    /// How long it has not been used: neither opened, nor was a record of it accepted.
+    pub unused: Millis,
 }
 
 /// A message in a queue, without its payload.
@@ -536,6 +588,10 @@ pub struct QueueCounts {
     pub states: u64,
     /// What these states count to the quota of bytes: key, value, and 256 bytes for each.
     pub state_bytes: u64,
+    /// Producers that the queue knows.
+    pub producers: u64,
+    /// Openings of their spools whose marks it keeps.
+    pub producer_openings: u64,
     /// When the oldest message was accepted.
     pub oldest: Option<WallTime>,
 }

@@ -135,6 +135,12 @@ settings! {
         kind: Kind::Bytes { min: 64, max: 1 << 40 }, keyed: true;
     /// Whether the queue still remembers unique ids after a purge.
     dedup_survives_purge: bool = false, number: 12, keyed: true;
+    /// How long the queue remembers a producer, and the records of an opening of its spool, that was not used.
+    producer_age: Millis = 30 * DAY, number: 26,
+        kind: Kind::Time { min: 60_000, max: 3653 * DAY };
+    /// How many producers, and how many openings of their spools, the queue remembers. When there are so many, it
+    /// refuses others, and forgets none early. Each takes up to 320 bytes.
+    producers_max: u32 = 100_000, number: 27, kind: Kind::Count { min: 0, max: 1_000_000 };
     /// How old the oldest unsynced record of the queue may be when a sync starts. It may be shorter than the log's
     /// window, and for a queue below level `disk` longer.
     sync_window: Option<Millis> = None, number: 20,
@@ -201,6 +207,9 @@ impl SyncWindow {
 /// grown: 96 for the message, 200 for a key that no other message has, 64 for a lease or a delay.
 const MESSAGE_MEMORY_MAX: u64 = 96 + 200 + 64;
 
+/// The memory for a producer and an opening of its spool.
+const PRODUCER_MEMORY_MAX: u64 = 640;
+
 /// The memory for the count of a key's messages.
 const KEY_SEQUENCE_MEMORY_MAX: u64 = 64;
 
@@ -233,8 +242,8 @@ impl QueueSettings {
     pub const DELAY_MAX: Millis = 3_000_000 * DAY;
 
     /// How much heap memory the machine may need for the queue, in bytes: full to its quota with
-    /// messages that each have their own key and a lease or a delay, and with all the unique ids
-    /// and key sequences that it may remember. `None` without a limit of messages, or with a rate or a gap of each
+    /// messages that each have their own key and a lease or a delay, and with all the unique ids, key
+    /// sequences and producers that it may remember. `None` without a limit of messages, or with a rate or a gap of each
     /// key: what keys owe is remembered when their messages are gone, until it is paid.
     ///
     /// Only sends are bound by the quota; dead letters that are moved into the queue come on top.
@@ -246,7 +255,8 @@ impl QueueSettings {
         }
         let bytes = messages.saturating_mul(MESSAGE_MEMORY_MAX);
         let key_sequences = u64::from(self.key_sequences_max) * KEY_SEQUENCE_MEMORY_MAX;
-        Some(bytes.saturating_add(self.unique_ids_bytes_max() + key_sequences))
+        let producers = u64::from(self.producers_max) * PRODUCER_MEMORY_MAX;
+        Some(bytes.saturating_add(self.unique_ids_bytes_max() + key_sequences + producers))
     }
 
     /// Whether keys owe something after a lease, because there is a rate or a gap of each.

@@ -52,6 +52,7 @@ fn measure(keyed: bool, leased: bool, frozen: bool, message: impl Fn(u32) -> Mes
             accepted: START,
             unique_until: message.unique_id.as_ref().map(|_| MachineTime::MAX),
             key_sequence: None,
+            marked_at: None,
             message,
         }))];
         if leased {

@@ -119,6 +119,7 @@ mod tests {
             accepted: WallTime(1),
             unique_until: None,
             key_sequence: None,
+            marked_at: None,
             message: Message::new(body),
         }
     }

@@ -69,6 +69,7 @@ pub(crate) fn kind(error: &EngineError) -> ErrorKind {
             Rejection::QuotaExceeded { .. }
             | Rejection::DedupFull { .. }
             | Rejection::InFlightFull { .. }
+            | Rejection::ProducersFull { .. }
             | Rejection::LogFull { .. }
             | Rejection::OutOfDescriptors
             | Rejection::ShardFull { .. }

@@ -3,15 +3,16 @@
 use std::{collections::BTreeMap, fmt, num::NonZeroU32, time::Duration};
 
 use lockgate_core::{
-    Key, KeyState, KeyStateWrite, Level, Message, MessageId, Millis, QueueName, RecordVersion,
-    WallTime,
+    Key, KeyState, KeyStateWrite, Level, Message, MessageId, Millis, ProducerName, QueueName,
+    RecordVersion, WallTime,
     limits::{Gap, Rate, Scoped},
 };
 use lockgate_engine::{Engine, EngineError};
 use lockgate_machine::{
     Cancel, ChangeKey, ChangeKeyState, ChangeQueue, CreateQueue, DedupScope, DeleteQueue,
-    DescribeQueue, ExplainKey, GetKeyState, Hold, KeyAction, KeyPolicy, KeyProfile, KeyStatus,
-    Pause, Purge, QueueDescription, QueueSettings, Rejection, Reschedule, SendMessage, Sent,
+    DescribeQueue, ExplainKey, ForgetProducer, GetKeyState, Hold, KeyAction, KeyPolicy, KeyProfile,
+    KeyStatus, ListProducers, Pause, ProducerPage, Purge, QueueDescription, QueueSettings,
+    Rejection, Reschedule, SendMessage, Sent,
 };
 
 use crate::{
@@ -271,6 +272,8 @@ impl Queue {
     /// # Errors
     /// A rejection by the queue's rules and limits: [`Rejection::KeyRequired`] and
     /// [`Rejection::GroupNotTaken`] by a keyed queue, [`Rejection::KeyNotTaken`] by an unkeyed one.
+    /// [`Rejection::SentBefore`] for a record of a producer that was accepted before: nothing is added, and which message
+    /// it became is not known any more. [`Rejection::Producer`] if its producer may not send.
     /// Otherwise an error about the engine's state; see [`Error::kind`].
     pub async fn send(&self, message: Message) -> Result<Sent, Error> {
         Ok(self.engine.submit(self.to_send(message)).await?)
@@ -290,6 +293,39 @@ impl Queue {
         let messages = messages.into_iter();
         let sends = messages.map(|message| self.to_send(message)).collect();
         Ok(self.engine.submit_all(sends).await?)
+    }
+
+    /// Lists the producers of the queue by name, behind `after`, at most `limit` of them; 1 to 1,000. A queue is opened for
+    /// one by [`Sink::open_producer`](lockgate_core::Sink::open_producer).
+    ///
+    /// Cancellation safe.
+    ///
+    /// # Errors
+    /// [`Rejection::QueueNotFound`] or [`Rejection::OutOfRange`]; otherwise an error about the engine's state.
+    pub async fn producers(
+        &self,
+        after: Option<ProducerName>,
+        limit: usize,
+    ) -> Result<ProducerPage, Error> {
+        let list = ListProducers {
+            queue: self.name.clone(),
+            after,
+            limit,
+        };
+        Ok(self.engine.query(list).await?)
+    }
+
+    /// Forgets a producer and which of its records were accepted: those that come again are accepted again, once the
+    /// producer has opened the queue anew.
+    ///
+    /// # Errors
+    /// [`Rejection::ProducerNotFound`] if the queue does not know it.
+    pub async fn forget_producer(&self, producer: ProducerName) -> Result<(), Error> {
+        let queue = self.name.clone();
+        self.engine
+            .submit(ForgetProducer { queue, producer })
+            .await?;
+        Ok(())
     }
 
     /// Starts a receive. Set what it asks for on the builder, then await that.

@@ -173,6 +173,7 @@ impl TestDelivery {
                 accepted: self.accepted,
                 unique_until: None,
                 key_sequence: None,
+                marked_at: None,
                 message: self.message,
             },
         };

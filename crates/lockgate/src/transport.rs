@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use lockgate_core::{
     Accepted, Fate, KeyOrder, KeyStateWrite, LeaseToken, Leased, Message, MessageId, MessageName,
-    ReceiveRequest, RecordVersion, Settlement, Sink, SinkCapabilities, Source, SourceCapabilities,
-    TransportError,
+    ProducerIncarnation, ProducerName, ReceiveRequest, RecordVersion, Settlement, Sink,
+    SinkCapabilities, Source, SourceCapabilities, TransportError,
 };
 use lockgate_engine::{Batch, EngineError};
 use lockgate_machine::{
-    Query, QueueSettings, Receive, Rejection, Settle, SettleAction, Settled, StaleReason, Transact,
-    WriteState,
+    OpenProducer, Query, QueueSettings, Receive, Rejection, Sent, Settle, SettleAction, Settled,
+    StaleReason, Transact, WriteState,
 };
 
 use crate::{ErrorKind, Queue, browse::as_sent, error::kind, queue::millis, settling::action};
@@ -50,6 +50,7 @@ impl Sink for Queue {
         can.time_to_live = true;
         can.headers = true;
         can.priority = true;
+        can.producers = true;
         can
     }
 
@@ -89,13 +90,23 @@ impl Sink for Queue {
         } else {
             self.engine().submit_all(sends).await
         };
-        join(refused, sent.map_err(failed), |sent| {
+        let sent = sent.map(|results| results.into_iter().map(known).collect());
+        join(refused, sent.map_err(failed), |sent: Option<Sent>| {
             Ok(Accepted {
-                id: Some(sent.id),
-                sequence: Some(sent.sequence),
-                duplicate: sent.duplicate,
+                id: sent.map(|sent| sent.id),
+                sequence: sent.map(|sent| sent.sequence),
+                duplicate: sent.is_none_or(|sent| sent.duplicate),
             })
         })
+    }
+
+    async fn open_producer(
+        &self,
+        producer: ProducerName,
+    ) -> Result<ProducerIncarnation, TransportError> {
+        let queue = self.name().clone();
+        let open = OpenProducer { queue, producer };
+        self.engine().submit(open).await.map_err(failed)
     }
 }
 
@@ -258,6 +269,14 @@ fn join<A, T>(
     results.collect()
 }
 
+/// That a record of a producer was sent before is an answer: `None`.
+fn known(result: Result<Sent, Rejection>) -> Result<Option<Sent>, Rejection> {
+    match result {
+        Err(Rejection::SentBefore { .. }) => Ok(None),
+        result => result.map(Some),
+    }
+}
+
 fn check_size(given: usize) -> Result<(), TransportError> {
     let max = BATCH_MAX;
     if (1..=max).contains(&given) {
@@ -267,6 +286,9 @@ fn check_size(given: usize) -> Result<(), TransportError> {
 }
 
 fn failed(error: EngineError) -> TransportError {
+    if let EngineError::Rejected(Rejection::Producer { refused, .. }) = error {
+        return refused.into();
+    }
     let fate = match kind(&error) {
         // What was asked is not at fault.
         _ if matches!(

@@ -13,6 +13,7 @@ mod key;
 mod message;
 mod peek;
 mod place;
+mod producer;
 mod queue;
 mod queue_apply;
 mod receive;
@@ -63,6 +64,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Key(args) => watched(move || key::run(&args)),
         Command::Dlq(Dlq::Redrive(args)) if !args.dry_run => dlq::redrive(&args),
         Command::Dlq(args) => watched(move || dlq::run(&args)),
+        Command::Producer(args) => watched(move || producer::run(&args)),
         Command::Record(args) => watched(move || record::run(&args)),
         Command::Status(args) => watched(move || status::run(&args)),
         Command::Backup(args) => backup::run(&args),

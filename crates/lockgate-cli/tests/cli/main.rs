@@ -21,6 +21,7 @@ mod lost;
 mod messages;
 mod missing;
 mod process;
+mod producers;
 mod queue_file;
 mod record;
 mod serve;

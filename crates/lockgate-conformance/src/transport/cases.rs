@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use lockgate_core::{
     Accepted, Fate, HolderName, Key, KeyOrder, KeyStateWrite, Leased, Message, PRIORITY_MAX,
-    REASON_BYTES_MAX, ReceiveRequest, RecordVersion, Replaces, Settlement, Sink, Source,
-    TransportError, UniqueId, WallTime, limits::HoldScope,
+    Produced, ProducerIncarnation, ProducerMark, ProducerName, ProducerRefused, REASON_BYTES_MAX,
+    ReceiveRequest, RecordVersion, Replaces, Settlement, Sink, Source, TransportError, UniqueId,
+    WallTime, limits::HoldScope,
 };
 
 use super::{Fixture, Shown};
@@ -37,6 +38,8 @@ cases! {
     a_batch_of_a_wrong_size_is_refused
     what_a_sink_cannot_carry_it_refuses
     a_unique_id_is_accepted_once
+    a_record_of_a_producer_is_accepted_once
+    two_copies_of_a_spool_lose_nothing_and_double_nothing
     a_message_comes_no_earlier_than_it_is_due
     a_nack_counts_as_an_attempt_and_giving_back_does_not
     a_hold_is_of_the_key_or_of_the_queue
@@ -301,6 +304,13 @@ async fn what_a_sink_cannot_carry_it_refuses<F: Fixture>(fixture: &mut F) -> Sho
             plain.clone().with_priority(1),
             plain.clone().with_priority(PRIORITY_MAX + 1),
         ];
+        if !can.producers {
+            let opened = queue.open_producer(producer()).await.map(|_| ());
+            assert_eq!(fate(opened), Fate::Unsupported);
+            let marked = plain.with_producer(record(ProducerIncarnation(1), 1, 1));
+            let sent = send(&queue, [marked]).await.remove(0);
+            assert_eq!(fate(sent), Fate::Unsupported);
+        }
         for variant in variants {
             let checked = can.check(&variant);
             let result = send(&queue, [variant.clone()]).await.remove(0);
@@ -337,6 +347,133 @@ async fn a_unique_id_is_accepted_once<F: Fixture>(fixture: &mut F) -> Shown {
         again.id.map(|id| id.to_string())
     );
     assert_eq!(take(&queue, 2).await.len(), 1);
+    Shown::Holds
+}
+
+fn producer() -> ProducerName {
+    ProducerName::new("ä/1 %2F").expect("a good name")
+}
+
+/// Record `number` of an opening, in a lane of all of them.
+fn record(incarnation: ProducerIncarnation, opening: u64, number: u64) -> Produced {
+    let mark = ProducerMark::new(producer(), opening, 15, number).expect("a good mark");
+    Produced { mark, incarnation }
+}
+
+/// Sends records, and tells of each whether it was known.
+async fn send_records<Q: Sink>(
+    queue: &Q,
+    records: impl IntoIterator<Item = Produced>,
+) -> Vec<Result<bool, Option<ProducerRefused>>> {
+    let messages = records.into_iter().map(|record| {
+        let body = format!("{:x}-{}", record.mark.opening(), record.mark.number());
+        message(queue, &body).with_producer(record)
+    });
+    let results = send(queue, messages.collect::<Vec<_>>()).await;
+    let shown = results.into_iter().map(|result| match result {
+        Ok(accepted) => {
+            assert_eq!(
+                accepted.id.is_none(),
+                accepted.duplicate,
+                "known is nameless"
+            );
+            assert_eq!(accepted.sequence.is_none(), accepted.duplicate);
+            Ok(accepted.duplicate)
+        }
+        Err(error) => {
+            assert_eq!(error.fate, Fate::Stale, "{error:?}");
+            Err(error.producer_refused())
+        }
+    });
+    shown.collect()
+}
+
+async fn all_bodies<Q: Source>(queue: &Q) -> Vec<String> {
+    let mut bodies = Vec::new();
+    loop {
+        let taken = take(queue, 10).await;
+        if taken.is_empty() {
+            bodies.sort();
+            return bodies;
+        }
+        for leased in taken {
+            assert_eq!(
+                leased.message.producer, None,
+                "it is not for whoever receives"
+            );
+            bodies.push(String::from_utf8(leased.message.body.to_vec()).expect("a text"));
+        }
+    }
+}
+
+async fn a_record_of_a_producer_is_accepted_once<F: Fixture>(fixture: &mut F) -> Shown {
+    for keyed in [false, true] {
+        let queue = fixture.queue(keyed).await;
+        if !queue.sink_capabilities().producers {
+            return Shown::NotRun;
+        }
+        let unknown = Err(Some(ProducerRefused::Unknown));
+        let early = send_records(&queue, [record(ProducerIncarnation(1), 7, 1)]).await;
+        assert_eq!(early, [unknown]);
+        let open = || queue.open_producer(producer());
+        let first = open().await.expect("it is opened");
+        let sent = [1, 1, 2, 5, 4, 5].map(|number| record(first, u64::MAX, number));
+        let known = [false, true, false, false, true, true].map(Ok);
+        assert_eq!(send_records(&queue, sent).await, known);
+        let second = open().await.expect("it is opened again");
+        assert!(second > first);
+        let fenced = ProducerRefused::Fenced { current: second };
+        let late = [5, 6].map(|number| record(first, u64::MAX, number));
+        assert_eq!(send_records(&queue, late).await, [Err(Some(fenced)); 2]);
+        let beyond = ProducerIncarnation(second.0 + 1);
+        let beyond = send_records(&queue, [record(beyond, u64::MAX, 6)]).await;
+        assert_eq!(beyond, [unknown]);
+        let sent = [5, 6].map(|number| record(second, u64::MAX, number));
+        assert_eq!(send_records(&queue, sent).await, [Ok(true), Ok(false)]);
+        let all = [1, 2, 5, 6].map(|number| format!("ffffffffffffffff-{number}"));
+        assert_eq!(all_bodies(&queue).await, all);
+    }
+    Shown::Holds
+}
+
+/// Both hold records 1 to 3 of opening 1. Each accepts more under an opening of its own, and they take turns.
+async fn two_copies_of_a_spool_lose_nothing_and_double_nothing<F: Fixture>(
+    fixture: &mut F,
+) -> Shown {
+    let queue = fixture.queue(false).await;
+    if !queue.sink_capabilities().producers {
+        return Shown::NotRun;
+    }
+    let mut left = [2, 3].map(|own| {
+        let shared = (1..=3).map(|number| (1, number));
+        let own = (1..=4).map(move |number| (own, number));
+        shared.chain(own).collect::<Vec<_>>()
+    });
+    let mut known = 0;
+    for turn in 0.. {
+        let copy = &mut left[turn % 2];
+        if copy.is_empty() {
+            break;
+        }
+        let incarnation = queue.open_producer(producer()).await.expect("it is opened");
+        let batch = &copy[..copy.len().min(2)];
+        let batch = batch
+            .iter()
+            .map(|&(opening, number)| record(incarnation, opening, number));
+        for result in send_records(&queue, batch).await {
+            known += usize::from(result.expect("it may send"));
+            copy.remove(0);
+        }
+    }
+    assert!(left.iter().all(Vec::is_empty));
+    assert_eq!(
+        known, 3,
+        "what both hold is known to the second that sends it"
+    );
+    let all = [(1, 3), (2, 4), (3, 4)]
+        .map(|(opening, last)| (1..=last).map(move |number| format!("{opening}-{number}")));
+    let all: Vec<String> = all.into_iter().flatten().collect();
+    assert_eq!(all_bodies(&queue).await, all);
     Shown::Holds
 }
 

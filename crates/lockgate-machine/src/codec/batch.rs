@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Effect, Machine,
-    effect::{Arrival, ArrivalNumbers, KeyText},
+    effect::{Arrival, ArrivalMark, ArrivalNumbers, KeyText},
     table::{HashSeed, hash_bytes},
 };
 
@@ -102,6 +102,8 @@ pub(crate) struct Kept {
     hash: u64,
     key: Option<TextAt>,
     unique: Option<(TextAt, MachineTime)>,
+    /// The mark, whose producer is the text. In a box, because few messages have one.
+    mark: Option<Box<(TextAt, ArrivalMark<'static>)>>,
 }
 
 /// The place of a text in the batch's texts.
@@ -225,6 +227,10 @@ impl RecordBatch {
                 }
             }),
             unique: kept.unique.map(|(id, until)| (self.text(id), until)),
+            mark: kept.mark.as_deref().map(|&(producer, mark)| ArrivalMark {
+                producer: self.text(producer),
+                ..mark
+            }),
         }
     }
 
@@ -247,6 +253,7 @@ impl RecordBatch {
             numbers,
             key,
             unique,
+            ref mark,
         } = arrival;
         Kept {
             numbers,
@@ -256,6 +263,14 @@ impl RecordBatch {
             },
             key: key.map(|key| self.keep_text(key.text)),
             unique: unique.map(|(id, until)| (self.keep_text(id), until)),
+            mark: mark.as_ref().map(|mark| {
+                let producer = self.keep_text(mark.producer);
+                let mark = ArrivalMark {
+                    producer: "",
+                    ..*mark
+                };
+                Box::new((producer, mark))
+            }),
         }
     }
 

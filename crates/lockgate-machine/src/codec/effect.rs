@@ -7,8 +7,9 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use lockgate_core::{
-    BootId, Epoch, HolderName, Incarnation, Key, LeaseNumber, MachineTime, NameError, Now, QueueId,
-    RecordName, RecordVersion, Revision, Sequence, Term, WallTime,
+    BootId, Epoch, HolderName, Incarnation, Key, LeaseNumber, MachineTime, NameError, Now,
+    Produced, ProducerIncarnation, ProducerName, QueueId, RecordName, RecordVersion, Revision,
+    Sequence, Term, WallTime,
 };
 
 use super::{
@@ -80,6 +81,9 @@ effects! {
         KEY_STATE_PUT = 27: KeyStatePut { queue, key, version, at, value };
         KEY_STATE_DROPPED = 28: KeyStateDropped { queue, key };
         HELD = 29: Held { queue, key, until };
+        PRODUCER_OPENED = 30: ProducerOpened { queue, producer, incarnation, at };
+        PRODUCER_FORGOTTEN = 31: ProducerForgotten { queue, producer };
+        MARK_RAISED = 32: MarkRaised { queue, produced, at };
     }
     others: {
         QUEUE_CREATED = 4: QueueCreated;
@@ -132,6 +136,8 @@ parts! {
     RecordVersion: |version, w| w.number(version.0), |r| r.number().map(RecordVersion);
     Revision: |revision, w| w.number(revision.0), |r| r.number().map(Revision);
     RecordName: |name, w| w.bytes(name.as_str().as_bytes()), |r| record_name(r);
+    ProducerName: |name, w| w.bytes(name.as_str().as_bytes()), |r| message::producer_name(r.counted_text()?, r);
+    ProducerIncarnation: |incarnation, w| w.number(incarnation.0), |r| r.number().map(ProducerIncarnation);
     HolderName: |name, w| w.bytes(name.as_str().as_bytes()), |r| holder_name(r);
     Bytes: |bytes, w| w.bytes(bytes), |r| Ok(r.bytes()?.to_bytes());
 }
@@ -149,6 +155,19 @@ impl<P: Part> Part for Option<P> {
             true => P::read(reader).map(Some),
             false => Ok(None),
         }
+    }
+}
+
+impl Part for Box<Produced> {
+    fn write(&self, writer: &mut Writer<'_>) {
+        message::write_mark(self, writer);
+        writer.bytes(self.mark.producer().as_str().as_bytes());
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let numbers = message::read_mark(reader)?;
+        let producer = reader.counted_text()?;
+        message::produced(numbers, producer, reader)
     }
 }
 

@@ -5,17 +5,17 @@
 use std::num::NonZeroU64;
 
 use lockgate_core::{
-    Header, Key, Level, MachineTime, Message, MessageId, Millis, PRIORITY_MAX, QueueId, Sequence,
-    UniqueId, WallTime,
+    Header, Key, Level, MachineTime, Message, MessageId, Millis, PRIORITY_MAX, Produced,
+    ProducerIncarnation, ProducerMark, ProducerName, QueueId, Sequence, UniqueId, WallTime,
 };
 
 use super::{
-    DecodeError,
+    CRITICAL, DecodeError,
     wire::{Reader, Stretch, Writer},
 };
 use crate::{
     StoredMessage,
-    effect::{Arrival, ArrivalNumbers, KeyText},
+    effect::{Arrival, ArrivalMark, ArrivalNumbers, KeyText},
 };
 
 /// All bytes to the end. Absent: an empty body.
@@ -35,8 +35,10 @@ const TRACE_CONTEXT: u8 = 11;
 const LEVEL: u8 = 12;
 /// The number among its key's messages. Absent: it has none.
 const KEY_SEQUENCE: u8 = 16;
+/// When the mark was raised, the mark, and the producer to the end. Absent: it is no record of a producer.
+const PRODUCER: u8 = 17 | CRITICAL;
 // Reserved for fields that no version writes yet, see docs/internals/format.md:
-//  6  producer mark (lane, number, producer)
+//  6  was kept free for what is 17 now
 // 13  group (beside a key)
 // 14  origin queue
 // 15  dead-letter reason
@@ -49,6 +51,7 @@ pub(super) fn write(stored: &StoredMessage, writer: &mut Writer<'_>) {
         accepted,
         unique_until,
         key_sequence,
+        marked_at,
         message,
     } = stored;
     let Message {
@@ -64,7 +67,7 @@ pub(super) fn write(stored: &StoredMessage, writer: &mut Writer<'_>) {
         trace_context,
         level,
         priority,
-        producer: _,
+        producer,
     } = message;
     writer.queue(*queue);
     writer.number(sequence.0);
@@ -113,10 +116,17 @@ pub(super) fn write(stored: &StoredMessage, writer: &mut Writer<'_>) {
     if let Some(number) = key_sequence {
         writer.tagged_number(KEY_SEQUENCE, number.get());
     }
+    if let (Some(produced), Some(at)) = (producer, marked_at) {
+        writer.tagged(PRODUCER, |writer| {
+            writer.number(at.0);
+            write_mark(produced, writer);
+            writer.raw(produced.mark.producer().as_str().as_bytes());
+        });
+    }
 }
 
 pub(super) fn read(reader: Reader<'_>) -> Result<StoredMessage, DecodeError> {
-    let (mut unique_until, mut key_sequence) = (None, None);
+    let (mut unique_until, mut key_sequence, mut marked_at) = (None, None, None);
     let mut message = Message::default();
     let head = read_fields(reader, |field, value| {
         match field {
@@ -143,6 +153,10 @@ pub(super) fn read(reader: Reader<'_>) -> Result<StoredMessage, DecodeError> {
             Field::TraceContext(text) => message.trace_context = Some(text.into()),
             Field::Level(level) => message.level = Some(level),
             Field::KeySequence(number) => key_sequence = Some(number),
+            Field::Producer(numbers, name, at) => {
+                message.producer = Some(produced(numbers, name, value)?);
+                marked_at = Some(at);
+            }
         }
         Ok(())
     })?;
@@ -153,6 +167,7 @@ pub(super) fn read(reader: Reader<'_>) -> Result<StoredMessage, DecodeError> {
         accepted: head.accepted,
         unique_until,
         key_sequence,
+        marked_at,
         message,
     })
 }
@@ -162,6 +177,7 @@ pub(super) fn read_arrival(reader: Reader<'_>) -> Result<Arrival<'_>, DecodeErro
     let mut size = 0;
     let (mut key, mut unique_id, mut unique_until) = (None, None, None);
     let (mut due, mut time_to_live, mut level, mut key_sequence) = (None, None, None, None);
+    let mut mark = None;
     let head = read_fields(reader, |field, value| {
         match field {
             Field::Body(body) => size += body.len(),
@@ -183,6 +199,18 @@ pub(super) fn read_arrival(reader: Reader<'_>) -> Result<Arrival<'_>, DecodeErro
             Field::TimeToLive(span) => time_to_live = Some(span),
             Field::Level(of) => level = Some(of),
             Field::KeySequence(number) => key_sequence = Some(number),
+            Field::Producer(numbers, producer, at) => {
+                check_mark(&numbers, value)?;
+                ProducerName::check(producer).map_err(|_| no_producer_name(value))?;
+                mark = Some(ArrivalMark {
+                    producer,
+                    incarnation: numbers.incarnation,
+                    opening: numbers.opening,
+                    lane: numbers.lane,
+                    number: numbers.number,
+                    at,
+                });
+            }
             Field::ContentType(_) | Field::TraceContext(_) | Field::Priority(_) => {}
         }
         Ok(())
@@ -201,6 +229,7 @@ pub(super) fn read_arrival(reader: Reader<'_>) -> Result<Arrival<'_>, DecodeErro
         },
         key: key.map(KeyText::from),
         unique: unique_id.zip(unique_until),
+        mark,
     })
 }
 
@@ -230,6 +259,15 @@ enum Field<'a> {
     TraceContext(&'a str),
     Level(Level),
     KeySequence(NonZeroU64),
+    Producer(MarkNumbers, &'a str, MachineTime),
+}
+
+/// A mark without its producer.
+pub(super) struct MarkNumbers {
+    incarnation: u64,
+    opening: u64,
+    lane: u8,
+    number: u64,
 }
 
 /// Reads a stored message and passes its fields to `take`, each with the reader behind it, so that
@@ -274,12 +312,76 @@ fn read_fields<'a>(
                     number.ok_or_else(|| value.malformed("a key sequence begins at 1"))?,
                 )
             }
+            PRODUCER => {
+                let at = value.machine()?;
+                let numbers = read_mark(value)?;
+                Field::Producer(numbers, value.rest_text()?, at)
+            }
             _ => return Ok(false),
         };
         take(field, value)?;
         Ok(true)
     })?;
     Ok(head)
+}
+
+/// Writes a mark without its producer.
+pub(super) fn write_mark(produced: &Produced, writer: &mut Writer<'_>) {
+    let mark = &produced.mark;
+    writer.number(produced.incarnation.0);
+    writer.raw(&mark.opening().to_le_bytes());
+    writer.byte(mark.lane());
+    writer.number(mark.number());
+}
+
+pub(super) fn read_mark(reader: &mut Reader<'_>) -> Result<MarkNumbers, DecodeError> {
+    Ok(MarkNumbers {
+        incarnation: reader.number()?,
+        opening: u64::from_le_bytes(reader.array()?),
+        lane: reader.byte()?,
+        number: reader.number()?,
+    })
+}
+
+/// Refuses what [`produced`] refuses.
+fn check_mark(numbers: &MarkNumbers, reader: &Reader<'_>) -> Result<(), DecodeError> {
+    match numbers.lane < ProducerMark::LANES && numbers.number > 0 {
+        true => Ok(()),
+        false => Err(no_mark(reader)),
+    }
+}
+
+/// The mark of that producer's record.
+pub(super) fn produced(
+    numbers: MarkNumbers,
+    producer: &str,
+    reader: &Reader<'_>,
+) -> Result<Box<Produced>, DecodeError> {
+    let MarkNumbers {
+        incarnation,
+        opening,
+        lane,
+        number,
+    } = numbers;
+    check_mark(&numbers, reader)?;
+    let producer = producer_name(producer, reader)?;
+    let mark = ProducerMark::new(producer, opening, lane, number).map_err(|_| no_mark(reader))?;
+    Ok(Box::new(Produced {
+        mark,
+        incarnation: ProducerIncarnation(incarnation),
+    }))
+}
+
+pub(super) fn producer_name(text: &str, reader: &Reader<'_>) -> Result<ProducerName, DecodeError> {
+    ProducerName::new(text).map_err(|_| no_producer_name(reader))
+}
+
+fn no_producer_name(reader: &Reader<'_>) -> DecodeError {
+    reader.malformed("no producer name")
+}
+
+fn no_mark(reader: &Reader<'_>) -> DecodeError {
+    reader.malformed("no mark of a producer")
 }
 
 pub(super) fn key(text: &str, reader: &Reader<'_>) -> Result<Key, DecodeError> {

@@ -2,7 +2,7 @@
 //!
 //! Every setting is written under the number of its row, even if it has its default: a later
 //! version may have other defaults, which must not change an existing queue. A setting without a
-//! value is not written. Before you add one, read "Changing it" in the module above.
+//! value is not written, and a later one, from [`LEFT_OUT`] on, is not written at its default, which never changes. Before you add one, read "Changing it" in the module above.
 
 use std::collections::BTreeMap;
 
@@ -24,14 +24,22 @@ const KEYED: u8 = 1;
 /// so every setting comes before it.
 const DEDUP_SCOPE_FROM: u8 = 127 | CRITICAL;
 
+/// Settings from this number on came when there were queues, whose bytes must stay what they are.
+const LEFT_OUT: u8 = 26;
+
 pub(super) fn write(settings: &QueueSettings, writer: &mut Writer<'_>) {
     writer.tagged_bytes(KEYED, &[u8::from(settings.keyed)]);
     // Fields are in order of their numbers, rows in the order for readers.
     let mut rows: Vec<_> = SETTINGS.iter().collect();
     rows.sort_unstable_by_key(|setting| setting.number);
+    let default = QueueSettings::default();
     for setting in rows {
         let number = setting.number;
-        match (setting.get(settings), setting.kind) {
+        let value = setting.get(settings);
+        if number & !CRITICAL >= LEFT_OUT && value == setting.get(&default) {
+            continue;
+        }
+        match (value, setting.kind) {
             (Value::None, _) => {}
             (Value::Flag(flag), _) => writer.tagged_bytes(number, &[u8::from(flag)]),
             (Value::Word(word), Kind::Word(words)) => {

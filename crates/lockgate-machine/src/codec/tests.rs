@@ -4,8 +4,9 @@ use std::{collections::BTreeMap, fmt::Write, fs, num::NonZeroU64, path::Path, sy
 
 use lockgate_core::{
     BootId, Epoch, Header, HolderName, Incarnation, Key, LeaseNumber, Level, MachineTime, Message,
-    MessageId, Now, PRIORITY_MAX, QueueId, QueueName, RecordName, RecordVersion, Revision,
-    Sequence, ShardId, Term, UniqueId, WallTime,
+    MessageId, Now, PRIORITY_MAX, Produced, ProducerIncarnation, ProducerMark, ProducerName,
+    QueueId, QueueName, RecordName, RecordVersion, Revision, Sequence, ShardId, Term, UniqueId,
+    WallTime,
 };
 use proptest::prelude::*;
 
@@ -18,7 +19,7 @@ use crate::{
 
 /// The number of kinds of effects. A new effect makes the match in `place` incomplete. Giving the effect the
 /// next place and raising this number makes every test below need its strategy and its golden bytes.
-const KINDS: usize = 29;
+const KINDS: usize = 32;
 
 fn place(effect: &Effect) -> usize {
     match effect {
@@ -51,6 +52,9 @@ fn place(effect: &Effect) -> usize {
         Effect::KeyStatePut { .. } => 26,
         Effect::KeyStateDropped { .. } => 27,
         Effect::Held { .. } => 28,
+        Effect::ProducerOpened { .. } => 29,
+        Effect::ProducerForgotten { .. } => 30,
+        Effect::MarkRaised { .. } => 31,
     }
 }
 
@@ -122,6 +126,7 @@ fn examples() -> Vec<Effect> {
             accepted: at,
             unique_until: None,
             key_sequence: None,
+            marked_at: None,
             message: Message::new("post").with_key(key.clone()),
         })),
         Effect::Compacted(stored),
@@ -222,7 +227,30 @@ fn examples() -> Vec<Effect> {
             key: Some(key),
             until: Some(MachineTime(5_060_000)),
         },
+        Effect::ProducerOpened {
+            queue,
+            producer: ProducerName::new("p1/a").unwrap(),
+            incarnation: ProducerIncarnation(1_700_000_000_000_001),
+            at: MachineTime(5_000_000),
+        },
+        Effect::ProducerForgotten {
+            queue,
+            producer: ProducerName::new("p1/a").unwrap(),
+        },
+        Effect::MarkRaised {
+            queue,
+            produced: Box::new(produced()),
+            at: MachineTime(5_000_000),
+        },
     ]
+}
+
+fn produced() -> Produced {
+    let producer = ProducerName::new("p1/a").unwrap();
+    Produced {
+        mark: ProducerMark::new(producer, 0x1122_3344_5566_7788, 3, 300).unwrap(),
+        incarnation: ProducerIncarnation(1_700_000_000_000_001),
+    }
 }
 
 /// A message with every field.
@@ -241,6 +269,7 @@ fn full_message() -> StoredMessage {
         accepted: WallTime(1_700_000_000_000),
         unique_until: Some(MachineTime(5_300_000)),
         key_sequence: None,
+        marked_at: None,
         message: Message {
             body: Bytes::from_static(b"post"),
             headers: vec![Header {
@@ -300,6 +329,9 @@ const GOLDEN: [&str; KINDS] = [
     "1b130707757365722d34320480d095ffbc31026f6e",
     "1c090707757365722d3432",
     "1d0f070107757365722d343201a0ebb402",
+    "1e12070470312f618180f9c0c1c48203c096b102",
+    "1f06070470312f61",
+    "201d078180f9c0c1c48203887766554433221103ac020470312f61c096b102",
 ];
 
 fn hex(bytes: &[u8]) -> String {
@@ -377,6 +409,62 @@ fn key_sequences_have_their_golden_bytes() {
     let (with, plain) = (encode(&[settings(1000)]), encode(&[settings(0)]));
     assert!(hex(&plain).contains("960100") && hex(&with).contains("9602e807"));
     assert_eq!(decode_record(&with).unwrap()[..], [settings(1000)]);
+}
+
+/// A message that is no record of a producer has the bytes from before there were producers, and so has a queue with the
+/// default settings.
+#[test]
+fn marks_have_their_golden_bytes() {
+    let accepted = |producer: Option<Produced>| {
+        let mut stored = full_message();
+        stored.marked_at = producer.as_ref().map(|_| MachineTime(5_000_000));
+        stored.message.producer = producer.map(Box::new);
+        Effect::Accepted(Box::new(stored))
+    };
+    let with = accepted(Some(produced()));
+    let (plain, bytes) = (
+        encode(&[accepted(None)]),
+        encode(std::slice::from_ref(&with)),
+    );
+    // Behind the level: when, the incarnation, opening, lane, number, and the producer. The effect's length has a byte more.
+    let mark = "c096b102".to_owned() + "8180f9c0c1c48203" + "887766554433221103ac02" + "70312f61";
+    assert_eq!(hex(&bytes[4..]), hex(&plain[3..]) + "911b" + &mark);
+    assert_eq!(decode_record(&bytes).unwrap()[..], [with]);
+    let refused = |at: usize, byte: u8, expected: &str| {
+        let mut bytes = bytes.to_vec();
+        let at = bytes.len() - at;
+        bytes[at] = byte;
+        let bytes = Bytes::from(bytes);
+        let error = decode_record(&bytes).unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+        assert_eq!(batch::error_of(&bytes), Some(error));
+    };
+    refused(7, 16, "no mark of a producer");
+    refused(1, b'\n', "no producer name");
+
+    let settings = |producer_age, producers_max| Effect::QueueChanged {
+        queue: QueueId(7),
+        settings: Box::new(QueueSettings {
+            producer_age,
+            producers_max,
+            ..QueueSettings::default()
+        }),
+        annotations: BTreeMap::new(),
+        tags: BTreeMap::new(),
+        at: WallTime(0),
+    };
+    let QueueSettings {
+        producer_age,
+        producers_max,
+        ..
+    } = QueueSettings::default();
+    let (with, plain) = (
+        encode(&[settings(60_000, 7)]),
+        encode(&[settings(producer_age, producers_max)]),
+    );
+    let fields = "1a03e0d4031b0107";
+    assert!(hex(&with).contains(fields) && with.len() == plain.len() + fields.len() / 2);
+    assert_eq!(decode_record(&with).unwrap()[..], [settings(60_000, 7)]);
 }
 
 /// A nack without a reason has the bytes from before there were reasons.
@@ -652,6 +740,16 @@ fn bring_together(effect: &mut Effect) {
     let few = |queue: &mut QueueId| queue.0 = queue.0 % 3 + 1;
     let few_numbers = |sequence: &mut Sequence| sequence.0 = sequence.0 % 6 + 1;
     let few_keys = |key: &mut Key| *key = Key::new(&format!("{}", key.as_str().len() % 3)).unwrap();
+    let few_producers = |name: &mut ProducerName| {
+        *name = ProducerName::new(&format!("{}", name.as_str().len() % 3)).unwrap();
+    };
+    let few_marks = |produced: &mut Produced| {
+        let mark = &produced.mark;
+        let mut name = mark.producer().clone();
+        few_producers(&mut name);
+        let (opening, lane) = (mark.opening() % 3, mark.lane() % 2);
+        produced.mark = ProducerMark::new(name, opening, lane, mark.number()).unwrap();
+    };
     match effect {
         Effect::TermStarted { .. } | Effect::TermEnded { .. } | Effect::Advanced { .. } => {}
         Effect::QueueCreated { queue, name, .. } => {
@@ -667,6 +765,8 @@ fn bring_together(effect: &mut Effect) {
             few(&mut stored.queue);
             few_numbers(&mut stored.sequence);
             stored.message.key.iter_mut().for_each(few_keys);
+            let produced = &mut stored.message.producer;
+            produced.iter_mut().for_each(|produced| few_marks(produced));
         }
         Effect::SequencesReserved {
             queue,
@@ -716,6 +816,19 @@ fn bring_together(effect: &mut Effect) {
         Effect::Held { queue, key, .. } => {
             few(queue);
             key.iter_mut().for_each(few_keys);
+        }
+        Effect::ProducerOpened {
+            queue, producer, ..
+        }
+        | Effect::ProducerForgotten { queue, producer } => {
+            few(queue);
+            few_producers(producer);
+        }
+        Effect::MarkRaised {
+            queue, produced, ..
+        } => {
+            few(queue);
+            few_marks(produced);
         }
         Effect::RecordPut { name, .. }
         | Effect::RecordDeleted { name, .. }

@@ -12,6 +12,7 @@ use super::{
     Machine,
     key_states::KeyStates,
     list::{Links, List},
+    producers::Producers,
     state::{Content, KeyState, Message, Place, State, Timer, flag},
 };
 use crate::{
@@ -192,6 +193,10 @@ impl Machine {
             problems.expect(queue.states.as_deref().is_none_or(sound), || {
                 format!("the states of queue {} cannot be found", queue.name)
             });
+            let producers = queue.producers.as_deref();
+            problems.expect(producers.is_none_or(Producers::is_sound), || {
+                format!("the producers of queue {} cannot be found", queue.name)
+            });
         }
         let states = self
             .queues
@@ -272,6 +277,9 @@ impl Machine {
             named(true, queue.sweep_timer, Timer::Sweep(index));
             named(false, queue.dedup_timer, Timer::Dedup(index));
             named(false, queue.hold_timer, Timer::Hold(index));
+            let producers = queue.producers.as_deref();
+            let timer = producers.map_or(NONE, |producers| producers.timer);
+            named(false, timer, Timer::Producers(index));
         }
         for (index, record) in self.records.entries.iter() {
             named(false, record.timer, Timer::RecordLease(index));

@@ -14,6 +14,8 @@ pub(super) struct Draft {
     pub(super) effects: Effects,
     /// The highest level that any of the effects needs.
     pub(super) level: Level,
+    /// What earlier records must reach before a refusal leaves.
+    pub(super) refusal_level: Level,
     pub(super) rests_on: Option<Position>,
     /// Whether there may be several sends or settles.
     pub(super) in_transaction: bool,
@@ -22,6 +24,8 @@ pub(super) struct Draft {
     deltas: SmallVec<[(u32, Delta); 2]>,
     /// Unique ids sent in this command, by queue and digest.
     pub(super) unique_ids: BTreeMap<(u32, u128), Sent>,
+    /// Marks raised in this command, by queue, producer, opening and lane.
+    pub(super) marks: BTreeMap<(u32, u32, u64, u8), u64>,
     /// Numbers given to messages of keys in this command, by queue and digest.
     pub(super) key_sequences: BTreeMap<(u32, u128), NonZeroU64>,
     /// Messages settled or given back in this command, and the answer to a later settle of them.
@@ -48,11 +52,13 @@ impl Default for Draft {
         Self {
             effects: Effects::new(),
             level: Level::Memory,
+            refusal_level: Level::Memory,
             rests_on: None,
             in_transaction: false,
             record_bytes: 0,
             deltas: SmallVec::new(),
             unique_ids: BTreeMap::new(),
+            marks: BTreeMap::new(),
             key_sequences: BTreeMap::new(),
             settled: BTreeMap::new(),
             fronts: BTreeMap::new(),

@@ -30,7 +30,7 @@ pub(super) struct PurgedContent {
 }
 
 impl Machine {
-    /// Frees about `budget` messages, unique ids or states of keys of purged and deleted content, and a little
+    /// Frees about `budget` messages, unique ids, states of keys or producers of purged and deleted content, and a little
     /// memory that tables no longer need.
     ///
     /// Changes nothing visible, is not logged, and may be called at any time or never.
@@ -65,8 +65,15 @@ impl Machine {
                 self.dead_states.pop();
             }
         }
+        while left > 0
+            && let Some(producers) = self.dead_producers.last_mut()
+        {
+            if producers.free(&mut left) {
+                self.dead_producers.pop();
+            }
+        }
         self.shrink_tables();
-        if self.purged.is_empty() && self.dead_states.is_empty() {
+        if self.purged.is_empty() && self.dead_states.is_empty() && self.dead_producers.is_empty() {
             Housekeeping::Finished
         } else {
             Housekeeping::Unfinished

@@ -8,6 +8,7 @@
 //! - `send`, `receive`, `settle`, `transact`, `messages`, `keys`, `queues`: the commands.
 //!   `compact`: the places of messages' bytes in the log, and compaction.
 //! - `records`: versioned values that may be leased. `key_states`: the states of keys.
+//! - `producers`: which records of producers were accepted.
 //! - `failures`: what is kept of failed attempts. `limits`: what limits hold. `holds`: holds that somebody asks for.
 //! - `time`: terms, timers, retention. `query`: queries. `housekeeping`: freeing purged memory.
 //!   `read_ahead`: reading ahead for a group of commands.
@@ -35,6 +36,7 @@ mod list;
 mod messages;
 mod moves;
 mod order;
+mod producers;
 mod query;
 mod query_pages;
 mod queues;
@@ -56,8 +58,8 @@ use std::{
 };
 
 use lockgate_core::{
-    BootId, HolderName, Level, MachineTime, Now, Position, QueueId, QueueName, RecordsError,
-    ShardId, Term,
+    BootId, HolderName, Level, MachineTime, Now, Position, ProducerRefused, QueueId, QueueName,
+    RecordsError, ShardId, Term,
 };
 
 use self::{
@@ -65,6 +67,7 @@ use self::{
     housekeeping::PurgedContent,
     key_states::KeyStates,
     limits::{Debtor, Walks},
+    producers::Producers,
     read_ahead::Likely,
     records::RecordTable,
     state::{
@@ -74,8 +77,8 @@ use self::{
 };
 use crate::{
     AnyCommand, BatchRecord, Cancel, ChangeKey, ChangeQueue, Command, Decision, DeleteQueue,
-    Effect, EngineCommand, Pause, Purge, QueueTotals, RecordBatch, Rejection, Reply, Reschedule,
-    Settled, SyncWindow, Transact,
+    Effect, EngineCommand, ForgetProducer, OpenProducer, Pause, Purge, QueueTotals, RecordBatch,
+    Rejection, Reply, Reschedule, Settled, SyncWindow, Transact,
     codec::batch::Step,
     effect::Arrival,
     live::LiveRanges,
@@ -91,6 +94,7 @@ const FOLDED_AT_ONCE: usize = if cfg!(test) { 3 } else { 64 };
 pub use self::housekeeping::Housekeeping;
 pub(crate) use self::image::IMAGE_VERSION;
 pub use self::image::{Frozen, ImageLoader};
+pub use self::producers::ProducerView;
 pub use self::read_ahead::Upcoming;
 pub use self::records::RecordCounts;
 pub use self::state_view::{
@@ -198,6 +202,10 @@ pub struct Machine {
     key_state_bytes: u64,
     /// The states of queues that were deleted, until they are freed.
     dead_states: Vec<KeyStates>,
+    /// What producers take in an image.
+    producer_bytes: u64,
+    /// The producers of queues that were deleted, until they are freed.
+    dead_producers: Vec<Producers>,
     /// What keys owe under the limits of their queues.
     debtors: Slab<Debtor>,
     by_debtor: Table,
@@ -283,6 +291,8 @@ impl Machine {
             records: RecordTable::default(),
             key_state_bytes: 0,
             dead_states: Vec::new(),
+            producer_bytes: 0,
+            dead_producers: Vec::new(),
             debtors: Slab::default(),
             by_debtor: Table::default(),
             waits: Wheel::new(),
@@ -322,7 +332,7 @@ impl Machine {
             Err(_) => Decision {
                 effects: crate::Effects::new(),
                 outcome,
-                level: Level::Memory,
+                level: draft.refusal_level,
                 rests_on: draft.rests_on,
             },
             Ok(_) => Decision {
@@ -386,6 +396,12 @@ impl Machine {
             Command::LeaseRecord(lease) => self.decide_lease_record(draft, lease, now),
             Command::ExtendRecord(extend) => self.decide_extend_record(draft, extend, now),
             Command::ReleaseRecord(release) => self.decide_release_record(draft, release, now),
+            Command::OpenProducer(OpenProducer { queue, producer }) => {
+                self.decide_open_producer(draft, queue, producer, now)
+            }
+            Command::ForgetProducer(ForgetProducer { queue, producer }) => {
+                self.decide_forget_producer(draft, queue, producer)
+            }
         }
     }
 
@@ -589,6 +605,20 @@ impl Machine {
                 delete_at_end,
             } => self.fold_record_leased(name, holder, *epoch, *deadline, *delete_at_end),
             Effect::RecordReleased { name, revision } => self.fold_record_released(name, *revision),
+            Effect::ProducerOpened {
+                queue,
+                producer,
+                incarnation,
+                at,
+            } => self.fold_producer_opened(*queue, producer, *incarnation, *at),
+            Effect::ProducerForgotten { queue, producer } => {
+                self.fold_producer_forgotten(*queue, producer)
+            }
+            Effect::MarkRaised {
+                queue,
+                produced,
+                at,
+            } => self.fold_mark_raised(*queue, produced, *at),
             Effect::Compacted(stored) => self.fold_compacted(stored, part),
         }
     }
@@ -638,6 +668,15 @@ impl Machine {
         match (command, outcome) {
             (Command::Send(send), Ok(Reply::Sent(sent))) if sent.duplicate => {
                 self.count_duplicate(&send.queue);
+            }
+            (Command::Send(send), Err(rejection)) => self.count_refused(&send.queue, rejection),
+            (
+                Command::Transact(Transact { sends, .. }),
+                Err(Rejection::TransactionRefused { index, source }),
+            ) => {
+                if let Some(send) = sends.get(*index) {
+                    self.count_refused(&send.queue, source);
+                }
             }
             (Command::Transact(Transact { sends, .. }), Ok(Reply::Transacted(done))) => {
                 for (send, _) in sends
@@ -769,6 +808,7 @@ impl Machine {
             | Effect::KeyResumed { queue, .. }
             | Effect::KeyStatePut { queue, .. }
             | Effect::KeyStateDropped { queue, .. }
+            | Effect::MarkRaised { queue, .. }
             | Effect::Held { queue, .. } => of(queue),
             Effect::Moved { from, to, .. } => of(from).shorter(of(to)),
             Effect::Leased { queue, .. } | Effect::GivenBack { queue, .. } => {
@@ -839,6 +879,22 @@ impl Machine {
     fn count_duplicate(&mut self, queue: &QueueName) {
         if let Some(&queue) = self.queue_names.get(queue) {
             self.queues[queue].totals.duplicates += 1;
+        }
+    }
+
+    /// Counts a send that a producer's record was refused for.
+    fn count_refused(&mut self, queue: &QueueName, rejection: &Rejection) {
+        let Some(&queue) = self.queue_names.get(queue) else {
+            return;
+        };
+        let totals = &mut self.queues[queue].totals;
+        match rejection {
+            Rejection::SentBefore { .. } => totals.sent_before += 1,
+            Rejection::Producer {
+                refused: ProducerRefused::Fenced { .. },
+                ..
+            } => totals.fenced += 1,
+            _ => {}
         }
     }
 

@@ -7,6 +7,7 @@ use lockgate_core::{Key, MachineTime, Now, QueueId, QueueName};
 use super::{
     Machine,
     key_states::KeyStates,
+    producers::Producers,
     state::{State, flag},
 };
 use crate::{
@@ -61,6 +62,9 @@ impl Machine {
                 Ok(QueryReply::Record(self.record(name, now).map(Box::new)))
             }
             Query::ListRecords(list) => self.query_records(list, now).map(QueryReply::Records),
+            Query::ListProducers(list) => {
+                self.query_producers(list, now).map(QueryReply::Producers)
+            }
         }
     }
 
@@ -89,7 +93,8 @@ impl Machine {
             .iter()
             .map(|(_, queue)| {
                 let states = queue.states.as_deref().map_or(0, KeyStates::table_bytes);
-                queue.dedup.bytes() + queue.key_sequences.bytes() + states
+                let producers = queue.producers.as_deref().map_or(0, Producers::bytes);
+                queue.dedup.bytes() + queue.key_sequences.bytes() + states + producers
             })
             .sum();
         let by_sequence: usize = self
@@ -127,6 +132,7 @@ impl Machine {
     pub(super) fn describe(&self, index: u32) -> QueueDescription {
         let queue = &self.queues[index];
         let states = queue.states.as_deref();
+        let producers = queue.producers.as_deref();
         QueueDescription {
             id: queue.id,
             name: queue.name.clone(),
@@ -141,6 +147,8 @@ impl Machine {
                 unique_ids: queue.dedup.len() as u64,
                 states: states.map_or(0, KeyStates::len) as u64,
                 state_bytes: states.map_or(0, KeyStates::bytes),
+                producers: producers.map_or(0, Producers::len),
+                producer_openings: producers.map_or(0, Producers::openings),
                 oldest: self.oldest(queue.content),
                 owing_keys: queue.limits.as_ref().map_or(0, |limits| limits.debtors),
                 ..self.contents[queue.content].counts

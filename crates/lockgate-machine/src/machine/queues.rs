@@ -250,6 +250,7 @@ impl Machine {
             dedup_at: MachineTime::MAX,
             key_sequences: KeySequences::new(self.seed),
             states: None,
+            producers: None,
             limits: QueueLimits::new(settings.limits(), self.clock.now.machine),
             sweep_timer: NONE,
             totals: QueueTotals::default(),
@@ -288,6 +289,7 @@ impl Machine {
         self.contents[content].profile = settings.key_profile;
         self.change_limits(index);
         self.rearm_sweep(index);
+        self.arm_producers(index);
         self.wake(content);
         Some(())
     }
@@ -298,6 +300,13 @@ impl Machine {
         let states = self.queues[index].states.take();
         self.key_state_bytes -= states.as_deref().map_or(0, KeyStates::bytes);
         self.dead_states.extend(states.map(|states| *states));
+        if let Some(producers) = self.queues[index].producers.take() {
+            if producers.timer != NONE {
+                self.machine.remove(producers.timer);
+            }
+            self.producer_bytes -= producers.image_bytes();
+            self.dead_producers.push(*producers);
+        }
         self.queue_ids
             .remove(hash_pair(queue.0, 0), |other| other == index);
         let queue = self.queues.remove(index);

@@ -342,7 +342,7 @@ impl Machine {
     }
 
     /// The revision of the command's change number `later`, from 0.
-    fn next_revision(&self, now: Now, later: u64) -> Revision {
+    pub(super) fn next_revision(&self, now: Now, later: u64) -> Revision {
         let next = Revision(self.records.revision).next(now.wall);
         Revision(next.0.saturating_add(later))
     }

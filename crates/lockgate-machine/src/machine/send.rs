@@ -71,6 +71,9 @@ impl Machine {
         )?;
         check_range("priority", message.priority.into(), 0, PRIORITY_MAX.into())?;
 
+        if let Some(produced) = &message.producer {
+            self.check_mark(draft, index, produced, level)?;
+        }
         let unique = self.unique_digest(settings, send, key, now.machine)?;
         if let Some(digest) = unique {
             let in_transaction = |digest| {
@@ -81,6 +84,7 @@ impl Machine {
                 })
             };
             if let Some(first) = in_transaction(digest) {
+                self.raise_for_duplicate(draft, index, send, level, now);
                 return Ok(first);
             }
             let mut hit = queue.dedup.get(digest);
@@ -95,6 +99,7 @@ impl Machine {
                 if now.machine < from
                     && let Some(first) = in_transaction(former)
                 {
+                    self.raise_for_duplicate(draft, index, send, level, now);
                     return Ok(first);
                 }
                 let sent_before =
@@ -106,6 +111,7 @@ impl Machine {
                     draft.rest_on(self.unless_durable(hit.position));
                 }
                 draft.level = draft.level.max(level.min(Level::Process));
+                self.raise_for_duplicate(draft, index, send, level, now);
                 return Ok(Sent {
                     id: queue.id_of(hit.sequence),
                     sequence: hit.sequence,
@@ -153,6 +159,7 @@ impl Machine {
                 accepted: now.wall,
                 unique_until: unique.map(|_| now.machine.plus(settings.dedup_window)),
                 key_sequence,
+                marked_at: message.producer.as_ref().map(|_| now.machine),
                 message: kept,
             })),
             level,
@@ -171,6 +178,26 @@ impl Machine {
             draft.unique_ids.insert((index, digest), sent);
         }
         Ok(sent)
+    }
+
+    /// What becomes of a record whose unique id is known is certain, so its mark is raised: when the id is forgotten, the
+    /// record is still known.
+    fn raise_for_duplicate(
+        &self,
+        draft: &mut Draft,
+        index: u32,
+        send: &SendMessage,
+        level: Level,
+        now: Now,
+    ) {
+        if let Some(produced) = &send.message.producer {
+            let raised = Effect::MarkRaised {
+                queue: self.queues[index].id,
+                produced: produced.clone(),
+                at: now.machine,
+            };
+            draft.add(raised, level);
+        }
     }
 
     /// The digest of the message's unique id; `None` if it has none or the queue remembers none.
@@ -299,6 +326,7 @@ impl Machine {
             numbers: arrival,
             key,
             unique,
+            ref mark,
         } = arrival;
         let index = self.queue_index(arrival.queue)?;
         self.recent_queue = index;
@@ -322,6 +350,9 @@ impl Machine {
             queue.dedup.reserve(digest, arrival.sequence, at, until);
             self.unique_ids += 1;
             self.arm_dedup(index);
+        }
+        if let Some(mark) = mark {
+            self.raise_mark(index, mark);
         }
         if let (Some(number), Some(key)) = (arrival.key_sequence, key_text) {
             let key = key_sequences::digest(key);

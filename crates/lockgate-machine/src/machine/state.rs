@@ -18,6 +18,7 @@ use super::{
     key_states::KeyStates,
     limits::QueueLimits,
     list::{Links, List},
+    producers::Producers,
 };
 use crate::{
     DeadLetterReason, KeyPolicy, KeyProfile, QueueCounts, QueueSettings, QueueTotals,
@@ -477,6 +478,8 @@ pub(super) struct Queue {
     pub(super) key_sequences: KeySequences,
     /// `None`: no key ever had one.
     pub(super) states: Option<Box<KeyStates>>,
+    /// `None`: it never had one.
+    pub(super) producers: Option<Box<Producers>>,
     /// `None`: it never had any.
     pub(super) limits: Option<Box<QueueLimits>>,
     pub(super) sweep_timer: u32,
@@ -567,6 +570,8 @@ pub(super) enum Timer {
     Hold(u32),
     /// The end of a record's lease (machine time).
     RecordLease(u32),
+    /// A queue's oldest producer, or opening of one, may be forgotten (machine time).
+    Producers(u32),
 }
 
 impl Timer {
@@ -578,6 +583,7 @@ impl Timer {
             Self::Dedup(index) => (3, index),
             Self::Hold(index) => (4, index),
             Self::RecordLease(index) => (5, index),
+            Self::Producers(index) => (6, index),
         };
         kind << 32 | u64::from(index)
     }
@@ -594,6 +600,7 @@ impl Timer {
             2 => Self::Sweep(index),
             3 => Self::Dedup(index),
             5 => Self::RecordLease(index),
+            6 => Self::Producers(index),
             _ => Self::Hold(index),
         }
     }
@@ -637,6 +644,8 @@ mod tests {
             Timer::Sweep(u32::MAX),
             Timer::Dedup(1),
             Timer::Hold(2),
+            Timer::RecordLease(3),
+            Timer::Producers(4),
         ] {
             assert_eq!(Timer::from_bits(timer.to_bits()), timer);
         }

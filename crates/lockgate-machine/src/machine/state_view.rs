@@ -3,14 +3,16 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use lockgate_core::{
-    Failures, HolderName, Key, LeaseNumber, Location, MachineTime, MessageId, QueueId, QueueName,
-    Record, RecordName, RecordVersion, Revision, Sequence, Term, WallTime, limits::Debt,
+    Failures, HolderName, Key, LeaseNumber, Location, MachineTime, MessageId, ProducerName,
+    QueueId, QueueName, Record, RecordName, RecordVersion, Revision, Sequence, Term, WallTime,
+    limits::Debt,
 };
 
 use super::{
     ClockState, Machine,
     key_states::KeyStates,
     list::List,
+    producers::{ProducerView, Producers},
     state::{State, flag},
 };
 use crate::{QueueDescription, QueueTotals, slab::NONE};
@@ -66,6 +68,8 @@ pub struct QueueView {
     pub states: BTreeMap<Key, lockgate_core::KeyState>,
     /// The highest version of a state that was dropped.
     pub deleted_version: RecordVersion,
+    /// Its producers.
+    pub producers: BTreeMap<ProducerName, ProducerView>,
     /// Its keys or groups.
     pub keys: BTreeMap<Option<Key>, KeyView>,
     pub messages: BTreeMap<Sequence, MessageView>,
@@ -203,6 +207,11 @@ impl Machine {
                 .map(|(key, state)| (key.clone(), state))
                 .collect(),
             deleted_version: states.map_or_else(RecordVersion::default, KeyStates::deleted_version),
+            producers: queue
+                .producers
+                .as_deref()
+                .map(Producers::view)
+                .unwrap_or_default(),
             keys,
             messages: by_age
                 .iter()

@@ -59,7 +59,9 @@ impl Machine {
                 looks -= 1;
                 match Timer::from_bits(payload) {
                     // They use the rest of the budget, however much of it they need.
-                    Timer::Sweep(_) | Timer::Dedup(_) => return TIMERS_PER_STEP,
+                    Timer::Sweep(_) | Timer::Dedup(_) | Timer::Producers(_) => {
+                        return TIMERS_PER_STEP;
+                    }
                     Timer::Message(message) | Timer::TimeToLive(message)
                         if self.is_purged(message) =>
                     {
@@ -127,6 +129,10 @@ impl Machine {
                 let forgotten = state.dedup.expire(now.machine, budget as usize);
                 self.unique_ids -= forgotten as u64;
                 self.arm_dedup(queue);
+                budget
+            }
+            Timer::Producers(queue) => {
+                self.expire_producers(queue, now, budget);
                 budget
             }
             Timer::Hold(queue) => {
@@ -326,6 +332,9 @@ impl Machine {
             queue.reserve.at = Position(0);
             queue.reserve.at_before = Position(0);
             queue.dedup.forget_positions();
+            if let Some(producers) = queue.producers.as_deref_mut() {
+                producers.forget_positions();
+            }
         }
     }
 

@@ -30,6 +30,11 @@
 //! | an expired message is counted under another reason | wrong totals |
 //! | nobody is woken when a key becomes ready | says so |
 //! | the codec drops a field | what is decoded differs |
+//! | a mark is not raised, or falls; a lane takes another's | a wrong reply |
+//! | a mark is raised without its message, or by a move | a wrong reply, wrong counts |
+//! | a duplicate by mark, or a fenced producer, does not wait | says so |
+//! | an earlier incarnation sends | a wrong reply |
+//! | producers or openings are kept too long, or not long enough | wrong counts |
 //! | folding looks at what is volatile | serving and recovering differ |
 
 use std::{str::FromStr, sync::Arc};
@@ -172,6 +177,9 @@ fn settings(queue: usize, clock: Clock) -> impl Strategy<Value = Box<QueueSettin
                 limit_rate: limit(limited, &RATES, one_in_ten),
                 limit_concurrency: limit(limited, &CONCURRENCIES, one_in_ten),
                 limit_gap: limit(limited, &GAPS, one_in_ten),
+                // Without another draw, so that saved failure cases stay what they are.
+                producer_age: [60_000, 3_600_000][usize::from(one_in_ten % 2)],
+                producers_max: [1, 2, 3, 100][usize::from(one_in_ten % 4)],
                 key_sequences_max: [0, 1, 3, 1_000][usize::from(one_in_ten % 4)],
                 ..QueueSettings::default()
             })

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use lockgate_core::{
     BootId, Epoch, HolderName, Incarnation, Key, KeyStateWrite, LeaseToken, Level, MachineTime,
-    Message, MessageId, Millis, Now, Position, QueueId, QueueName, RecordVersion, Replaces,
-    Sequence, ShardId, Term, UniqueId, WallTime,
+    Message, MessageId, Millis, Now, Position, Produced, ProducerIncarnation, ProducerMark,
+    ProducerName, QueueId, QueueName, RecordVersion, Replaces, Sequence, ShardId, Term, UniqueId,
+    WallTime,
 };
 use lockgate_machine::*;
 
@@ -124,6 +125,10 @@ pub(crate) fn queue_name(number: usize) -> QueueName {
 
 pub(crate) fn key(number: usize) -> Key {
     Key::new(&format!("key-{}", number % 3)).unwrap()
+}
+
+pub(crate) fn producer(number: usize) -> ProducerName {
+    ProducerName::new(&format!("p{}", number % 2)).unwrap()
 }
 
 impl World {
@@ -394,6 +399,7 @@ impl World {
             }
             self.compare_messages(&name, None);
             self.compare_keys(&name);
+            self.compare_producers(&name);
         }
     }
 
@@ -473,6 +479,29 @@ impl World {
                 .collect();
             assert_eq!(expected, shown, "keys in {name}");
         }
+    }
+
+    fn compare_producers(&self, name: &QueueName) {
+        let (mut after, mut shown) = (None, Vec::new());
+        loop {
+            let query = Query::ListProducers(ListProducers {
+                queue: name.clone(),
+                after,
+                limit: 1,
+            });
+            match self.machine.query(&query, self.now) {
+                Ok(QueryReply::Producers(ProducerPage { producers, next })) => {
+                    shown.extend(producers);
+                    after = next;
+                }
+                Ok(other) => panic!("a query for producers was answered {other:?}"),
+                Err(_) => break,
+            }
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(self.model.producers(name), shown, "producers of {name}");
     }
 
     fn checkpoint(&mut self) {
@@ -608,7 +637,19 @@ impl World {
 
     fn command(&self, step: &Step) -> Option<Command> {
         Some(match step {
-            Step::Send(send) => Command::Send(Box::new(self.send(send))),
+            Step::Send(send) => {
+                let send = self.send(send);
+                let produced = send.message.producer.as_ref();
+                let opens = produced.filter(|produced| self.opens(&send.queue, produced));
+                if let Some(produced) = opens {
+                    Command::OpenProducer(OpenProducer {
+                        queue: send.queue,
+                        producer: produced.mark.producer().clone(),
+                    })
+                } else {
+                    Command::Send(Box::new(send))
+                }
+            }
             Step::Receive {
                 queue,
                 max,
@@ -692,6 +733,13 @@ impl World {
                 key: key(*which),
                 action: *action,
             }),
+            // Without another draw, so that saved failure cases stay what they are.
+            Step::Hold(queue, which) if self.records.len() % 4 == 0 => {
+                Command::ForgetProducer(ForgetProducer {
+                    queue: queue_name(*queue),
+                    producer: producer(*which),
+                })
+            }
             Step::Hold(queue, which) => Command::Hold(Hold {
                 queue: queue_name(*queue),
                 key: (*which < 2).then(|| key(*which)),
@@ -729,8 +777,48 @@ impl World {
                     .map(|by| WallTime(self.now.wall.0.saturating_add_signed(by))),
                 time_to_live: send.time_to_live,
                 level: send.level,
+                producer: self.produced(send),
                 ..Message::default()
             },
+        }
+    }
+
+    /// Some messages are records of producers: mostly new ones, of the last incarnation.
+    fn produced(&self, send: &Send) -> Option<Box<Produced>> {
+        // Without another draw, so that saved failure cases stay what they are.
+        let which = send.size.checked_sub(8)?;
+        let name = producer(which % 2);
+        let (opening, lane) = (which as u64 / 2 % 3, which as u8 % 3);
+        let queue = self.model.queues.get(&queue_name(send.queue));
+        let known = queue.and_then(|queue| queue.producer(&name));
+        let opened = known.and_then(|known| known.openings.get(&opening));
+        let highest = opened.map_or(0, |opening| opening.lanes[usize::from(lane)].0);
+        let turn = self.records.len() as u64;
+        let number = match turn % 5 {
+            0 => highest,
+            1 => highest / 2,
+            2 => highest + 3,
+            _ => highest + 1,
+        };
+        let current = known.map_or(0, |known| known.incarnation.0);
+        let incarnation = match turn % 7 {
+            0 => current.saturating_sub(1),
+            1 => current + turn % 2,
+            _ => current,
+        };
+        Some(Box::new(Produced {
+            mark: ProducerMark::new(name, opening, lane, number.max(1)).unwrap(),
+            incarnation: ProducerIncarnation(incarnation),
+        }))
+    }
+
+    /// Whether the producer opens the queue in place of a send.
+    fn opens(&self, queue: &QueueName, produced: &Produced) -> bool {
+        let turn = self.records.len();
+        let queue = self.model.queues.get(queue);
+        match queue.and_then(|queue| queue.producer(produced.mark.producer())) {
+            None => turn % 3 > 0,
+            Some(_) => turn % 11 == 0,
         }
     }
 

@@ -8,9 +8,9 @@ use super::{
     route::{self, Operation},
     shapes::{
         ChangeQueue, CreateQueue, DeleteRecord, DropKeyState, ExtendRecord, Hold, LeaseRecord,
-        ListDeadLetterSources, ListDeadLetters, ListKeys, ListMessages, ListQueues, ListRecords,
-        Nothing, PutKeyState, PutRecord, ReceiveMessages, Redrive, ReleaseRecord, Reschedule,
-        SendMessages, SettleMessages, Transaction, WatchRecord,
+        ListDeadLetterSources, ListDeadLetters, ListKeys, ListMessages, ListProducers, ListQueues,
+        ListRecords, Nothing, PutKeyState, PutRecord, ReceiveMessages, Redrive, ReleaseRecord,
+        Reschedule, SendMessages, SettleMessages, Transaction, WatchRecord,
     },
 };
 
@@ -42,6 +42,7 @@ fn read(method: &Method, path: &str, given: Option<&str>, bytes: &[u8]) -> Resul
         Operation::ListQueues => drop(query::<ListQueues>(given)?),
         Operation::ListKeys => drop(query::<ListKeys>(given)?),
         Operation::PeekMessages => drop(query::<ListMessages>(given)?),
+        Operation::ListProducers => drop(query::<ListProducers>(given)?),
         Operation::ListDeadLetterSources => drop(query::<ListDeadLetterSources>(given)?),
         Operation::ListDeadLetters => drop(query::<ListDeadLetters>(given)?),
         Operation::DropKeyState => {
@@ -89,6 +90,8 @@ fn read(method: &Method, path: &str, given: Option<&str>, bytes: &[u8]) -> Resul
         | Operation::ResumeKey
         | Operation::DropKey
         | Operation::PeekMessage
+        | Operation::OpenProducer
+        | Operation::ForgetProducer
         | Operation::CancelMessage => {
             query::<Nothing>(given)?;
             let Nothing {} = body(bytes)?;

@@ -225,6 +225,17 @@ impl Service {
             Operation::SettleMessages => {
                 ok(&self.settle_messages(request, part(0), body(given)?).await?)
             }
+            Operation::ListProducers => ok(&self
+                .list_producers(request, part(0), query(request.query)?)
+                .await?),
+            Operation::OpenProducer => {
+                let Nothing {} = body(given)?;
+                ok(&self.open_producer(request, part(0), part(1)).await?)
+            }
+            Operation::ForgetProducer => {
+                self.forget_producer(request, part(0), part(1)).await?;
+                ok(&Nothing {})
+            }
             Operation::ListDeadLetterSources => {
                 let input = query(request.query)?;
                 ok(&self.list_dead_letter_sources(request, part(0), input)?)
@@ -321,6 +332,7 @@ fn takes_parameters(operation: Operation) -> bool {
             | Operation::ListKeys
             | Operation::DropKeyState
             | Operation::PeekMessages
+            | Operation::ListProducers
             | Operation::ListDeadLetterSources
             | Operation::ListDeadLetters
             | Operation::ListRecords

@@ -6,6 +6,7 @@ use hyper::{
     HeaderMap, StatusCode,
     header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER},
 };
+use lockgate_core::ProducerRefused;
 use lockgate_engine::EngineError;
 use lockgate_machine::{Rejection, Setting, SettingsError, StaleReason};
 use serde::Serialize;
@@ -73,6 +74,7 @@ codes! {
     MessageNotFound = "message_not_found", 404, "There is no such message in the queue";
     KeyNotFound = "key_not_found", 404, "The queue has nothing under that key";
     RecordNotFound = "record_not_found", 404, "There is no such record";
+    ProducerNotFound = "producer_not_found", 404, "The queue knows no such producer";
     StateNotFound = "state_not_found", 404, "The key has no state";
     MethodNotAllowed = "method_not_allowed", 405, "The address does not take this method";
     // About the state.
@@ -83,6 +85,9 @@ codes! {
     RecordConflict = "record_conflict", 409, "The record has another version";
     RecordHeld = "record_held", 409, "Somebody holds the record's lease";
     StateConflict = "state_conflict", 409, "The state of the key has another version";
+    ProducerFenced = "producer_fenced", 409, "Another incarnation of the producer has opened the queue";
+    ProducerUnknown = "producer_unknown", 409, "The queue does not know this incarnation of the producer: open it again";
+    SentBefore = "sent_before", 409, "The record of the producer was accepted before";
     // About limits.
     BodyTooLarge = "body_too_large", 413, "The request body is too large";
     MessageTooLarge = "message_too_large", 413, "The message is too large for the queue";
@@ -90,6 +95,7 @@ codes! {
     QueueFull = "queue_full", 429, "The queue holds as much as its quota allows";
     UniqueIdsFull = "unique_ids_full", 429, "The memory for remembered unique ids is used up";
     InFlightFull = "in_flight_full", 429, "As many messages are in flight as the queue allows";
+    ProducersFull = "producers_full", 429, "The queue remembers as many producers as it may";
     RecordsFull = "records_full", 429, "The records take as much memory as they may";
     // About the server.
     UnknownOutcome = "unknown_outcome", 500, "Storage failed, and whether it was done is unknown";
@@ -127,6 +133,9 @@ pub(crate) struct Problem {
     /// With `state_conflict`: the version that the state has; absent if the key has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<NonZeroU64>,
+    /// With `producer_fenced`: the incarnation that the queue takes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    incarnation: Option<NonZeroU64>,
 }
 
 impl Problem {
@@ -142,6 +151,7 @@ impl Problem {
             queue: None,
             record: None,
             version: None,
+            incarnation: None,
         }
     }
 
@@ -279,6 +289,16 @@ impl From<Rejection> for Problem {
             Rejection::MessageNotFound { .. } => Self::new(Code::MessageNotFound, detail),
             Rejection::MessageInFlight { .. } => Self::new(Code::MessageInFlight, detail),
             Rejection::KeyNotFound { .. } => Self::new(Code::KeyNotFound, detail),
+            Rejection::SentBefore { .. } => Self::new(Code::SentBefore, detail),
+            Rejection::Producer { refused, .. } => match refused {
+                ProducerRefused::Fenced { current } => Self {
+                    incarnation: NonZeroU64::new(current.0),
+                    ..Self::new(Code::ProducerFenced, detail)
+                },
+                _ => Self::new(Code::ProducerUnknown, detail),
+            },
+            Rejection::ProducersFull { .. } => Self::new(Code::ProducersFull, detail),
+            Rejection::ProducerNotFound { .. } => Self::new(Code::ProducerNotFound, detail),
             Rejection::Record(error) => error.into(),
             Rejection::LogFull { .. } => Self::new(Code::DiskFull, detail),
             Rejection::ShardFull { .. } | Rejection::OutOfDescriptors => {

@@ -147,6 +147,19 @@ operations! {
     /// Each is settled independently; the answer has one result for each, in order. One with a `state` happens
     /// together with the write of its key's state, or not at all.
     SettleMessages = POST "/queues/{queue}/settle";
+    /// List the producers of a queue.
+    ///
+    /// In order of their names.
+    ListProducers = GET "/queues/{queue}/producers";
+    /// Open a queue for a producer.
+    ///
+    /// Gives it an incarnation above all that it had. From then on sends under earlier ones are refused. If the answer is
+    /// lost, repeat the request.
+    OpenProducer = POST "/queues/{queue}/producers/{producer}/open";
+    /// Forget a producer, and which of its records were accepted.
+    ///
+    /// Records of it that come again are accepted again, once it has opened the queue anew.
+    ForgetProducer = DELETE "/queues/{queue}/producers/{producer}";
     /// List the queues that have this queue as dead-letter queue.
     ListDeadLetterSources = GET "/queues/{queue}/dead-letter-sources";
     /// List dead letters.

@@ -338,6 +338,16 @@ const QUEUE_GAUGES: &[OfField<QueueCounts>] = &[
         "Bytes of the states of keys: key, value, and 256 bytes for each.",
         |counts| counts.state_bytes,
     ),
+    (
+        "lockgate_queue_producers",
+        "Producers that the queue knows.",
+        |counts| counts.producers,
+    ),
+    (
+        "lockgate_queue_producer_openings",
+        "Openings of producers' spools of which the queue knows the records it has accepted.",
+        |counts| counts.producer_openings,
+    ),
 ];
 
 /// How long the page waits for the queues' figures. They need no sync, so an engine that takes

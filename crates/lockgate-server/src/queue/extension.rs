@@ -307,6 +307,8 @@ mod tests {
             ("limit-concurrency", "3 per key"),
             ("limit-gap", "200ms per key"),
             ("limit-rate", "100/s + 10/s per key"),
+            ("producer-age", "7d"),
+            ("producers-max", "10"),
             ("quota-bytes", "2GiB"),
             ("quota-messages", "9"),
             ("sync-records", "100"),
@@ -330,6 +332,8 @@ mod tests {
         assert_eq!(settings.limit_gap.to_string(), "200ms per key");
         assert_eq!(settings.quota_bytes, Some(2 << 30));
         assert_eq!(settings.quota_messages, Some(9));
+        assert_eq!(settings.producer_age, 7 * 24 * 3_600_000);
+        assert_eq!(settings.producers_max, 10);
         assert_eq!(settings.sync_window, Some(50));
         assert_eq!(settings.sync_records, Some(100));
         assert_eq!(delay_seconds_max(&set), DELAY_SECONDS_UNLIMITED);

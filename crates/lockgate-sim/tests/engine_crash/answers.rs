@@ -12,6 +12,7 @@ use lockgate_sim::SeededRandom;
 use crate::{
     Violation,
     model::{Existence, Lease},
+    producers::AskedProducer,
     records::AskedRecord,
     tally::Doing,
     world::{KEYED, SKIPPING, World},
@@ -46,6 +47,10 @@ pub(crate) enum Asked {
     Record {
         record: usize,
         asked: AskedRecord,
+    },
+    Producer {
+        queue: &'static str,
+        asked: AskedProducer,
     },
     Nothing,
 }
@@ -119,6 +124,7 @@ impl World {
         match asked {
             Asked::Send { message } => self.known(message).state = Existence::Gone,
             Asked::Settle(settle) => self.not_settled(&settle),
+            Asked::Producer { queue, asked } => self.not_produced(queue, asked),
             Asked::Transact { settles, sends } => {
                 settles.iter().for_each(|settle| self.not_settled(settle));
                 for message in sends {
@@ -165,6 +171,7 @@ impl World {
                 self.nothing_happened(asked);
                 Ok(())
             }
+            (Asked::Producer { queue, asked }, result) => self.produced(queue, asked, result),
             (Asked::Settle(asked), Ok(Reply::Settled(settled))) => {
                 self.settled(&asked, settled);
                 Ok(())
@@ -215,7 +222,7 @@ impl World {
         }
     }
 
-    fn sent(&mut self, message: u64, sent: Sent) -> Result<(), Violation> {
+    pub(crate) fn sent(&mut self, message: u64, sent: Sent) -> Result<(), Violation> {
         self.note(format!(
             "sent {message} as {}, {}",
             sent.sequence,

@@ -83,7 +83,8 @@ impl World {
                 let sendings: Vec<_> = (0..count).map(|_| self.any_sending()).collect();
                 self.send(&sendings)
             }
-            40..63 => self.any_receive(),
+            40..59 => self.any_receive(),
+            59..63 => self.any_producer_request(),
             63..86 => self.any_settle(),
             86..90 => self.any_transaction(),
             90..92 => self.any_cancel(),
@@ -140,7 +141,7 @@ impl World {
         self.request(Work::Commands(commands), asked)
     }
 
-    fn sending(&mut self, sending: Sending) -> (u64, SendMessage) {
+    pub(crate) fn sending(&mut self, sending: Sending) -> (u64, SendMessage) {
         let Sending {
             queue,
             key: key_number,

@@ -13,6 +13,7 @@
 //! - *unique ids*: a duplicate gets the original's answer, also after a crash;
 //! - *never early*: nothing is delivered before it is due;
 //! - *records*: no version and no epoch that was answered is given out again, and a holder from before writes nothing;
+//! - *producers*: a record that is sent again is there once, and a producer from before adds nothing;
 //! - *a refusal is certain*: what was refused, for space or otherwise, has not happened.
 //!
 //! What had no answer may have happened or not.
@@ -42,6 +43,7 @@ mod maintenance;
 mod missing;
 mod model;
 mod planted;
+mod producers;
 mod records;
 mod script;
 mod scripted;
@@ -245,6 +247,8 @@ fn planted_bugs_are_caught() {
         Bug::LeaseLost,
         Bug::HorizonLost,
         Bug::UniqueIdLost,
+        Bug::MarkLost,
+        Bug::IncarnationLost,
         Bug::OrderTurned,
         Bug::DueTimeLost,
         Bug::PurgeLost,

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use lockgate_core::{LeaseToken, MessageId, Sequence, WallTime};
 use lockgate_machine::Sent;
 
-use crate::records::Records;
 use crate::world::{DEAD, PLAIN, SKIPPED, SKIPPING};
+use crate::{producers::Spools, records::Records};
 
 /// What must be true, as far as answers tell.
 #[derive(Clone, Default)]
@@ -20,6 +20,7 @@ pub(crate) struct Model {
     /// How often all leases of a queue became uncertain: it was purged, or deleted.
     pub(crate) cuts: HashMap<&'static str, u64>,
     pub(crate) records: Records,
+    pub(crate) spools: Spools,
 }
 
 #[derive(Clone, Debug)]
@@ -118,6 +119,7 @@ impl Model {
         }
         self.unique.clear();
         self.records.clear();
+        self.spools.clear();
         self.leases.clear();
     }
 

@@ -28,6 +28,10 @@ pub(crate) enum Bug {
     HorizonLost,
     /// Unique ids are not found at recovery.
     UniqueIdLost,
+    /// Marks of producers are not found at recovery.
+    MarkLost,
+    /// What producers were given is not found at recovery.
+    IncarnationLost,
     /// Recovery turns the order of a key round.
     OrderTurned,
     /// Recovery takes what is delayed for due.
@@ -113,6 +117,11 @@ fn spoil(bug: Option<Bug>, record: LogRecord) -> LogRecord {
             stored.unique_until = None;
             true
         }
+        (Bug::MarkLost, Effect::Accepted(stored)) => {
+            stored.marked_at = None;
+            true
+        }
+        (Bug::IncarnationLost, Effect::ProducerOpened { .. }) => false,
         (Bug::DueTimeLost, Effect::Accepted(stored)) => {
             stored.message.due = None;
             true

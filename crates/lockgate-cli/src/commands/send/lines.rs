@@ -192,6 +192,7 @@ fn parse(line: &[u8], defaults: &Message) -> Result<Message, String> {
         trace_context: line.trace_context,
         level: line.level,
         priority: line.priority.map_or(Ok(defaults.priority), priority)?,
+        producer: None,
     })
 }
 

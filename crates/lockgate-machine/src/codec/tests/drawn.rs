@@ -46,6 +46,23 @@ pub(super) fn record() -> impl Strategy<Value = RecordName> {
     text(60).prop_map(|text| RecordName::new(&text).unwrap())
 }
 
+pub(super) fn producer() -> impl Strategy<Value = ProducerName> {
+    text(30).prop_map(|text| ProducerName::new(&text).unwrap())
+}
+
+pub(super) fn produced() -> impl Strategy<Value = Box<Produced>> {
+    let lane = 0..ProducerMark::LANES;
+    let number = number().prop_map(|number| number.max(1));
+    (producer(), any::<u64>(), lane, number, self::number()).prop_map(
+        |(producer, opening, lane, number, incarnation)| {
+            Box::new(Produced {
+                mark: ProducerMark::new(producer, opening, lane, number).unwrap(),
+                incarnation: ProducerIncarnation(incarnation),
+            })
+        },
+    )
+}
+
 pub(super) fn message() -> impl Strategy<Value = Message> {
     let header = (shared_text(), shared_text(), bytes()).prop_map(|(name, kind, value)| Header {
         name,
@@ -98,7 +115,8 @@ pub(super) fn message() -> impl Strategy<Value = Message> {
 
 pub(super) fn stored() -> impl Strategy<Value = Box<StoredMessage>> {
     let until = prop::option::of(number().prop_map(MachineTime));
-    let remembered = (until, number().prop_map(NonZeroU64::new));
+    let marked = prop::option::weighted(0.3, (produced(), number().prop_map(MachineTime)));
+    let remembered = (until, number().prop_map(NonZeroU64::new), marked);
     (
         queue(),
         sequence(),
@@ -107,8 +125,10 @@ pub(super) fn stored() -> impl Strategy<Value = Box<StoredMessage>> {
         remembered,
         message(),
     )
-        .prop_map(|(queue, sequence, id, accepted, remembered, message)| {
-            let (unique_until, key_sequence) = remembered;
+        .prop_map(|(queue, sequence, id, accepted, remembered, mut message)| {
+            let (unique_until, key_sequence, marked) = remembered;
+            let (producer, marked_at) = marked.unzip();
+            message.producer = producer;
             Box::new(StoredMessage {
                 queue,
                 sequence,
@@ -116,6 +136,7 @@ pub(super) fn stored() -> impl Strategy<Value = Box<StoredMessage>> {
                 accepted: WallTime(accepted),
                 unique_until,
                 key_sequence,
+                marked_at,
                 message,
             })
         })
@@ -384,6 +405,26 @@ pub(super) fn effect_at(place: usize) -> BoxedStrategy<Effect> {
                 queue,
                 key,
                 until: until.map(MachineTime),
+            })
+            .boxed(),
+        29 => (queue(), producer(), number(), machine())
+            .prop_map(
+                |(queue, producer, incarnation, at)| Effect::ProducerOpened {
+                    queue,
+                    producer,
+                    incarnation: ProducerIncarnation(incarnation),
+                    at,
+                },
+            )
+            .boxed(),
+        30 => (queue(), producer())
+            .prop_map(|(queue, producer)| Effect::ProducerForgotten { queue, producer })
+            .boxed(),
+        31 => (queue(), produced(), machine())
+            .prop_map(|(queue, produced, at)| Effect::MarkRaised {
+                queue,
+                produced,
+                at,
             })
             .boxed(),
         _ => unreachable!("a new effect needs a strategy here"),

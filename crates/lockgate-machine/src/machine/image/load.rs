@@ -18,6 +18,7 @@ use crate::{
         key_states::KeyStates,
         limits::debtor_hash,
         order::spread,
+        producers::Producers,
         state::{Awaiting, Queue},
     },
     slab::Slab,
@@ -195,6 +196,20 @@ impl ImageLoader {
                 let states = states.and_then(|queue| queue.states.as_mut());
                 states.ok_or_else(no_owner)?.pages().read_page(first, input)
             }
+            Kind::Producers => {
+                let queue = machine.queues.get_mut(owner).ok_or_else(no_owner)?;
+                queue.producers = Some(Box::new(Producers::decode_outline(input)?));
+                Ok(())
+            }
+            Kind::ProducerPages | Kind::OpeningPages => {
+                let queue = machine.queues.get_mut(owner);
+                let producers = queue.and_then(|queue| queue.producers.as_mut());
+                let producers = producers.ok_or_else(no_owner)?;
+                match kind {
+                    Kind::ProducerPages => producers.entries().read_page(first, input),
+                    _ => producers.opening_entries().read_page(first, input),
+                }
+            }
             Kind::End => Ok(()),
         }
     }
@@ -275,6 +290,10 @@ impl Machine {
             if let Some(states) = &mut queue.states {
                 states.rebuild(seed)?;
                 self.key_state_bytes += states.bytes();
+            }
+            if let Some(producers) = &mut queue.producers {
+                producers.rebuild()?;
+                self.producer_bytes += producers.image_bytes();
             }
         }
         for window in self

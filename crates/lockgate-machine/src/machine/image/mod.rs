@@ -79,10 +79,16 @@ enum Kind {
     KeyStates = 24,
     /// The pages of states of keys; the owner is the queue.
     KeyStatePages = 25,
+    /// The outline of the producers; the owner is a queue that had some.
+    Producers = 26,
+    /// The pages of producers; the owner is the queue.
+    ProducerPages = 27,
+    /// The pages of openings of producers; the owner is the queue.
+    OpeningPages = 28,
 }
 
 impl Kind {
-    const ALL: [Self; 25] = [
+    const ALL: [Self; 28] = [
         Self::Shard,
         Self::Queues,
         Self::Contents,
@@ -107,6 +113,9 @@ impl Kind {
         Self::RecordPages,
         Self::KeyStates,
         Self::KeyStatePages,
+        Self::Producers,
+        Self::ProducerPages,
+        Self::OpeningPages,
         Self::End,
     ];
 
@@ -186,6 +195,7 @@ impl Machine {
             + self.debtors.len() as u64 * 32
             + self.records.bytes
             + self.key_state_bytes
+            + self.producer_bytes
     }
 
     /// A machine that shares the pages, without tables and volatile parts.
@@ -207,6 +217,7 @@ impl Machine {
                 dedup: queue.dedup.share(),
                 key_sequences: queue.key_sequences.share(),
                 states: queue.states.as_mut().map(|states| Box::new(states.share())),
+                producers: queue.producers.as_mut().map(|all| Box::new(all.share())),
                 limits: queue.limits.clone(),
                 ..*queue
             }),
@@ -364,6 +375,11 @@ impl Machine {
                 let queues = queues.filter(|(_, queue)| queue.states.is_some());
                 queues.map(|(index, _)| index).collect()
             }
+            Kind::Producers | Kind::ProducerPages | Kind::OpeningPages => {
+                let queues = self.queues.iter();
+                let queues = queues.filter(|(_, queue)| queue.producers.is_some());
+                queues.map(|(index, _)| index).collect()
+            }
             _ => vec![0],
         }
     }
@@ -383,6 +399,7 @@ impl Machine {
             | Kind::Debtors
             | Kind::Records
             | Kind::KeyStates
+            | Kind::Producers
             | Kind::End
                 if page > 0 =>
             {
@@ -439,6 +456,17 @@ impl Machine {
             }
             Kind::KeyStatePages => {
                 encode_page(self.queues[owner].states.as_mut()?.pages(), page, out)
+            }
+            Kind::Producers => {
+                self.queues[owner].producers.as_ref()?.encode_outline(out);
+                Some(0)
+            }
+            Kind::ProducerPages => {
+                encode_page(self.queues[owner].producers.as_mut()?.entries(), page, out)
+            }
+            Kind::OpeningPages => {
+                let producers = self.queues[owner].producers.as_mut()?;
+                encode_page(producers.opening_entries(), page, out)
             }
             Kind::End => Some(0),
         }

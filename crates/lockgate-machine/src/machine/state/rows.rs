@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use lockgate_core::{
-    Epoch, FailedAttempt, Failures, HolderName, Key, MachineTime, MessageId, Position, QueueId,
-    QueueName, RECORD_BYTES_MAX, RecordName, Sequence, WallTime, limits::Debt,
+    Epoch, FailedAttempt, Failures, HolderName, Key, MachineTime, MessageId, Position,
+    ProducerMark, ProducerName, QueueId, QueueName, RECORD_BYTES_MAX, RecordName, Sequence,
+    WallTime, limits::Debt,
 };
 
 use super::{
@@ -23,6 +24,7 @@ use crate::{
         key_sequences::KeySequences,
         key_states::StateEntry,
         limits::{Debtor, QueueLimits},
+        producers::{OpeningEntry, ProducerEntry},
         records::{EntryLease, RecordEntry},
     },
     sequences::Sequences,
@@ -326,6 +328,46 @@ impl Row for StateEntry {
     }
 }
 
+impl Row for ProducerEntry {
+    fn blank() -> Self {
+        Self::blank()
+    }
+
+    fn columns(columns: &mut impl Columns<Self>) -> Result<(), ImageError> {
+        columns.bytes(
+            |producer, out| out.extend_from_slice(producer.name.as_str().as_bytes()),
+            |producer, bytes| {
+                producer.name = ProducerName::new(str::from_utf8(bytes).ok()?).ok()?;
+                Some(())
+            },
+        )?;
+        column!(columns, u64 incarnation)?;
+        column!(columns, wrapped used, MachineTime)?;
+        column!(columns, wrapped seen, MachineTime)?;
+        column!(columns, flag forgotten)
+    }
+}
+
+impl Row for OpeningEntry {
+    fn blank() -> Self {
+        Self::blank()
+    }
+
+    fn columns(columns: &mut impl Columns<Self>) -> Result<(), ImageError> {
+        column!(columns, index producer)?;
+        column!(columns, u64 opening)?;
+        for lane in 0..usize::from(ProducerMark::LANES) {
+            columns.number(
+                u64::MAX,
+                |opening| opening.lanes[lane],
+                |opening, number| opening.lanes[lane] = number,
+            )?;
+        }
+        column!(columns, wrapped used, MachineTime)?;
+        column!(columns, wrapped seen, MachineTime)
+    }
+}
+
 impl Row for KeyState {
     fn blank() -> Self {
         Self::new(None, NONE, 0)
@@ -492,6 +534,7 @@ impl Row for Queue {
             dedup_at: MachineTime::MAX,
             key_sequences: KeySequences::default(),
             states: None,
+            producers: None,
             limits: None,
             sweep_timer: NONE,
             totals: QueueTotals::default(),
@@ -632,6 +675,8 @@ fn counts(counts: &mut QueueCounts) -> [&mut u64; COUNTS] {
         unique_ids: _,
         states: _,
         state_bytes: _,
+        producers: _,
+        producer_openings: _,
         oldest: _,
     } = counts;
     [

@@ -9,18 +9,19 @@ use std::{collections::BTreeMap, fmt::Debug, num::NonZeroU64};
 use bytes::Bytes;
 use lockgate_core::{
     BootId, Epoch, HolderName, Incarnation, Key, KeyState, KeyStateWrite, LeaseToken, Level,
-    MachineTime, Message, MessageId, Millis, Now, Position, QueueName, RecordVersion, Replaces,
-    Sequence, ShardId, Term, UniqueId, WallTime, limits::HoldScope,
+    MachineTime, Message, MessageId, Millis, Now, Position, Produced, ProducerIncarnation,
+    ProducerMark, ProducerName, QueueName, RecordVersion, Replaces, Sequence, ShardId, Term,
+    UniqueId, WallTime, limits::HoldScope,
 };
 
 use crate::{
     AnyCommand, BatchDecoder, COUNTERS, Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command,
     CreateQueue, CreatedQueue, DedupScope, DeleteQueue, DescribeQueue, Effects, EngineCommand,
-    ExplainKey, GetKeyState, Hold, KeyAction, KeyPolicy, KeyProfile, KeyWait, Machine,
-    MachineLimits, Move, MoveCursor, MoveTo, Moved, Pause, Purge, Query, QueryReply,
-    QueueDescription, QueueSettings, Receive, RecordBatch, Rejection, Reply, Reschedule,
-    SendMessage, Settle, SettleAction, Settled, Transact, Transacted, WriteState, decode_record,
-    encode_record,
+    ExplainKey, ForgetProducer, GetKeyState, Hold, KeyAction, KeyPolicy, KeyProfile, KeyWait,
+    ListProducers, Machine, MachineLimits, Move, MoveCursor, MoveTo, Moved, OpenProducer, Pause,
+    Purge, Query, QueryReply, QueueDescription, QueueSettings, Receive, RecordBatch, Rejection,
+    Reply, Reschedule, SendMessage, Settle, SettleAction, Settled, Transact, Transacted,
+    WriteState, decode_record, encode_record,
 };
 
 /// Wall time at which every script starts.
@@ -46,6 +47,8 @@ pub(in crate::machine) struct Run {
     /// Tokens by queue, number and attempt; attempt 0 is the last one.
     tokens: BTreeMap<(String, u64, u16), LeaseToken>,
     ids: BTreeMap<(String, u64), MessageId>,
+    /// What producers were given, by queue and name.
+    incarnations: BTreeMap<(String, String), Vec<ProducerIncarnation>>,
     last: (Level, Option<Position>),
 }
 
@@ -67,6 +70,7 @@ impl Run {
             boot: 1,
             tokens: BTreeMap::new(),
             ids: BTreeMap::new(),
+            incarnations: BTreeMap::new(),
             last: (Level::Memory, None),
         };
         run.start_term();
@@ -190,7 +194,7 @@ impl Run {
         }
     }
 
-    fn line(&mut self, line: &str) -> String {
+    pub(super) fn line(&mut self, line: &str) -> String {
         let mut words = line.split_whitespace();
         let verb = words.next().expect("a command");
         let words: Vec<&str> = words.collect();
@@ -346,6 +350,13 @@ impl Run {
                 let counts = self.describe(words[0]).counts;
                 format!("{}, {} bytes", counts.states, counts.state_bytes)
             }
+            "open" => self.open_producer(words[0], words[1]),
+            "forget" => done(self.give(&Command::ForgetProducer(ForgetProducer {
+                queue: name(words[0]),
+                producer: ProducerName::new(words[1]).unwrap(),
+            }))),
+            "producers" => self.producers(words[0]),
+            "openings" => self.describe(words[0]).counts.producer_openings.to_string(),
             "counts" => self.counts(words[0]),
             "totals" => self.totals(words[0]),
             "key" => self.key(words[0], words[1]),
@@ -475,6 +486,7 @@ impl Run {
                 "due" => message.due = Some(self.due(value)),
                 "ttl" => message.time_to_live = Some(millis(value)),
                 "level" => message.level = Some(value.parse().unwrap()),
+                "mark" => message.producer = Some(Box::new(self.produced(words[0], value))),
                 "priority" => message.priority = value.parse().unwrap(),
                 "size" => message.body = vec![b'x'; value.parse().unwrap()].into(),
                 other => panic!("no such part of a message: {other}"),
@@ -483,6 +495,82 @@ impl Run {
         SendMessage {
             queue: name(words[0]),
             message,
+        }
+    }
+
+    /// `p/7/0/5`: producer, opening, lane and number, under the incarnation that was given last; `p/7/0/5/i1`: under the
+    /// first one.
+    fn produced(&self, queue: &str, text: &str) -> Produced {
+        let parts: Vec<&str> = text.split('/').collect();
+        let producer = ProducerName::new(parts[0]).unwrap();
+        let given = self
+            .incarnations
+            .get(&(queue.to_owned(), parts[0].to_owned()));
+        let incarnation = match (parts.get(4), given) {
+            (Some(&"later"), _) => Some(ProducerIncarnation(u64::MAX)),
+            (Some(label), Some(given)) => {
+                given.get(label[1..].parse::<usize>().unwrap() - 1).copied()
+            }
+            (_, given) => given.and_then(|given| given.last()).copied(),
+        };
+        let [opening, lane, number] = [1, 2, 3].map(|at| parts[at].parse().unwrap());
+        let lane = u8::try_from(lane).unwrap();
+        Produced {
+            mark: ProducerMark::new(producer, opening, lane, number).unwrap(),
+            incarnation: incarnation.unwrap_or_default(),
+        }
+    }
+
+    fn open_producer(&mut self, queue: &str, producer: &str) -> String {
+        let open = OpenProducer {
+            queue: name(queue),
+            producer: ProducerName::new(producer).unwrap(),
+        };
+        let incarnation = match self.give(&Command::OpenProducer(open)) {
+            Ok(Reply::ProducerOpened(incarnation)) => incarnation,
+            other => return done(other),
+        };
+        let place = (queue.to_owned(), producer.to_owned());
+        let given = self.incarnations.entry(place).or_default();
+        assert!(
+            given.last().is_none_or(|last| *last < incarnation),
+            "it rises"
+        );
+        given.push(incarnation);
+        format!("i{}", given.len())
+    }
+
+    /// Page by page: name, incarnation, openings, and for how long each was not used.
+    fn producers(&self, queue: &str) -> String {
+        let (mut after, mut shown) = (None, Vec::new());
+        loop {
+            let list = ListProducers {
+                queue: name(queue),
+                after,
+                limit: 2,
+            };
+            let page = match self.machine.query(&Query::ListProducers(list), self.now) {
+                Ok(QueryReply::Producers(page)) => page,
+                Ok(other) => panic!("{other:?}"),
+                Err(rejection) => return refused(&rejection),
+            };
+            for status in page.producers {
+                let producer = status.producer.to_string();
+                let given = &self.incarnations[&(queue.to_owned(), producer.clone())];
+                let label = given
+                    .iter()
+                    .position(|given| *given == status.incarnation)
+                    .unwrap()
+                    + 1;
+                let (openings, unused) = (status.openings, status.unused);
+                shown.push(format!("{producer} i{label}: {openings}, {unused} ms"));
+            }
+            after = page.next;
+            if after.is_none() {
+                let counts = self.describe(queue).counts;
+                assert_eq!(counts.producers, shown.len() as u64);
+                return or_nothing(shown);
+            }
         }
     }
 
@@ -775,6 +863,8 @@ fn set(settings: &mut QueueSettings, word: &str) {
         "scope-queue" => settings.dedup_scope = DedupScope::Queue,
         "content-based" => settings.dedup_content = true,
         "survives-purge" => settings.dedup_survives_purge = true,
+        "producer-age" => settings.producer_age = millis(value),
+        "producers" => settings.producers_max = value.parse().unwrap(),
         "dedup-bytes" => settings.dedup_bytes_max = value.parse().unwrap(),
         "message-bytes" => settings.message_bytes_max = value.parse().unwrap(),
         "messages" => settings.quota_messages = Some(value.parse().unwrap()),
@@ -861,6 +951,7 @@ fn refused(rejection: &Rejection) -> String {
         Rejection::KeyStateConflict { version: it, .. } => {
             format!("refused: it is {}", version(*it))
         }
+        Rejection::Producer { refused, .. } => format!("refused {}", variant(refused)),
         other => format!("refused {}", variant(other)),
     }
 }

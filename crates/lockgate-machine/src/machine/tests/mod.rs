@@ -13,6 +13,7 @@ mod images;
 mod key_sequences;
 mod key_states;
 mod keys;
+mod producers;
 mod queues;
 mod random;
 mod records;

@@ -45,6 +45,7 @@ fn a_queue_that_is_full_takes_no_more_memory_than_its_settings_say() {
         quota_messages: Some(MESSAGES.into()),
         dedup_bytes_max: 64 * u64::from(MESSAGES),
         in_flight_max: MESSAGES,
+        producers_max: 0,
         ..QueueSettings::default()
     };
     let most = settings.memory_bytes_max().unwrap();

@@ -280,6 +280,7 @@ fn use_up(run: &mut Run, queue: &str) {
         accepted: WallTime(1),
         unique_until: None,
         key_sequence: None,
+        marked_at: None,
         message: Message::new("x"),
     }));
     run.append(Effects::from_iter([accepted]));

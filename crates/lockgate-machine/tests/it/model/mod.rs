@@ -8,6 +8,7 @@
 
 mod explain;
 mod limits;
+mod producers;
 mod receive;
 mod send;
 mod settle;
@@ -20,8 +21,8 @@ use std::{
 
 use lockgate_core::{
     BootId, FailedAttempt, Failures, HolderName, Key, KeyState, LeaseToken, Level, Location,
-    MachineTime, MessageId, Millis, Now, Position, QueueId, QueueName, RecordVersion, Sequence,
-    Term, UniqueId, WallTime,
+    MachineTime, MessageId, Millis, Now, Position, ProducerName, QueueId, QueueName, RecordVersion,
+    Sequence, Term, UniqueId, WallTime,
 };
 use lockgate_machine::*;
 
@@ -38,6 +39,8 @@ pub(crate) struct Model {
     pub(crate) queues: BTreeMap<QueueName, Queue>,
     next_queue: u32,
     arrivals: u64,
+    /// The last incarnation that was given to a producer.
+    revision: u64,
     /// Everything that starts before it is durable. `None`: everything is.
     pub(crate) durable: Option<Position>,
     /// Where the record of the command in hand is.
@@ -67,6 +70,7 @@ pub(crate) struct Queue {
     pub(crate) states: BTreeMap<Key, KeyState>,
     /// The highest version of a state that was dropped.
     dropped_version: RecordVersion,
+    producers: BTreeMap<ProducerName, producers::Producer>,
     /// The record that last changed a state.
     state_at: Option<Position>,
     /// Record of the last settle or removal under each key.
@@ -154,6 +158,7 @@ impl Model {
                 queue.held_until = None;
             }
             queue.remembered.retain(|id| id.until > now.machine);
+            queue.forget_producers(now);
             // Leases and backoffs.
             let parks_after = (queue.settings.keyed && queue.policy() == KeyPolicy::Park)
                 .then_some(queue.settings.attempts_max);
@@ -213,6 +218,7 @@ impl Model {
         for queue in self.queues.values() {
             spans.extend(queue.held_until.map(|until| until.since(now.machine)));
             spans.extend(queue.limited_for(now.machine));
+            spans.extend(queue.producers_last(now));
             spans.extend(
                 queue
                     .remembered
@@ -322,6 +328,8 @@ impl Model {
                     Reply::Held(until.map(|until| until.since(now)))
                 })
             }
+            AnyCommand::Caller(Command::OpenProducer(open)) => self.open_producer(open),
+            AnyCommand::Caller(Command::ForgetProducer(forget)) => self.forget_producer(forget),
             other => panic!("the model does not know {other:?}"),
         };
         if expected.is_err() {
@@ -369,10 +377,12 @@ impl Model {
         for queue in self.queues.values_mut() {
             queue.totals.duplicates = 0;
             queue.totals.stale_settles = 0;
+            queue.totals.sent_before = 0;
+            queue.totals.fenced = 0;
         }
     }
 
-    /// A refused transaction changes nothing but the count of stale tokens.
+    /// A refused command changes nothing but the counts of stale tokens and of records of producers.
     fn stale_counts_onto(
         &self,
         mut queues: BTreeMap<QueueName, Queue>,
@@ -380,6 +390,8 @@ impl Model {
         for (name, queue) in &mut queues {
             if let Some(now) = self.queues.get(name) {
                 queue.totals.stale_settles = now.totals.stale_settles;
+                queue.totals.sent_before = now.totals.sent_before;
+                queue.totals.fenced = now.totals.fenced;
             }
         }
         queues
@@ -433,6 +445,12 @@ impl Model {
                 unique_ids: queue.remembered.len() as u64,
                 states: queue.states.len() as u64,
                 state_bytes: queue.state_bytes(),
+                producers: queue.producers.len() as u64,
+                producer_openings: queue
+                    .producers
+                    .values()
+                    .map(|producer| producer.openings.len() as u64)
+                    .sum(),
                 oldest: oldest.map(|(_, since)| since),
             },
             totals: queue.totals,
@@ -529,6 +547,7 @@ impl Model {
                 parked: BTreeSet::new(),
                 states: BTreeMap::new(),
                 dropped_version: RecordVersion(0),
+                producers: BTreeMap::new(),
                 state_at: None,
                 settled_at: BTreeMap::new(),
                 leased_under: BTreeMap::new(),

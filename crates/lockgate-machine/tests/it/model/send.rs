@@ -47,6 +47,14 @@ impl Model {
                 log_level: Level::Disk,
             });
         }
+        if let Some(produced) = &message.producer {
+            let waits_for = |record: Position| {
+                durable.is_none_or(|durable| record < durable)
+                    || record == at
+                    || decision.rests_on >= Some(record)
+            };
+            queue.take_mark(&send.queue, produced, level, waits_for)?;
+        }
         if settings.dedup_content && message.unique_id.is_none() {
             return Err(Rejection::UniqueIdRequired { queue: name() });
         }
@@ -92,9 +100,13 @@ impl Model {
                 );
             }
             queue.totals.duplicates += 1;
+            let (id, sequence) = (first.message, first.sequence);
+            if let Some(produced) = &message.producer {
+                queue.raise_mark(produced, now, at);
+            }
             return Ok(Sent {
-                id: first.message,
-                sequence: first.sequence,
+                id,
+                sequence,
                 duplicate: true,
             });
         }
@@ -116,6 +128,9 @@ impl Model {
             return Err(full("bytes", max));
         }
 
+        if let Some(produced) = &message.producer {
+            queue.raise_mark(produced, now, at);
+        }
         let sequence = Sequence(queue.next_sequence);
         queue.next_sequence += 1;
         let id = MessageId::new(queue.id, sequence, term);

@@ -6,11 +6,11 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use lockgate_core::{Header, Key, Message, MessageId, UniqueId, WallTime};
 use lockgate_engine::{Batch, QueueEntry};
-use lockgate_machine::{self as machine, Cancel, SendMessage, Sent};
+use lockgate_machine::{self as machine, Cancel, Rejection, SendMessage, Sent};
 use lockgate_sigv4::hex::hex;
 use sha2::{Digest as _, Sha256};
 
-use super::{check_len, unanswered};
+use super::{check_len, producers::produced, unanswered};
 use crate::{
     api::{
         Code, Problem, Request, Service,
@@ -66,7 +66,8 @@ impl Service {
             let reply = match refused {
                 Some(problem) => Err(problem),
                 None => match replies.next() {
-                    Some(Ok(sent)) => Ok(sent),
+                    Some(Ok(sent)) => Ok(sent.into()),
+                    Some(Err(Rejection::SentBefore { .. })) => Ok(SentMessage::BEFORE),
                     Some(Err(rejection)) => {
                         Err(Problem::from(rejection).within(&format!("messages[{at}]")))
                     }
@@ -74,7 +75,7 @@ impl Service {
                 },
             };
             match reply {
-                Ok(sent) => SendResult::Sent(sent.into()),
+                Ok(sent) => SendResult::Sent(sent),
                 Err(problem) => SendResult::Refused {
                     problem: Box::new(problem),
                 },
@@ -162,6 +163,7 @@ impl Service {
             priority: given.priority.map_or(Ok(0), |priority| {
                 u8::try_from(priority.get()).map_err(|error| Problem::invalid("priority", error))
             })?,
+            producer: given.producer.map(produced).transpose()?,
             ..Message::new(body)
         })
     }
@@ -253,11 +255,20 @@ pub(super) fn message_id(text: &str) -> Result<MessageId, Problem> {
     })
 }
 
+impl SentMessage {
+    /// A record of a producer that was accepted before.
+    const BEFORE: Self = Self {
+        id: None,
+        sequence: None,
+        duplicate: true,
+    };
+}
+
 impl From<Sent> for SentMessage {
     fn from(sent: Sent) -> Self {
         Self {
-            id: sent.id.to_string(),
-            sequence: sent.sequence.0,
+            id: Some(sent.id.to_string()),
+            sequence: Some(sent.sequence.0),
             duplicate: sent.duplicate,
         }
     }

@@ -6,6 +6,7 @@ mod keys;
 mod leases;
 mod messages;
 mod peek;
+mod producers;
 mod queues;
 mod records;
 

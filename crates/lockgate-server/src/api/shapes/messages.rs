@@ -4,7 +4,7 @@ use lockgate_core::{Level, PRIORITY_MAX};
 use lockgate_machine::QueueSettings;
 use serde::{Deserialize, Serialize};
 
-use super::{super::problem::Problem, Instant, Within};
+use super::{super::problem::Problem, Instant, ProducerMark, Within};
 use crate::few::{Few, FewByName};
 
 /// Messages to send.
@@ -63,6 +63,9 @@ pub(crate) struct OutgoingMessage {
     /// a worker runs the highest first of the messages without a key that it holds.
     #[serde(default)]
     pub(crate) priority: Option<Within<0, { PRIORITY_MAX as u64 }>>,
+    /// Which record of a producer it is, so that it is accepted once.
+    #[serde(default)]
+    pub(crate) producer: Option<ProducerMark>,
 }
 
 /// A named value besides the body.
@@ -123,12 +126,15 @@ pub(crate) enum SendResult {
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct SentMessage {
-    /// Its id.
-    pub(crate) id: String,
-    /// Its number in the queue.
-    pub(crate) sequence: u64,
-    /// Whether the unique id was known, so that nothing was added; `id` and `sequence` are then
-    /// those of the first message.
+    /// Its id. Absent for a record of a producer that was known: the queue keeps the numbers of records, and not which
+    /// messages they became.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) id: Option<String>,
+    /// Its number in the queue; absent as the id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sequence: Option<u64>,
+    /// Whether it was known, so that nothing was added: by its unique id, when `id` and `sequence` are those of the first
+    /// message, or as a record of its producer.
     pub(crate) duplicate: bool,
 }
 

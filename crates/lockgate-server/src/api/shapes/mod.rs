@@ -8,6 +8,7 @@ mod keys;
 mod leases;
 mod messages;
 mod peek;
+mod producers;
 mod queues;
 mod records;
 mod server;
@@ -19,8 +20,8 @@ use lockgate_core::WallTime;
 use serde::{Deserialize, Serialize, Serializer};
 
 pub(super) use self::{
-    dead_letters::*, keys::*, leases::*, messages::*, peek::*, queues::*, records::*, server::*,
-    settings::*, within::Within,
+    dead_letters::*, keys::*, leases::*, messages::*, peek::*, producers::*, queues::*, records::*,
+    server::*, settings::*, within::Within,
 };
 
 /// An empty answer: the operation is done.

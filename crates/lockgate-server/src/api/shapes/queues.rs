@@ -131,6 +131,10 @@ pub(crate) struct Counts {
     pub(crate) states: u64,
     /// What these states count to `quota_bytes`: key, value, and 256 bytes for each.
     pub(crate) state_bytes: u64,
+    /// Producers that the queue knows.
+    pub(crate) producers: u64,
+    /// Openings of their spools of which it knows the records it has accepted.
+    pub(crate) producer_openings: u64,
     /// When the oldest message was accepted; absent for an empty queue.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) oldest_at: Option<Instant>,
@@ -223,6 +227,8 @@ impl From<QueueCounts> for Counts {
             unique_ids: counts.unique_ids,
             states: counts.states,
             state_bytes: counts.state_bytes,
+            producers: counts.producers,
+            producer_openings: counts.producer_openings,
             oldest_at: counts.oldest.map(Instant),
         }
     }

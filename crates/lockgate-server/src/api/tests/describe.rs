@@ -232,6 +232,22 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
             body: to.input::<SettleMessages<'_>>(),
             ..queue("receive", to.ok::<SettleResults>())
         },
+        Operation::ListProducers => Described {
+            tag: "producers",
+            parameters: to.input::<ListProducers>(),
+            codes: &[Code::QueueNotFound, Code::InvalidPage],
+            ..queue("read", to.ok::<Producers>())
+        },
+        Operation::OpenProducer => Described {
+            tag: "producers",
+            codes: &[Code::QueueNotFound, Code::ProducersFull, Code::DiskFull],
+            ..queue("send", to.ok::<ProducerOpened>())
+        },
+        Operation::ForgetProducer => Described {
+            tag: "producers",
+            codes: &[Code::QueueNotFound, Code::ProducerNotFound],
+            ..queue("manage", to.ok::<Nothing>())
+        },
         Operation::ListDeadLetterSources => Described {
             tag: "dead letters",
             parameters: to.input::<ListDeadLetterSources>(),
@@ -268,6 +284,10 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
                 Code::MessageTooLarge,
                 Code::QueueFull,
                 Code::UniqueIdsFull,
+                Code::SentBefore,
+                Code::ProducerFenced,
+                Code::ProducerUnknown,
+                Code::ProducersFull,
                 Code::DiskFull,
             ],
             ..queue("receive and send", to.ok::<Transacted>())
@@ -376,7 +396,7 @@ pub(super) fn document(examples: &[Example]) -> Value {
         "security": [{}, {"sigv4": []}],
         "tags": [
             {"name": "server"}, {"name": "queues"}, {"name": "keys"}, {"name": "messages"},
-            {"name": "transactions"}, {"name": "dead letters"}, {"name": "records"},
+            {"name": "transactions"}, {"name": "producers"}, {"name": "dead letters"}, {"name": "records"},
         ],
         "paths": paths,
         "components": {
@@ -498,6 +518,7 @@ fn parameters(operation: Operation, described: &Described, generators: &Generato
             let words = match name {
                 "queue" => "The queue's name.",
                 "key" => "The key, percent-encoded.",
+                "producer" => "The producer's name, percent-encoded.",
                 "id" => "The message's id.",
                 "record" => "The record's name, percent-encoded.",
                 other => panic!("{other} is not described"),

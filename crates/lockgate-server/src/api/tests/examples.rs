@@ -146,6 +146,28 @@ pub(super) async fn record() -> Vec<Example> {
     ]});
     to.post("messages", "/queues/orders.fifo/messages", messages)
         .await;
+    let target = "/queues/orders.fifo/producers";
+    let open = format!("{target}/billing/open");
+    let opened = to.post("open", &open, Value::Null).await;
+    let incarnation = opened["incarnation"].clone();
+    let record = |number: u64, incarnation: &Value| {
+        json!({"body": "{\"order\":19}", "key": "user-9", "producer": {
+            "name": "billing", "incarnation": incarnation, "opening": "00c0ffee12345678",
+            "lane": 9, "number": number,
+        }})
+    };
+    let messages = json!({"messages": [
+        record(1, &incarnation), record(1, &incarnation), record(2, &json!(1)),
+    ]});
+    let name = "records of a producer";
+    to.post(name, "/queues/orders.fifo/messages", messages)
+        .await;
+    to.get("producers", target).await;
+    let target = format!("{target}/billing");
+    to.record("forget", Method::DELETE, &target, Value::Null)
+        .await;
+    to.record("unknown", Method::DELETE, &target, Value::Null)
+        .await;
     let later = json!({"messages": [{"body": "tomorrow", "delay_ms": 86_400_000}]});
     let sent = to.post("a day later", "/queues/mail/messages", later).await;
     let id = sent["results"][0]["id"].as_str().unwrap().to_owned();

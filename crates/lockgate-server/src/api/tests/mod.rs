@@ -7,6 +7,7 @@ mod examples;
 mod key_states;
 mod limits;
 mod operations;
+mod producers;
 mod reads;
 mod records;
 mod schema;
