@@ -63,6 +63,9 @@ pub struct Producer {
     pub lane: u8,
     /// The number in the lane, from 1.
     pub number: u64,
+    /// The number of the record before it, if that is on its way too.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub after: u64,
 }
 
 impl From<Produced> for Producer {
@@ -74,6 +77,7 @@ impl From<Produced> for Producer {
             opening: format!("{:016x}", mark.opening()),
             lane: mark.lane(),
             number: mark.number(),
+            after: produced.after,
         }
     }
 }
@@ -119,8 +123,8 @@ fn string() -> String {
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-fn is_zero(number: &u8) -> bool {
-    *number == 0
+fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
+    *number == T::default()
 }
 
 impl Body {

@@ -607,6 +607,7 @@ fn producer_refused(code: &str, incarnation: Option<u64>) -> Option<ProducerRefu
             current: ProducerIncarnation(incarnation.unwrap_or_default()),
         }),
         "producer_unknown" => Some(ProducerRefused::Unknown),
+        "producer_gap" => Some(ProducerRefused::Gap),
         _ => None,
     }
 }

@@ -204,7 +204,11 @@ mod tests {
         assert!(matches!(Row::of(&never), Err(Error::Range { .. })));
         let mark = ProducerMark::new(ProducerName::new("p").unwrap(), 1, 0, 1).unwrap();
         let incarnation = ProducerIncarnation(1);
-        let marked = Message::new("a").with_producer(Produced { mark, incarnation });
+        let marked = Message::new("a").with_producer(Produced {
+            mark,
+            incarnation,
+            after: 0,
+        });
         assert!(matches!(Row::of(&marked), Err(Error::Producer)));
         let error = Row::of(&Message::new("a").with_priority(10)).unwrap_err();
         assert_eq!(

@@ -357,7 +357,11 @@ fn producer() -> ProducerName {
 /// Record `number` of an opening, in a lane of all of them.
 fn record(incarnation: ProducerIncarnation, opening: u64, number: u64) -> Produced {
     let mark = ProducerMark::new(producer(), opening, 15, number).expect("a good mark");
-    Produced { mark, incarnation }
+    Produced {
+        mark,
+        incarnation,
+        after: 0,
+    }
 }
 
 /// Sends records, and tells of each whether it was known.
@@ -381,8 +385,13 @@ async fn send_records<Q: Sink>(
             Ok(accepted.duplicate)
         }
         Err(error) => {
-            assert_eq!(error.fate, Fate::Stale, "{error:?}");
-            Err(error.producer_refused())
+            let refused = error.producer_refused();
+            let fate = match refused {
+                Some(ProducerRefused::Gap) => Fate::Retry,
+                _ => Fate::Stale,
+            };
+            assert_eq!(error.fate, fate, "{error:?}");
+            Err(refused)
         }
     });
     shown.collect()
@@ -432,6 +441,18 @@ async fn a_record_of_a_producer_is_accepted_once<F: Fixture>(fixture: &mut F) ->
         assert_eq!(send_records(&queue, sent).await, [Ok(true), Ok(false)]);
         let all = [1, 2, 5, 6].map(|number| format!("ffffffffffffffff-{number}"));
         assert_eq!(all_bodies(&queue).await, all);
+        // Each may name the one before it, which must be there.
+        let chained = |number, after| Produced {
+            after,
+            ..record(second, 1, number)
+        };
+        let gap = Err(Some(ProducerRefused::Gap));
+        let sent = [chained(2, 1), chained(3, 2)];
+        assert_eq!(send_records(&queue, sent).await, [gap, gap]);
+        let sent = [chained(1, 0), chained(3, 1), chained(4, 3), chained(6, 5)];
+        let accepted = [Ok(false), Ok(false), Ok(false), gap];
+        assert_eq!(send_records(&queue, sent).await, accepted);
+        assert_eq!(all_bodies(&queue).await, ["1-1", "1-3", "1-4"]);
     }
     Shown::Holds
 }

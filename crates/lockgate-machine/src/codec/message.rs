@@ -369,6 +369,8 @@ pub(super) fn produced(
     Ok(Box::new(Produced {
         mark,
         incarnation: ProducerIncarnation(incarnation),
+        // It said when the record may be accepted, and now it is.
+        after: 0,
     }))
 }
 

@@ -250,6 +250,7 @@ fn produced() -> Produced {
     Produced {
         mark: ProducerMark::new(producer, 0x1122_3344_5566_7788, 3, 300).unwrap(),
         incarnation: ProducerIncarnation(1_700_000_000_000_001),
+        after: 0,
     }
 }
 

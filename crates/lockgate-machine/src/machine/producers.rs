@@ -542,6 +542,9 @@ impl Machine {
                 queue: queue.name.clone(),
             });
         }
+        if raised.max(drafted) < produced.after {
+            return Err(refused(ProducerRefused::Gap));
+        }
         if opening.is_none() {
             self.check_opening_room(draft, index, producers, (producer, mark.opening()))?;
         }

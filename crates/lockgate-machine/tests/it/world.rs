@@ -809,6 +809,7 @@ impl World {
         Some(Box::new(Produced {
             mark: ProducerMark::new(name, opening, lane, number.max(1)).unwrap(),
             incarnation: ProducerIncarnation(incarnation),
+            after: 0,
         }))
     }
 

@@ -86,6 +86,7 @@ codes! {
     RecordHeld = "record_held", 409, "Somebody holds the record's lease";
     StateConflict = "state_conflict", 409, "The state of the key has another version";
     ProducerFenced = "producer_fenced", 409, "Another incarnation of the producer has opened the queue";
+    ProducerGap = "producer_gap", 409, "The record that this one comes after was not accepted: send both again";
     ProducerUnknown = "producer_unknown", 409, "The queue does not know this incarnation of the producer: open it again";
     SentBefore = "sent_before", 409, "The record of the producer was accepted before";
     // About limits.
@@ -295,6 +296,7 @@ impl From<Rejection> for Problem {
                     incarnation: NonZeroU64::new(current.0),
                     ..Self::new(Code::ProducerFenced, detail)
                 },
+                ProducerRefused::Gap => Self::new(Code::ProducerGap, detail),
                 _ => Self::new(Code::ProducerUnknown, detail),
             },
             Rejection::ProducersFull { .. } => Self::new(Code::ProducersFull, detail),

@@ -88,7 +88,11 @@ impl World {
         };
         let mark = ProducerMark::new(producer(), 7, 3, number).unwrap();
         let incarnation = ProducerIncarnation(incarnation);
-        let produced = Produced { mark, incarnation };
+        let produced = Produced {
+            mark,
+            incarnation,
+            after: 0,
+        };
         let send = SendMessage {
             message: send.message.with_producer(produced),
             ..send

@@ -58,6 +58,7 @@ pub(super) fn produced() -> impl Strategy<Value = Box<Produced>> {
             Box::new(Produced {
                 mark: ProducerMark::new(producer, opening, lane, number).unwrap(),
                 incarnation: ProducerIncarnation(incarnation),
+                after: 0,
             })
         },
     )

@@ -518,6 +518,7 @@ impl Run {
         Produced {
             mark: ProducerMark::new(producer, opening, lane, number).unwrap(),
             incarnation: incarnation.unwrap_or_default(),
+            after: 0,
         }
     }
 

@@ -100,5 +100,6 @@ pub(super) fn produced(given: ProducerMark) -> Result<Box<Produced>, Problem> {
     Ok(Box::new(Produced {
         mark,
         incarnation: ProducerIncarnation(given.incarnation),
+        after: given.after,
     }))
 }

@@ -22,6 +22,11 @@ pub(crate) struct ProducerMark {
     /// The number of the record in its lane, from 1. A lane sends in order, and not past a record whose fate is unknown:
     /// the queue takes a number at or below the highest of the lane for a record that it has. Numbers may be left out.
     pub(crate) number: Within<1, { u64::MAX }>,
+    /// The number of the record before it in its lane and opening, if that is on its way too. The record is accepted only if
+    /// the queue has that one, and refused otherwise (`producer_gap`), so that of a batch no later record of a lane is
+    /// accepted without an earlier one. 0, the default: all before it are known to be there, or given up.
+    #[serde(default)]
+    pub(crate) after: u64,
 }
 
 /// The queue is open for the producer.
