@@ -27,6 +27,7 @@ mod load;
 mod memory;
 mod output;
 mod payload;
+mod producer;
 mod queue;
 mod report;
 mod shape;
@@ -162,6 +163,25 @@ static BENCHES: &[Bench] = &[
                 run that covers it, the same if each trigger runs, and how many of the triggers run",
         weight: 3,
         open: coalesce::open_load,
+    },
+    Bench {
+        figures: &["producer.http"],
+        about: "a producer with its defaults over a server, all messages confirmed; floor: each message by itself, by 1 and \
+                by 64 callers",
+        weight: 2,
+        open: producer::open_http,
+    },
+    Bench {
+        figures: &["producer.embedded"],
+        about: "the same over an embedded queue; floor: batches of 1,000 handed to the queue, one after the other",
+        weight: 1,
+        open: producer::open_embedded,
+    },
+    Bench {
+        figures: &["producer.accept"],
+        about: "sends that a producer's buffer takes; floor: a push to a vector behind a mutex",
+        weight: 1,
+        open: producer::open_accept,
     },
     Bench {
         figures: &["due.stall", "due.alone"],

@@ -310,7 +310,7 @@ impl<S: Sink + 'static> Producer<S> {
     }
 
     /// When a span from now is over, by both clocks.
-    pub(crate) fn after(&self, span: Millis) -> (Millis, WallTime) {
+    fn after(&self, span: Millis) -> (Millis, WallTime) {
         let clock = &self.0.inner.clock;
         (clock.now().saturating_add(span), clock.wall().plus(span))
     }
@@ -324,9 +324,9 @@ impl<S: Sink + 'static> Producer<S> {
         let Some(mut taken) = offered.take() else {
             return Ok(());
         };
-        if taken.expires.is_none() {
-            taken.expires = inner.deliver_within.map(|within| self.after(within));
-        }
+        // From when it is accepted, however long it waited for room.
+        let within = taken.within.or(inner.deliver_within);
+        taken.expires = within.map(|within| self.after(within));
         let result = inner.with(|buffer, now| buffer.offer(taken, now));
         match result {
             Ok(()) => {
@@ -407,7 +407,7 @@ struct Hurry<'a, S: Sink + 'static>(&'a Inner<S>);
 
 impl<'a, S: Sink + 'static> Hurry<'a, S> {
     fn new(inner: &'a Inner<S>) -> Self {
-        inner.with(|buffer, _| buffer.set_hurry(true));
+        inner.with(|buffer, _| buffer.hurry(true));
         inner.driver.notify_one();
         Self(inner)
     }
@@ -415,7 +415,7 @@ impl<'a, S: Sink + 'static> Hurry<'a, S> {
 
 impl<S: Sink + 'static> Drop for Hurry<'_, S> {
     fn drop(&mut self) {
-        self.0.with(|buffer, _| buffer.set_hurry(false));
+        self.0.with(|buffer, _| buffer.hurry(false));
     }
 }
 

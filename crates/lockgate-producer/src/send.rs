@@ -192,8 +192,9 @@ impl<S: Sink + 'static> Send<'_, S> {
     /// # Errors
     /// If it is not accepted.
     pub fn try_start(self) -> Result<Ticket<S::Id>, Refused> {
+        let producer = self.producer;
         let (mut offered, ticket) = self.offered()?;
-        match self.producer.offer(&mut offered) {
+        match producer.offer(&mut offered) {
             Ok(()) => Ok(ticket),
             Err(no_room) => Err(refused(offered, no_room.full)),
         }
@@ -207,13 +208,14 @@ impl<S: Sink + 'static> Send<'_, S> {
     /// # Errors
     /// If it is not accepted.
     pub async fn start(self) -> Result<Ticket<S::Id>, Refused> {
+        let producer = self.producer;
         let until = self.patience.map(|patience| Instant::now() + patience);
         let (mut offered, ticket) = self.offered()?;
         loop {
-            let mut room = std::pin::pin!(self.producer.room());
+            let mut room = std::pin::pin!(producer.room());
             // From here on no room that comes is missed.
             room.as_mut().enable();
-            match self.producer.offer(&mut offered) {
+            match producer.offer(&mut offered) {
                 Ok(()) => return Ok(ticket),
                 Err(no_room) if !no_room.waits => return Err(refused(offered, no_room.full)),
                 Err(no_room) => match until {
@@ -230,15 +232,14 @@ impl<S: Sink + 'static> Send<'_, S> {
 
     #[expect(clippy::type_complexity, reason = "both halves of one send")]
     fn offered(
-        &self,
+        self,
     ) -> Result<(Option<Offered<oneshot::Sender<Told<S::Id>>>>, Ticket<S::Id>), Refused> {
-        let refuse = |why| Refused {
-            why,
-            message: Box::new(self.message.clone()),
-        };
-        self.producer
-            .check(&self.message, self.level)
-            .map_err(refuse)?;
+        if let Err(why) = self.producer.check(&self.message, self.level) {
+            return Err(Refused {
+                why,
+                message: Box::new(self.message),
+            });
+        }
         let (tell, ticket) = match self.level {
             AnswerLevel::Accepted => (None, Ticket(Waits::Over)),
             _ => {
@@ -247,10 +248,9 @@ impl<S: Sink + 'static> Send<'_, S> {
             }
         };
         let offered = Offered {
-            message: self.message.clone(),
-            expires: self
-                .within
-                .map(|within| self.producer.after(millis(within))),
+            within: self.within.map(millis),
+            expires: None,
+            message: self.message,
             level: self.level,
             tell,
         };

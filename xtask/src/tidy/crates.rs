@@ -86,6 +86,7 @@ const LAYERS: [(&str, &[&str]); 21] = [
             "lockgate-machine",
             "lockgate-log",
             "lockgate-engine",
+            "lockgate",
             "lockgate-server",
             "lockgate-client",
             "lockgate-consumer",

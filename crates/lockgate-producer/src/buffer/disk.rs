@@ -118,10 +118,6 @@ impl<T, I: Clone> Buffer<T, I> {
         }
         if let Some(spool) = &mut self.spool {
             spool.loaded(next);
-            if spool.disk_from.is_none() {
-                // What was counted and not found was damaged, and is counted there.
-                spool.disk_bytes = 0;
-            }
         }
         self.catch_up(now, wall);
     }
@@ -132,7 +128,6 @@ impl<T, I: Clone> Buffer<T, I> {
         };
         let size = loaded.message.size() as u64 + RECORD_BYTES;
         spool.disk_count = spool.disk_count.saturating_sub(1);
-        spool.disk_bytes = spool.disk_bytes.saturating_sub(size);
         // Who waits for the sync is found there, by its spot.
         let waits = match spool.waiting.get(&loaded.spot) {
             Some((AnswerLevel::Delivered, _)) => spool.waiting.remove(&loaded.spot),

@@ -43,6 +43,8 @@ pub(crate) const RECORD_BYTES: u64 = 256;
 #[derive(Debug)]
 pub(crate) struct Offered<T> {
     pub(crate) message: Message,
+    /// How long it may wait for the sink, if it says so itself.
+    pub(crate) within: Option<Millis>,
     /// When it is given up, by both clocks.
     pub(crate) expires: Option<(Millis, WallTime)>,
     pub(crate) level: AnswerLevel,
@@ -177,7 +179,7 @@ pub(crate) struct Buffer<T, I> {
     figures: Figures,
     fenced: Option<ProducerRefused>,
     closed: bool,
-    hurry: bool,
+    hurry: u32,
 }
 
 impl<T, I: Clone> Buffer<T, I> {
@@ -253,7 +255,7 @@ impl<T, I: Clone> Buffer<T, I> {
             figures,
             fenced: None,
             closed: false,
-            hurry: false,
+            hurry: 0,
         }
     }
 
@@ -412,7 +414,6 @@ impl<T, I: Clone> Buffer<T, I> {
         let wall = offered.expires.map(|(_, wall)| wall);
         let spot = spool.stage(label, wall, size, offered.message, now);
         spool.disk_count += 1;
-        spool.disk_bytes += size;
         if let Some(tell) = offered.tell {
             spool.waiting.insert(spot, (offered.level, tell));
             if offered.level == AnswerLevel::Durable {
@@ -563,7 +564,7 @@ impl<T, I: Clone> Buffer<T, I> {
         let is_full = self.lanes.ready_count >= self.rules.batch.0
             || self.lanes.ready_bytes >= self.rules.batch.1;
         let since = self.ready_since.unwrap_or_default();
-        if is_full || self.hurry || self.closed {
+        if is_full || self.hurry > 0 || self.closed {
             return 0;
         }
         match self.rules.linger {
@@ -653,7 +654,8 @@ impl<T, I: Clone> Buffer<T, I> {
                 after,
             }));
         } else if self.rules.has_unique_ids && message.unique_id.is_none() {
-            let id = format!("{}-{opening:016x}-{lane:x}-{number}", self.name);
+            // Within what every broker takes as an id. The opening is random, so it is no other producer's.
+            let id = format!("{opening:016x}-{lane:x}-{number}");
             message.unique_id = UniqueId::new(&id).ok();
         }
         message
@@ -920,9 +922,12 @@ impl<T, I: Clone> Buffer<T, I> {
         }
     }
 
-    /// Sends what there is without waiting for fuller batches, until told otherwise.
-    pub(crate) fn set_hurry(&mut self, hurry: bool) {
-        self.hurry = hurry;
+    /// Somebody more, or less, wants batches to go without waiting for more.
+    pub(crate) fn hurry(&mut self, more: bool) {
+        self.hurry = match more {
+            true => self.hurry.saturating_add(1),
+            false => self.hurry.saturating_sub(1),
+        };
     }
 
     /// How many records are neither delivered nor dropped.

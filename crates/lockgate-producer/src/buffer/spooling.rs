@@ -128,7 +128,6 @@ pub(super) struct Spooling<T> {
     /// From here on records are on disk only, if there are any.
     pub(super) disk_from: Option<u64>,
     pub(super) disk_count: u64,
-    pub(super) disk_bytes: u64,
     loading: bool,
     /// Who waits for records that are on disk only.
     pub(super) waiting: HashMap<u64, (AnswerLevel, T)>,
@@ -159,7 +158,6 @@ impl<T> Spooling<T> {
             unsynced_since: None,
             disk_from: (from.count > 0).then(|| from.done.floor()),
             disk_count: from.count,
-            disk_bytes: from.bytes,
             loading: false,
             waiting: HashMap::new(),
             unsynced: VecDeque::new(),

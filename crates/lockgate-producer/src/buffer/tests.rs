@@ -218,6 +218,7 @@ impl World {
         });
         let offered = Offered {
             message,
+            within: None,
             expires,
             level,
             tell: (level != AnswerLevel::Accepted).then_some(number),

@@ -10,12 +10,7 @@ pub(crate) mod done;
 mod tests;
 pub(crate) mod thread;
 
-use std::{
-    collections::VecDeque,
-    ops::ControlFlow,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::VecDeque, ops::ControlFlow, path::PathBuf, sync::Arc};
 
 use lockgate_core::{
     AppendError, Disk, DiskError, Epoch, Log as _, LogError, LogReader, LogSource as _, Position,
@@ -473,15 +468,4 @@ impl Found {
             None => self.unreadable += 1,
         }
     }
-}
-
-/// Whether a folder has a spool, for whoever wants to know without opening it.
-#[must_use]
-pub fn is_spool(folder: impl AsRef<Path>) -> bool {
-    let names = std::fs::read_dir(folder);
-    names.is_ok_and(|names| {
-        names
-            .flatten()
-            .any(|name| lockgate_log::is_log_file(&name.file_name().to_string_lossy()))
-    })
 }
