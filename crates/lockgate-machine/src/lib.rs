@@ -95,11 +95,11 @@ pub use machine::{
     Upcoming,
 };
 pub use query::{
-    DescribeQueue, ExplainKey, FindMessage, GetKeyState, GetRecord, ListKeys, ListMessages,
-    ListQueues, Query, TypedQuery,
+    DescribeQueue, ExplainKey, FindMessage, GetKeyState, GetRecord, ListKeyStates, ListKeys,
+    ListMessages, ListQueues, Query, TypedQuery,
 };
 pub use reply::{
-    CreatedQueue, Decision, Delivery, KeyPage, KeyStateStatus, KeyStatus, KeyWait, MessagePage,
+    CreatedQueue, Decision, Delivery, KeyPage, KeyStatePage, KeyStateStatus, KeyStatus, KeyWait, MessagePage,
     MessageStatus, MessageWait, MoveCursor, Moved, Origin, QueryReply, QueueCounts,
     QueueDescription, QueueLimited, QueuePage, Rejection, Reply, Sent, Settled, StaleReason, Stuck,
     StuckReason, Transacted,

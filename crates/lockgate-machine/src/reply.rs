@@ -402,6 +402,7 @@ pub enum QueryReply {
     Keys(KeyPage),
     Key(KeyStatus),
     KeyState(Option<Box<KeyState>>),
+    KeyStates(KeyStatePage),
     Record(Option<Box<Record>>),
     Records(RecordPage),
 }
@@ -428,6 +429,14 @@ pub struct KeyPage {
     pub keys: Vec<KeyStatus>,
     /// The last key of the page, behind which the next page begins; `None` on the last page.
     pub next: Option<u32>,
+}
+
+/// A page of the states of a queue's keys, in the order of the keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyStatePage {
+    pub states: Vec<(Key, KeyStateStatus)>,
+    /// Behind which key the next page begins; `None`: there is no more.
+    pub next: Option<Key>,
 }
 
 /// A message in a queue, without its payload.

@@ -1,8 +1,6 @@
 //! Answers queries, which change nothing.
 
-use std::ops::Bound;
-
-use lockgate_core::{Key, MachineTime, Now, QueueId, QueueName};
+use lockgate_core::{Key, MachineTime, Now, QueueId, QueueName, with_prefix};
 
 use super::{
     Machine,
@@ -56,6 +54,9 @@ impl Machine {
             Query::GetKeyState(GetKeyState { queue, key }) => {
                 let state = self.query_key_state(queue, key)?;
                 Ok(QueryReply::KeyState(state.map(Box::new)))
+            }
+            Query::ListKeyStates(list) => {
+                self.query_key_states(list).map(QueryReply::KeyStates)
             }
             Query::GetRecord(GetRecord { name }) => {
                 Ok(QueryReply::Record(self.record(name, now).map(Box::new)))
@@ -150,22 +151,11 @@ impl Machine {
     }
 
     fn query_queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> QueryReply {
-        // Names with the prefix are together in order, from the prefix on.
-        let start = match (after, QueueName::new(prefix)) {
-            (Some(after), _) if after.as_str() >= prefix => Bound::Excluded(after.clone()),
-            (_, Ok(prefix)) => Bound::Included(prefix),
-            // An invalid prefix matches no name, and the empty one matches all.
-            (_, Err(_)) => Bound::Unbounded,
-        };
-        let mut matching = self
-            .queue_names
-            .range((start, Bound::Unbounded))
-            .map(|(name, &index)| (name.as_str(), index))
-            .take_while(|(name, _)| name.starts_with(prefix));
+        let mut matching = with_prefix(&self.queue_names, prefix, after);
         let queues: Vec<_> = matching
             .by_ref()
             .take(limit)
-            .map(|(_, index)| self.describe(index))
+            .map(|(_, &index)| self.describe(index))
             .collect();
         let last = queues.last().filter(|_| matching.next().is_some());
         let next = last.map(|queue| queue.name.clone());

@@ -394,6 +394,7 @@ impl World {
             }
             self.compare_messages(&name, None);
             self.compare_keys(&name);
+            self.compare_states(&name);
         }
     }
 
@@ -473,6 +474,31 @@ impl World {
                 .collect();
             assert_eq!(expected, shown, "keys in {name}");
         }
+    }
+
+    /// Page by page, the states of all keys are shown once, in order.
+    fn compare_states(&self, name: &QueueName) {
+        let (mut shown, mut after) = (Vec::new(), None);
+        loop {
+            let query = Query::ListKeyStates(ListKeyStates {
+                queue: name.clone(),
+                prefix: String::new(),
+                after: after.take(),
+                limit: 1,
+            });
+            match self.machine.query(&query, self.now) {
+                Ok(QueryReply::KeyStates(KeyStatePage { states, next })) => {
+                    shown.extend(states);
+                    after = next;
+                }
+                Ok(other) => panic!("a query for states was answered {other:?}"),
+                Err(_) => break,
+            }
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(self.model.states(name), shown, "states in {name}");
     }
 
     fn checkpoint(&mut self) {

@@ -16,7 +16,7 @@ use lockgate_core::{
 use crate::{
     AnyCommand, BatchDecoder, COUNTERS, Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command,
     CreateQueue, CreatedQueue, DedupScope, DeleteQueue, DescribeQueue, Effects, EngineCommand,
-    ExplainKey, GetKeyState, Hold, KeyAction, KeyPolicy, KeyProfile, KeyWait, Machine,
+    ExplainKey, GetKeyState, Hold, KeyAction, KeyPolicy, KeyProfile, KeyStatePage, KeyWait, ListKeyStates, Machine,
     MachineLimits, Move, MoveCursor, MoveTo, Moved, Pause, Purge, Query, QueryReply,
     QueueDescription, QueueSettings, Receive, RecordBatch, Rejection, Reply, Reschedule,
     SendMessage, Settle, SettleAction, Settled, Transact, Transacted, WriteState, decode_record,
@@ -346,6 +346,8 @@ impl Run {
                 let counts = self.describe(words[0]).counts;
                 format!("{}, {} bytes", counts.states, counts.state_bytes)
             }
+            // list-states q 2: pages of two, all; list-states q 2 p: whose key starts with p
+            "list-states" => self.list_states(words[0], words[1], words.get(2).unwrap_or(&"")),
             "counts" => self.counts(words[0]),
             "totals" => self.totals(words[0]),
             "key" => self.key(words[0], words[1]),
@@ -681,6 +683,32 @@ impl Run {
             Ok(QueryReply::KeyState(state)) => state.map_or("none".to_owned(), |it| shown(&it)),
             Ok(other) => panic!("{other:?}"),
             Err(rejection) => refused(&rejection),
+        }
+    }
+
+    /// Pages, each as `a{v1 3 bytes}`, with `|` between them.
+    fn list_states(&self, queue: &str, limit: &str, prefix: &str) -> String {
+        let (mut pages, mut after) = (Vec::new(), None);
+        loop {
+            let query = Query::ListKeyStates(ListKeyStates {
+                queue: name(queue),
+                prefix: prefix.to_owned(),
+                after: after.take(),
+                limit: limit.parse().unwrap(),
+            });
+            let KeyStatePage { states, next } = match self.machine.query(&query, self.now) {
+                Ok(QueryReply::KeyStates(page)) => page,
+                Ok(other) => panic!("{other:?}"),
+                Err(rejection) => return refused(&rejection),
+            };
+            let shown = states.iter().map(|(key, state)| {
+                format!("{key}{{v{} {} bytes}}", state.version, state.bytes)
+            });
+            pages.push(shown.collect::<Vec<_>>().join(" "));
+            match next {
+                Some(next) => after = Some(next),
+                None => return pages.join(" | "),
+            }
         }
     }
 
