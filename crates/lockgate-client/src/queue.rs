@@ -249,6 +249,7 @@ struct Problem {
     code: String,
     detail: String,
     field: Option<String>,
+    version: Option<u64>,
     queue: Option<String>,
 }
 
@@ -486,6 +487,7 @@ impl RemoteQueue {
             code: problem.code,
             message: problem.detail,
             field: problem.field,
+            version: problem.version,
         };
         TransportError::new(of_status(status), error)
     }

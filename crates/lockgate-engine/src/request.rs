@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use bytes::Bytes;
 use lockgate_core::{KeyStateWrite, MachineTime, RecordName, Revision};
 use lockgate_machine::{
-    ChangeQueue, Command, Delivery, EngineCommand, KeyPage, KeyStatePage, MessagePage, Move, Query, QueryReply,
-    QueuePage, Receive, Rejection, Reply, Transact, Upcoming,
+    ChangeQueue, Command, Delivery, EngineCommand, KeyPage, KeyStatePage, MessagePage, Move, Query,
+    QueryReply, QueuePage, Receive, Rejection, Reply, Transact, Upcoming,
 };
 use smallvec::SmallVec;
 

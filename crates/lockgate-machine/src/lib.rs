@@ -99,10 +99,10 @@ pub use query::{
     ListMessages, ListQueues, Query, TypedQuery,
 };
 pub use reply::{
-    CreatedQueue, Decision, Delivery, KeyPage, KeyStatePage, KeyStateStatus, KeyStatus, KeyWait, MessagePage,
-    MessageStatus, MessageWait, MoveCursor, Moved, Origin, QueryReply, QueueCounts,
-    QueueDescription, QueueLimited, QueuePage, Rejection, Reply, Sent, Settled, StaleReason, Stuck,
-    StuckReason, Transacted,
+    CreatedQueue, Decision, Delivery, KeyHeld, KeyPage, KeyStatePage, KeyStateStatus, KeyStatus,
+    KeyWait, MessagePage, MessageStatus, MessageWait, MoveCursor, Moved, Origin, QueryReply,
+    QueueCounts, QueueDescription, QueueLimited, QueuePage, Rejection, Reply, Sent, Settled,
+    StaleReason, Stuck, StuckReason, Transacted,
 };
 pub use settings::{
     DedupScope, KeyPolicy, KeyProfile, Kind as SettingKind, QueueSettings, SETTINGS, Setting,

@@ -4,7 +4,9 @@ use lockgate_core::{
     Key, KeyState, ListRecords, MessageId, QueueName, Record, RecordName, RecordPage, Sequence,
 };
 
-use crate::{KeyPage, KeyStatePage, KeyStatus, MessagePage, QueryReply, QueueDescription, QueuePage};
+use crate::{
+    KeyPage, KeyStatePage, KeyStatus, MessagePage, QueryReply, QueueDescription, QueuePage,
+};
 
 /// A query; it changes nothing.
 #[derive(Clone, Debug)]

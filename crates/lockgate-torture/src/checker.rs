@@ -8,8 +8,11 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::history::{
-    Accepted, Action, Answer, Delivery, Event, EventKind, Outcome, Records, Send, Settle, Time,
+use crate::{
+    history::{
+        Accepted, Action, Answer, Delivery, Event, EventKind, Outcome, Records, Send, Settle, Time,
+    },
+    keeper,
 };
 
 /// What a history shows.
@@ -60,6 +63,8 @@ pub(crate) enum Promise {
     Unique,
     /// Every delivery is a counted attempt.
     Counted,
+    /// A message goes with the state of its key that was written with its ack, or neither; what is held is held.
+    Stated,
     /// Nothing is answered before it can be kept.
     Synced,
     /// What is no damage is not reported as damage, and what should go on goes on.
@@ -115,6 +120,7 @@ pub(crate) fn check(records: &Records) -> Report {
         deliveries,
         settles,
         events,
+        steps,
     } = records;
     let refused_sends = sends.iter().filter(|send| send.answer == Answer::Refused);
     let refused_settles = settles
@@ -165,6 +171,9 @@ pub(crate) fn check(records: &Records) -> Report {
     });
     of(Promise::Counted, &|problems| {
         attempts_are_counted(deliveries, events, problems);
+    });
+    of(Promise::Stated, &|problems| {
+        keeper::judge(steps, |problem| problems.push(problem));
     });
     of(Promise::Synced, &|problems| {
         nothing_is_accepted_in_a_freeze(sends, events, problems);

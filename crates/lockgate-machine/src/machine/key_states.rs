@@ -18,8 +18,8 @@ use lockgate_core::{
 
 use super::{Machine, draft::Draft, query_pages::check_limit, send::check_range};
 use crate::{
-    ChangeKeyState, Effect, KeyStatePage, KeyStateStatus, ListKeyStates, Rejection, Reply, Settle, SettleAction, StaleReason,
-    WriteState,
+    ChangeKeyState, Effect, KeyStatePage, KeyStateStatus, ListKeyStates, Rejection, Reply, Settle,
+    SettleAction, StaleReason, WriteState,
     columns::{ImageError, Input, damaged},
     slab::Slab,
 };

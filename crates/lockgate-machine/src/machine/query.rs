@@ -55,9 +55,7 @@ impl Machine {
                 let state = self.query_key_state(queue, key)?;
                 Ok(QueryReply::KeyState(state.map(Box::new)))
             }
-            Query::ListKeyStates(list) => {
-                self.query_key_states(list).map(QueryReply::KeyStates)
-            }
+            Query::ListKeyStates(list) => self.query_key_states(list).map(QueryReply::KeyStates),
             Query::GetRecord(GetRecord { name }) => {
                 Ok(QueryReply::Record(self.record(name, now).map(Box::new)))
             }
@@ -138,6 +136,7 @@ impl Machine {
             changed: queue.changed,
             paused: queue.paused,
             limited: self.queue_limited(index),
+            held: self.queue_held(index, self.limit_now()),
             counts: QueueCounts {
                 unique_ids: queue.dedup.len() as u64,
                 states: states.map_or(0, KeyStates::len) as u64,
@@ -165,21 +164,24 @@ impl Machine {
     fn query_key(&self, queue: &QueueName, key: &Key, now: Now) -> Result<KeyStatus, Rejection> {
         let index = self.named_queue(queue)?;
         let state = &self.queues[index];
-        let found = self.key_of(state.content, Some(key));
-        if let Some(found) = found.filter(|_| state.settings.keyed) {
+        if let Some(found) = self.key_of(state.content, Some(key)) {
             return Ok(self.key_status(index, found, key, now));
         }
+        let held = self.key_held(index, key, now.machine);
         let state = self.key_state_status(index, key);
-        let state = state.ok_or_else(|| Rejection::KeyNotFound {
-            queue: queue.clone(),
-            key: key.clone(),
-        })?;
+        if state.is_none() && !held.is_some_and(|held| held.of_key) {
+            return Err(Rejection::KeyNotFound {
+                queue: queue.clone(),
+                key: key.clone(),
+            });
+        }
         Ok(KeyStatus {
             key: key.clone(),
             messages: 0,
             delayed: 0,
             waits_for: KeyWait::NoMessage,
-            state: Some(state),
+            held,
+            state,
         })
     }
 
@@ -191,8 +193,10 @@ impl Machine {
             KeyWait::LeaseBound {
                 remaining: Self::remaining(until, now),
             }
-        } else {
+        } else if state.settings.keyed {
             self.key_wait(found, now)
+        } else {
+            self.group_wait(found)
         };
         let (in_flight, max) = (
             self.contents[state.content].counts.in_flight,
@@ -215,6 +219,7 @@ impl Machine {
             messages: u64::from(key_state.messages),
             delayed: u64::from(key_state.delayed_count),
             waits_for,
+            held: self.key_held(queue, key, now.machine),
             state: self.key_state_status(queue, key),
         }
     }
@@ -235,6 +240,18 @@ impl Machine {
         })
         .min()
         .map(|(at, sequence)| KeyWait::Due { sequence, at })
+    }
+
+    /// What a group waits for, apart from its queue.
+    fn group_wait(&self, group: u32) -> KeyWait {
+        let state = &self.keys[group];
+        let new = Some(state.order.first).filter(|&first| first != NONE);
+        match (state.returned.first, new) {
+            (NONE, Some(first)) if self.messages[first].has(flag::UNSYNCED) => KeyWait::Durability,
+            (NONE, None) if state.messages > 0 => KeyWait::InFlight,
+            (NONE, None) => self.first_due(group).unwrap_or(KeyWait::NoMessage),
+            _ => KeyWait::Nothing,
+        }
     }
 
     /// What a key waits for, apart from its queue.

@@ -6,6 +6,7 @@ use lockgate_core::{LeaseToken, MessageId, Sequence, WallTime};
 use lockgate_machine::Sent;
 
 use crate::records::Records;
+use crate::states::States;
 use crate::world::{DEAD, PLAIN, SKIPPED, SKIPPING};
 
 /// What must be true, as far as answers tell.
@@ -20,6 +21,7 @@ pub(crate) struct Model {
     /// How often all leases of a queue became uncertain: it was purged, or deleted.
     pub(crate) cuts: HashMap<&'static str, u64>,
     pub(crate) records: Records,
+    pub(crate) states: States,
 }
 
 #[derive(Clone, Debug)]
@@ -118,6 +120,7 @@ impl Model {
         }
         self.unique.clear();
         self.records.clear();
+        self.states.forgive();
         self.leases.clear();
     }
 

@@ -10,17 +10,18 @@ use bytes::Bytes;
 use lockgate_core::{
     BootId, Epoch, HolderName, Incarnation, Key, KeyState, KeyStateWrite, LeaseToken, Level,
     MachineTime, Message, MessageId, Millis, Now, Position, QueueName, RecordVersion, Replaces,
-    Sequence, ShardId, Term, UniqueId, WallTime, limits::HoldScope,
+    Sequence, ShardId, Term, UniqueId, WallTime,
+    limits::{HoldScope, Limit},
 };
 
 use crate::{
     AnyCommand, BatchDecoder, COUNTERS, Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command,
     CreateQueue, CreatedQueue, DedupScope, DeleteQueue, DescribeQueue, Effects, EngineCommand,
-    ExplainKey, GetKeyState, Hold, KeyAction, KeyPolicy, KeyProfile, KeyStatePage, KeyWait, ListKeyStates, Machine,
-    MachineLimits, Move, MoveCursor, MoveTo, Moved, Pause, Purge, Query, QueryReply,
-    QueueDescription, QueueSettings, Receive, RecordBatch, Rejection, Reply, Reschedule,
-    SendMessage, Settle, SettleAction, Settled, Transact, Transacted, WriteState, decode_record,
-    encode_record,
+    ExplainKey, GetKeyState, Hold, KeyAction, KeyHeld, KeyPolicy, KeyProfile, KeyStatePage,
+    KeyStatus, KeyWait, ListKeyStates, Machine, MachineLimits, Move, MoveCursor, MoveTo, Moved,
+    Pause, Purge, Query, QueryReply, QueueDescription, QueueSettings, Receive, RecordBatch,
+    Rejection, Reply, Reschedule, SendMessage, Settle, SettleAction, Settled, Transact, Transacted,
+    WriteState, decode_record, encode_record,
 };
 
 /// Wall time at which every script starts.
@@ -701,9 +702,9 @@ impl Run {
                 Ok(other) => panic!("{other:?}"),
                 Err(rejection) => return refused(&rejection),
             };
-            let shown = states.iter().map(|(key, state)| {
-                format!("{key}{{v{} {} bytes}}", state.version, state.bytes)
-            });
+            let shown = states
+                .iter()
+                .map(|(key, state)| format!("{key}{{v{} {} bytes}}", state.version, state.bytes));
             pages.push(shown.collect::<Vec<_>>().join(" "));
             match next {
                 Some(next) => after = Some(next),
@@ -741,26 +742,41 @@ impl Run {
             key: Key::new(key).unwrap(),
         });
         match self.machine.query(&query, self.now) {
-            Ok(QueryReply::Key(status)) => match status.waits_for {
-                KeyWait::Lease {
-                    sequence,
-                    holder,
-                    remaining,
-                    attempt,
-                } => {
-                    format!("lease of {sequence} by {holder} for {remaining} ms, attempt {attempt}")
-                }
-                KeyWait::Backoff {
-                    sequence,
-                    remaining,
-                } => format!("backoff of {sequence} for {remaining} ms"),
-                KeyWait::Due { sequence, at } => {
-                    format!("first due is {sequence}, in {} ms", at.0 - self.now.wall.0)
-                }
-                other => format!("{other:?}"),
-            },
+            Ok(QueryReply::Key(status)) => self.waits(status),
             Ok(other) => panic!("{other:?}"),
             Err(rejection) => refused(&rejection),
+        }
+    }
+
+    /// What a key waits for, and a hold that does not follow from it.
+    fn waits(&self, status: KeyStatus) -> String {
+        let waits = match status.waits_for {
+            KeyWait::Lease {
+                sequence,
+                holder,
+                remaining,
+                attempt,
+            } => {
+                format!("lease of {sequence} by {holder} for {remaining} ms, attempt {attempt}")
+            }
+            KeyWait::Backoff {
+                sequence,
+                remaining,
+            } => format!("backoff of {sequence} for {remaining} ms"),
+            KeyWait::Due { sequence, at } => {
+                format!("first due is {sequence}, in {} ms", at.0 - self.now.wall.0)
+            }
+            KeyWait::Limit {
+                limit: Limit::Held, ..
+            } => return format!("{:?}", status.waits_for),
+            other => format!("{other:?}"),
+        };
+        match status.held {
+            None => waits,
+            Some(KeyHeld { of_key, remaining }) => {
+                let what = if of_key { "key" } else { "queue" };
+                format!("{waits}; {what} held for {remaining} ms")
+            }
         }
     }
 }

@@ -421,6 +421,7 @@ impl Model {
             changed: queue.changed,
             paused: queue.paused,
             limited: queue.limited(self.now.machine),
+            held: queue.held(self.now.machine),
             counts: QueueCounts {
                 ready: count(|state| *state == State::Ready),
                 in_flight: queue.in_flight(),
