@@ -14,7 +14,7 @@ use crate::{
         Code, Problem, Request, Service,
         shapes::{
             DropKeyState, Encoding, Instant, KeyState, KeyStateStatus, KeyStateWritten, KeyStates,
-            ListKeyStates, ListedKeyState, NewState, PutKeyState,
+            ListKeyStates, StateOfKey, NewState, PutKeyState,
         },
     },
     auth::Verb,
@@ -40,7 +40,7 @@ impl Service {
             limit: page_limit(input.limit),
         };
         let KeyStatePage { states, next } = self.engine.query(list).await?;
-        let states = states.into_iter().map(|(key, state)| ListedKeyState {
+        let states = states.into_iter().map(|(key, state)| StateOfKey {
             key: key.to_string(),
             state: state.into(),
         });

@@ -198,7 +198,7 @@ pub(crate) struct ListKeyStates {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct KeyStates {
     /// In the order of the keys.
-    pub(crate) states: Vec<ListedKeyState>,
+    pub(crate) states: Vec<StateOfKey>,
     /// Pass it as `page` to get the next page; absent on the last page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) next_page: Option<String>,
@@ -207,7 +207,7 @@ pub(crate) struct KeyStates {
 /// A key and its state, without the value.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub(crate) struct ListedKeyState {
+pub(crate) struct StateOfKey {
     /// The key.
     pub(crate) key: String,
     #[serde(flatten)]
