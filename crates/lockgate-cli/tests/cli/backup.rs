@@ -243,7 +243,7 @@ fn a_backup_and_a_restore_tell_programs_what_they_did() {
     assert_eq!(found["queues"][0]["states"], 2);
     let text = sandbox.run("check made").ok();
     assert!(
-        text.contains("  1 named record and 2 key states take 774 bytes"),
+        text.contains("  1 named record and 2 key states take 774 B of memory"),
         "{text}"
     );
     let error = sandbox

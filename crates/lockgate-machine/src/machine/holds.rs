@@ -42,10 +42,15 @@ impl Machine {
         remaining(limits.debt, now)
     }
 
+    /// How much longer the key or group itself is held.
+    pub(super) fn own_hold(&self, queue: u32, key: &Key, now: MachineTime) -> Option<Millis> {
+        let debtor = self.debtor(self.queues[queue].id, Some(key))?;
+        remaining(self.debtors[debtor].debt, now)
+    }
+
     /// How much longer the key or group, or its queue, is held.
     pub(super) fn key_held(&self, queue: u32, key: &Key, now: MachineTime) -> Option<KeyHeld> {
-        let debtor = self.debtor(self.queues[queue].id, Some(key));
-        let of_key = debtor.and_then(|debtor| remaining(self.debtors[debtor].debt, now));
+        let of_key = self.own_hold(queue, key, now);
         let of_queue = self.queue_held(queue, now);
         let longest = of_key.max(of_queue);
         longest.map(|remaining| KeyHeld {

@@ -167,9 +167,8 @@ impl Machine {
         if let Some(found) = self.key_of(state.content, Some(key)) {
             return Ok(self.key_status(index, found, key, now));
         }
-        let held = self.key_held(index, key, now.machine);
         let state = self.key_state_status(index, key);
-        if state.is_none() && !held.is_some_and(|held| held.of_key) {
+        if state.is_none() && self.own_hold(index, key, now.machine).is_none() {
             return Err(Rejection::KeyNotFound {
                 queue: queue.clone(),
                 key: key.clone(),
@@ -180,7 +179,7 @@ impl Machine {
             messages: 0,
             delayed: 0,
             waits_for: KeyWait::NoMessage,
-            held,
+            held: self.key_held(index, key, now.machine),
             state,
         })
     }

@@ -469,8 +469,9 @@ impl World {
                 .map(key)
                 .filter(|key| !parked || self.model.is_parked(name, key))
                 .filter_map(|key| self.model.explain(name, &key))
-                // A key that has only a state is in no list.
+                // A key that has only a state or a hold is in no list, and no group is.
                 .filter(|status| status.waits_for != KeyWait::NoMessage)
+                .filter(|_| self.model.is_keyed(name))
                 .collect();
             assert_eq!(expected, shown, "keys in {name}");
         }

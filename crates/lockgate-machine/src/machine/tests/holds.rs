@@ -219,7 +219,10 @@ fn a_hold_is_told_whatever_else_a_key_or_group_waits_for() {
         hold q 30s a
         key q a                         => NoMessage; key held for 30000 ms
         key q b                         => refused KeyNotFound
-        wait 30s
+        hold q 40s
+        key q a                         => NoMessage; queue held for 40000 ms
+        key q b                         => refused KeyNotFound
+        wait 40s
         key q a                         => refused KeyNotFound
         send q key=a
         receive q 1                     => 1

@@ -66,7 +66,7 @@ impl Model {
                 held,
                 state,
             };
-            let has_something = state.is_some() || held.is_some_and(|held| held.of_key);
+            let has_something = state.is_some() || queue.own_hold(key, self.now.machine).is_some();
             return has_something.then_some(nothing_waits);
         }
         let is_group = !queue.settings.keyed;

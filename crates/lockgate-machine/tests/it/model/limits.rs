@@ -108,10 +108,14 @@ impl Queue {
         held(&self.charged.of_queue, now)
     }
 
+    /// How much longer a key itself is held.
+    pub(super) fn own_hold(&self, key: &Key, now: MachineTime) -> Option<Millis> {
+        held(self.charged.of_keys.get(&Some(key.clone()))?, now)
+    }
+
     /// How much longer a key or it is held, whichever lasts longer.
     pub(super) fn key_held(&self, key: &Key, now: MachineTime) -> Option<KeyHeld> {
-        let of_key = self.charged.of_keys.get(&Some(key.clone()));
-        let of_key = of_key.and_then(|state| held(state, now)).unwrap_or(0);
+        let of_key = self.own_hold(key, now).unwrap_or(0);
         let of_queue = self.held(now).unwrap_or(0);
         let remaining = of_key.max(of_queue);
         (remaining > 0).then_some(KeyHeld {

@@ -479,6 +479,11 @@ impl Model {
             .collect()
     }
 
+    pub(crate) fn is_keyed(&self, name: &QueueName) -> bool {
+        let queue = self.queues.get(name);
+        queue.is_some_and(|queue| queue.settings.keyed)
+    }
+
     pub(crate) fn is_parked(&self, name: &QueueName, key: &Key) -> bool {
         let queue = self.queues.get(name);
         queue.is_some_and(|queue| queue.parked.contains(key))

@@ -14,7 +14,7 @@ use crate::{
         Code, Problem, Request, Service,
         shapes::{
             DropKeyState, Encoding, Instant, KeyState, KeyStateStatus, KeyStateWritten, KeyStates,
-            ListKeyStates, StateOfKey, NewState, PutKeyState,
+            ListKeyStates, NewState, PutKeyState, StateOfKey,
         },
     },
     auth::Verb,

@@ -144,14 +144,20 @@ impl Service {
             // A key without messages does not exist.
             Err(lockgate_engine::EngineError::Rejected(
                 lockgate_machine::Rejection::KeyNotFound { .. },
-            )) => KeyStatus {
-                key,
-                messages: 0,
-                delayed: 0,
-                waits_for: KeyWait::NoMessage,
-                held: None,
-                state: None,
-            },
+            )) => {
+                let held = self.describe(&queue.name).await?.held;
+                KeyStatus {
+                    key,
+                    messages: 0,
+                    delayed: 0,
+                    waits_for: KeyWait::NoMessage,
+                    held: held.map(|remaining| KeyHeld {
+                        of_key: false,
+                        remaining,
+                    }),
+                    state: None,
+                }
+            }
             Err(error) => return Err(error.into()),
         };
         Ok(self.in_words(queue, status))
