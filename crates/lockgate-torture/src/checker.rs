@@ -32,6 +32,8 @@ pub(crate) struct Report {
     pub(crate) refused: usize,
     /// Settles that came after the end of their lease.
     pub(crate) stale: usize,
+    /// States of keys that were written with an ack.
+    pub(crate) states: usize,
     /// Until the last answer.
     pub(crate) duration: Time,
     /// Every broken promise.
@@ -100,13 +102,14 @@ impl fmt::Display for Report {
             unknown,
             refused,
             stale,
+            states,
             duration,
             problems,
         } = self;
         write!(
             f,
             "{sent} sent, {delivered} delivered, {acked} acknowledged, {duplicates} duplicates, \
-             {unknown} unknown outcomes, {refused} refused, {stale} stale settles, {duration:.1?}, {} \
+             {unknown} unknown outcomes, {refused} refused, {stale} stale settles, {states} states, {duration:.1?}, {} \
              broken promises",
             problems.len()
         )
@@ -135,6 +138,7 @@ pub(crate) fn check(records: &Records) -> Report {
             .iter()
             .filter(|settle| settle.outcome == Outcome::Stale)
             .count(),
+        states: keeper::written(steps),
         duration: settles
             .iter()
             .map(|settle| settle.returned)

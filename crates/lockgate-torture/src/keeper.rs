@@ -86,6 +86,12 @@ pub(crate) fn judge(steps: &[Step], mut problem: impl FnMut(String)) {
     }
 }
 
+/// How many states were written.
+pub(crate) fn written(steps: &[Step]) -> usize {
+    let is_written = |step: &&Step| matches!(step.seen, Seen::Written { .. });
+    steps.iter().filter(is_written).count()
+}
+
 /// One of them.
 pub(crate) struct Keeper {
     pub(crate) queue: Arc<str>,
