@@ -180,6 +180,7 @@ impl CallError {
                 code,
                 field,
                 message,
+                ..
             } => Some((*status, code, field.as_deref(), message)),
             _ => None,
         }
@@ -214,18 +215,34 @@ impl CallError {
         }
     }
 
+    /// What version the record or the state has, `None` for one that is not there, if the server refuses because it is
+    /// another than the request names.
+    pub(crate) fn conflict(&self) -> Option<Option<u64>> {
+        use lockgate_client::CallError as Source;
+        match &self.source {
+            Source::Record { code, fault, .. } if code == "record_conflict" => Some(fault.version),
+            Source::Refused { code, version, .. } if code == "state_conflict" => Some(*version),
+            _ => None,
+        }
+    }
+
+    /// The failure of a command that writes or removes one record or state.
+    pub(crate) fn into_write_failure(self) -> Failure {
+        match self.conflict() {
+            Some(Some(version)) => {
+                Failure::from(self).hint(format!("to replace that one: --replaces {version}"))
+            }
+            Some(None) => Failure::from_error(Exit::NotFound, self),
+            None => self.into(),
+        }
+    }
+
     fn exit(&self) -> Exit {
         use lockgate_client::CallError as Source;
         match &self.source {
             Source::Connect { .. } => Exit::Unreachable,
             Source::Timeout { .. } => Exit::Timeout,
             Source::NoQueue { .. } => Exit::NotFound,
-            // There is no such record.
-            Source::Record { code, fault, .. }
-                if code == "record_conflict" && fault.version.is_none() =>
-            {
-                Exit::NotFound
-            }
             Source::Refused { status, code, .. } | Source::Record { status, code, .. } => {
                 exit_of(*status, code)
             }
@@ -241,9 +258,6 @@ impl CallError {
             }
             Source::NoTls { endpoint, cause } => hint_for_tls(endpoint, cause),
             Source::Refused { status, .. } if *status == StatusCode::UNAUTHORIZED => unsigned(),
-            Source::Record { fault, .. } => fault
-                .version
-                .map(|version| format!("to replace that one: --replaces {version}")),
             Source::Refused { code, .. } => hint_for_code(code).map(str::to_owned),
             Source::NoQueue { name, .. } => Some(match &self.similar {
                 Some(similar) => format!("did you mean {similar}?"),

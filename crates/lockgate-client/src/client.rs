@@ -385,6 +385,7 @@ impl Client {
             code: String,
             detail: String,
             field: Option<String>,
+            version: Option<u64>,
             queue: Option<String>,
             record: Option<Box<RecordFault>>,
         }
@@ -411,12 +412,14 @@ impl Client {
                 code,
                 detail,
                 field,
+                version,
                 ..
             }) => CallError::Refused {
                 status,
                 code,
                 message: detail,
                 field,
+                version,
             },
             Err(_) => self.no_lockgate(format_args!("it says {status}")),
         }

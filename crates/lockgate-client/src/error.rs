@@ -61,6 +61,8 @@ pub enum CallError {
         message: String,
         /// The part of the request that is at fault, such as `sends[2].message.key`, if the server names one.
         field: Option<String>,
+        /// With `state_conflict`: the version that the state of the key has, if it has one.
+        version: Option<u64>,
     },
     /// A record is not what the request says of it. Nothing was done.
     #[error("{message} ({code})")]

@@ -257,6 +257,7 @@ struct Problem {
     code: String,
     detail: String,
     field: Option<String>,
+    version: Option<u64>,
     queue: Option<String>,
     incarnation: Option<u64>,
 }
@@ -499,6 +500,7 @@ impl RemoteQueue {
             code: problem.code,
             message: problem.detail,
             field: problem.field,
+            version: problem.version,
         };
         TransportError::new(of_status(status), error)
     }

@@ -62,7 +62,9 @@ pub use log::{
 };
 pub use manual_clock::ManualClock;
 pub use message::{Header, Message, PRIORITY_MAX, SizeError};
-pub use names::{HolderName, Key, NameError, ProducerName, QueueName, RecordName, UniqueId};
+pub use names::{
+    HolderName, Key, NameError, ProducerName, QueueName, RecordName, UniqueId, with_prefix,
+};
 pub use producer::{MarkError, Produced, ProducerIncarnation, ProducerMark, ProducerRefused};
 pub use records::{
     DeleteRecord, ExtendRecord, LeaseRecord, ListRecords, PutRecord, RECORD_BYTES_MAX,

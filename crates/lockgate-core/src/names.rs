@@ -1,7 +1,7 @@
 //! Names that users give. They are checked once, at construction, so nothing further in checks them
 //! again.
 
-use std::{borrow::Borrow, fmt, sync::Arc};
+use std::{borrow::Borrow, collections::BTreeMap, fmt, ops::Bound, sync::Arc};
 
 /// Says why a name was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -119,7 +119,24 @@ macro_rules! name {
                 &self.0
             }
         }
+
     };
+}
+
+/// Of a map by name, what starts with `prefix`, in the order of the names, behind the name `after`.
+pub fn with_prefix<'m, N: Borrow<str> + Ord, E>(
+    by_name: &'m BTreeMap<N, E>,
+    prefix: &'m str,
+    after: Option<&'m N>,
+) -> impl Iterator<Item = (&'m N, &'m E)> {
+    // Names with the prefix are together in order, from the prefix on.
+    let start = match after.map(Borrow::borrow) {
+        Some(after) if after >= prefix => Bound::Excluded(after),
+        _ => Bound::Included(prefix),
+    };
+    by_name
+        .range::<str, _>((start, Bound::Unbounded))
+        .take_while(move |(name, _)| (*name).borrow().starts_with(prefix))
 }
 
 name!(

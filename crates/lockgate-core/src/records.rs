@@ -5,11 +5,11 @@
 //! record until a deadline, with an [`Epoch`] that is higher than that of every earlier lease: a
 //! *fencing token*, with which whoever is written to can refuse a holder from before.
 
-use std::{collections::BTreeMap, fmt, future::Future, ops::Bound, time::Duration};
+use std::{collections::BTreeMap, fmt, future::Future, time::Duration};
 
 use bytes::Bytes;
 
-use crate::{Epoch, HolderName, Millis, RecordName, WallTime};
+use crate::{Epoch, HolderName, Millis, RecordName, WallTime, with_prefix};
 
 /// The most bytes of a record's value: 256 KiB.
 pub const RECORD_BYTES_MAX: usize = 256 << 10;
@@ -189,18 +189,7 @@ impl ListRecords {
         by_name: &BTreeMap<RecordName, E>,
         show: impl Fn(&RecordName, &E) -> Record,
     ) -> RecordPage {
-        // Names with the prefix are together in order, from the prefix on.
-        let start = match (&self.after, RecordName::new(&self.prefix)) {
-            (Some(after), _) if after.as_str() >= self.prefix.as_str() => {
-                Bound::Excluded(after.clone())
-            }
-            (_, Ok(prefix)) => Bound::Included(prefix),
-            // An invalid prefix matches no name, and the empty one matches all.
-            (_, Err(_)) => Bound::Unbounded,
-        };
-        let mut found = by_name
-            .range((start, Bound::Unbounded))
-            .take_while(|(name, _)| name.as_str().starts_with(&self.prefix));
+        let mut found = with_prefix(by_name, &self.prefix, self.after.as_ref());
         let (mut page, mut bytes) = (RecordPage::default(), 0);
         for (name, entry) in found.by_ref() {
             let record = show(name, entry);

@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use bytes::Bytes;
 use lockgate_core::{KeyStateWrite, MachineTime, RecordName, Revision};
 use lockgate_machine::{
-    ChangeQueue, Command, Delivery, EngineCommand, KeyPage, MessagePage, Move, Query, QueryReply,
-    QueuePage, Receive, Rejection, Reply, Transact, Upcoming,
+    ChangeQueue, Command, Delivery, EngineCommand, KeyPage, KeyStatePage, MessagePage, Move, Query,
+    QueryReply, QueuePage, Receive, Rejection, Reply, Transact, Upcoming,
 };
 use smallvec::SmallVec;
 
@@ -73,6 +73,9 @@ impl Answer {
                     size_of_val(&messages[..])
                 }
                 Self::Query(Ok(QueryReply::Keys(KeyPage { keys, .. }))) => size_of_val(&keys[..]),
+                Self::Query(Ok(QueryReply::KeyStates(KeyStatePage { states, .. }))) => {
+                    size_of_val(&states[..])
+                }
                 Self::Query(Ok(QueryReply::KeyState(Some(state)))) => {
                     size_of_val(&**state) + state.value.len()
                 }

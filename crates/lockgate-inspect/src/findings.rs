@@ -50,6 +50,9 @@ pub struct Findings {
     pub records: Option<Records>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queues: Option<Vec<QueueFound>>,
+    /// What the state has besides messages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub values: Option<Values>,
     /// Bytes of memory that the state takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state_bytes: Option<u64>,
@@ -206,6 +209,17 @@ pub struct Unreadable {
     pub is_missing: bool,
 }
 
+/// Named values.
+#[derive(Debug, Serialize)]
+pub struct Values {
+    /// Records of the shard.
+    pub records: u64,
+    /// Keys of all queues that have a state.
+    pub states: u64,
+    /// Bytes of memory that both take.
+    pub bytes: u64,
+}
+
 #[derive(Debug, Serialize)]
 pub struct QueueFound {
     pub name: String,
@@ -216,6 +230,8 @@ pub struct QueueFound {
     pub keys: u64,
     pub parked_keys: u64,
     pub unique_ids: u64,
+    /// Keys that have a state.
+    pub states: u64,
     /// Whether the queue's totals agree with its contents.
     pub conserved: bool,
 }
@@ -245,6 +261,7 @@ impl Findings {
             missing: Vec::new(),
             records: None,
             queues: None,
+            values: None,
             state_bytes: None,
             granted: None,
         };
@@ -280,6 +297,7 @@ impl Findings {
                 let descriptions = descriptions(tried.machine());
                 findings.queues = Some(descriptions.iter().map(QueueFound::of).collect());
                 findings.granted = Some(Granted::of(&descriptions));
+                findings.values = Some(Values::of(tried.machine()));
                 findings.state_bytes = Some(tried.machine().heap_bytes() as u64);
                 findings.start = Some(start);
             }
@@ -591,6 +609,17 @@ fn descriptions(machine: &Machine) -> Vec<QueueDescription> {
     }
 }
 
+impl Values {
+    fn of(machine: &Machine) -> Self {
+        let counts = machine.record_counts();
+        Self {
+            records: counts.records,
+            states: machine.key_state_count(),
+            bytes: counts.bytes + counts.state_bytes,
+        }
+    }
+}
+
 impl QueueFound {
     fn of(queue: &QueueDescription) -> Self {
         let counts = &queue.counts;
@@ -604,6 +633,7 @@ impl QueueFound {
             keys: counts.keys,
             parked_keys: counts.parked_keys,
             unique_ids: counts.unique_ids,
+            states: counts.states,
             conserved: is_conserved(&queue.totals, pending),
         }
     }

@@ -48,7 +48,7 @@ use lockgate_machine::Machine;
 pub use effects::{Bodies, EffectJson, setting_json};
 pub use findings::{
     Files, Findings, MissingFound, MissingOf, QueueFound, Records, SnapshotFound, StandbyFound,
-    Start, Stretch, Unreadable, Verdict, WithoutQueueFound, queues, snapshots,
+    Start, Stretch, Unreadable, Values, Verdict, WithoutQueueFound, queues, snapshots,
 };
 pub use granted::Granted;
 pub use overlay::{Change, Overlay};

@@ -95,14 +95,14 @@ pub use machine::{
     StateView, Upcoming,
 };
 pub use query::{
-    DescribeQueue, ExplainKey, FindMessage, GetKeyState, GetRecord, ListKeys, ListMessages,
-    ListProducers, ListQueues, Query, TypedQuery,
+    DescribeQueue, ExplainKey, FindMessage, GetKeyState, GetRecord, ListKeyStates, ListKeys,
+    ListMessages, ListProducers, ListQueues, Query, TypedQuery,
 };
 pub use reply::{
-    CreatedQueue, Decision, Delivery, KeyPage, KeyStateStatus, KeyStatus, KeyWait, MessagePage,
-    MessageStatus, MessageWait, MoveCursor, Moved, Origin, ProducerPage, ProducerStatus,
-    QueryReply, QueueCounts, QueueDescription, QueueLimited, QueuePage, Rejection, Reply, Sent,
-    Settled, StaleReason, Stuck, StuckReason, Transacted,
+    CreatedQueue, Decision, Delivery, KeyHeld, KeyPage, KeyStatePage, KeyStateStatus, KeyStatus,
+    KeyWait, MessagePage, MessageStatus, MessageWait, MoveCursor, Moved, Origin, ProducerPage,
+    ProducerStatus, QueryReply, QueueCounts, QueueDescription, QueueLimited, QueuePage, Rejection,
+    Reply, Sent, Settled, StaleReason, Stuck, StuckReason, Transacted,
 };
 pub use settings::{
     DedupScope, KeyPolicy, KeyProfile, Kind as SettingKind, QueueSettings, SETTINGS, Setting,

@@ -6,7 +6,8 @@ use lockgate_core::{
 };
 
 use crate::{
-    KeyPage, KeyStatus, MessagePage, ProducerPage, QueryReply, QueueDescription, QueuePage,
+    KeyPage, KeyStatePage, KeyStatus, MessagePage, ProducerPage, QueryReply, QueueDescription,
+    QueuePage,
 };
 
 /// A query; it changes nothing.
@@ -20,13 +21,14 @@ pub enum Query {
     ListKeys(ListKeys),
     ExplainKey(ExplainKey),
     GetKeyState(GetKeyState),
+    ListKeyStates(ListKeyStates),
     GetRecord(GetRecord),
     ListRecords(ListRecords),
     ListProducers(ListProducers),
 }
 
 impl Query {
-    /// The most messages or keys that a page may have.
+    /// The most messages, keys or states of keys that a page may have.
     pub const LIMIT_MAX: usize = 1_000;
 }
 
@@ -67,6 +69,7 @@ queries! {
     ListKeys -> KeyPage { QueryReply::Keys(page) => page }
     ExplainKey -> KeyStatus { QueryReply::Key(status) => status }
     GetKeyState -> Option<KeyState> { QueryReply::KeyState(state) => state.map(|state| *state) }
+    ListKeyStates -> KeyStatePage { QueryReply::KeyStates(page) => page }
     GetRecord -> Option<Record> { QueryReply::Record(record) => record.map(|record| *record) }
     ListRecords -> RecordPage { QueryReply::Records(page) => page }
     ListProducers -> ProducerPage { QueryReply::Producers(page) => page }
@@ -157,4 +160,16 @@ pub struct ExplainKey {
 pub struct GetKeyState {
     pub queue: QueueName,
     pub key: Key,
+}
+
+/// The states of keys of a keyed queue, by key, in order, without their values. Shows also those of keys without messages.
+#[derive(Clone, Debug)]
+pub struct ListKeyStates {
+    pub queue: QueueName,
+    /// Only keys that start with this.
+    pub prefix: String,
+    /// Only keys behind this one: the end of the previous page.
+    pub after: Option<Key>,
+    /// The most states, 1 to [`Query::LIMIT_MAX`].
+    pub limit: usize,
 }

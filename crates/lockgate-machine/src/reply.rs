@@ -433,6 +433,7 @@ pub enum QueryReply {
     Keys(KeyPage),
     Key(KeyStatus),
     KeyState(Option<Box<KeyState>>),
+    KeyStates(KeyStatePage),
     Record(Option<Box<Record>>),
     Records(RecordPage),
     Producers(ProducerPage),
@@ -480,6 +481,14 @@ pub struct ProducerStatus {
     pub openings: u64,
     /// How long it has not been used: neither opened, nor was a record of it accepted.
     pub unused: Millis,
+}
+
+/// A page of the states of a queue's keys, in the order of the keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyStatePage {
+    pub states: Vec<(Key, KeyStateStatus)>,
+    /// Behind which key the next page begins; `None`: there is no more.
+    pub next: Option<Key>,
 }
 
 /// A message in a queue, without its payload.
@@ -547,6 +556,8 @@ pub struct QueueDescription {
     pub paused: bool,
     /// The limit of the queue as a whole that holds all its messages, if one does.
     pub limited: Option<QueueLimited>,
+    /// How much longer somebody holds the queue, if somebody does.
+    pub held: Option<Millis>,
     /// What the queue holds now. The figures are exact.
     pub counts: QueueCounts,
     /// The totals since the queue was created. The figures are exact.
@@ -596,7 +607,7 @@ pub struct QueueCounts {
     pub oldest: Option<WallTime>,
 }
 
-/// A key, with what it waits for.
+/// A key of a keyed queue or a group of an unkeyed one, with what it waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyStatus {
     pub key: Key,
@@ -606,8 +617,19 @@ pub struct KeyStatus {
     pub delayed: u64,
     /// What its next message waits for.
     pub waits_for: KeyWait,
+    /// Who holds it, if somebody does, whatever else its next message waits for.
+    pub held: Option<KeyHeld>,
     /// Its state, if it has one.
     pub state: Option<KeyStateStatus>,
+}
+
+/// Somebody holds a key or its queue. Of two holds, the one that lets go last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyHeld {
+    /// Whether it is the key that is held.
+    pub of_key: bool,
+    /// How much longer.
+    pub remaining: Millis,
 }
 
 /// The state of a key, without its value.
@@ -628,6 +650,8 @@ pub enum KeyWait {
     Nothing,
     /// The key has no message, not even a delayed one.
     NoMessage,
+    /// All messages of the group that are due are in flight or wait for their next attempt; they block no other.
+    InFlight,
     /// The key has only delayed messages.
     Due {
         /// The number of the message that comes first.

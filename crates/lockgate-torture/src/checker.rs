@@ -8,8 +8,11 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use crate::history::{
-    Accepted, Action, Answer, Delivery, Event, EventKind, Outcome, Records, Send, Settle, Time,
+use crate::{
+    history::{
+        Accepted, Action, Answer, Delivery, Event, EventKind, Outcome, Records, Send, Settle, Time,
+    },
+    keeper,
 };
 
 /// What a history shows.
@@ -29,6 +32,8 @@ pub(crate) struct Report {
     pub(crate) refused: usize,
     /// Settles that came after the end of their lease.
     pub(crate) stale: usize,
+    /// States of keys that were written with an ack.
+    pub(crate) states: usize,
     /// Until the last answer.
     pub(crate) duration: Time,
     /// Every broken promise.
@@ -60,6 +65,8 @@ pub(crate) enum Promise {
     Unique,
     /// Every delivery is a counted attempt.
     Counted,
+    /// A message goes with the state of its key that was written with its ack, or neither; what is held is held.
+    Stated,
     /// Nothing is answered before it can be kept.
     Synced,
     /// What is no damage is not reported as damage, and what should go on goes on.
@@ -95,13 +102,14 @@ impl fmt::Display for Report {
             unknown,
             refused,
             stale,
+            states,
             duration,
             problems,
         } = self;
         write!(
             f,
             "{sent} sent, {delivered} delivered, {acked} acknowledged, {duplicates} duplicates, \
-             {unknown} unknown outcomes, {refused} refused, {stale} stale settles, {duration:.1?}, {} \
+             {unknown} unknown outcomes, {refused} refused, {stale} stale settles, {states} states, {duration:.1?}, {} \
              broken promises",
             problems.len()
         )
@@ -115,6 +123,7 @@ pub(crate) fn check(records: &Records) -> Report {
         deliveries,
         settles,
         events,
+        steps,
     } = records;
     let refused_sends = sends.iter().filter(|send| send.answer == Answer::Refused);
     let refused_settles = settles
@@ -129,6 +138,7 @@ pub(crate) fn check(records: &Records) -> Report {
             .iter()
             .filter(|settle| settle.outcome == Outcome::Stale)
             .count(),
+        states: keeper::written(steps),
         duration: settles
             .iter()
             .map(|settle| settle.returned)
@@ -165,6 +175,9 @@ pub(crate) fn check(records: &Records) -> Report {
     });
     of(Promise::Counted, &|problems| {
         attempts_are_counted(deliveries, events, problems);
+    });
+    of(Promise::Stated, &|problems| {
+        keeper::judge(steps, |problem| problems.push(problem));
     });
     of(Promise::Synced, &|problems| {
         nothing_is_accepted_in_a_freeze(sends, events, problems);

@@ -1,10 +1,10 @@
-//! A bare client of the SQS JSON protocol that never hides a failure: one call is one request.
+//! A bare client of the SQS JSON protocol and of `/api/v1` that never hides a failure: one call is one request.
 
 use std::{fmt, io, net::SocketAddr, time::Duration};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
-use hyper::{Request, client::conn::http1, header, http::request};
+use hyper::{Method, Request, client::conn::http1, header, http::request};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
@@ -56,7 +56,29 @@ impl Client {
         let request = Request::post("/")
             .header(header::CONTENT_TYPE, "application/x-amz-json-1.0")
             .header("x-amz-target", format!("AmazonSQS.{action}"));
-        let answer = self.request(request, Full::from(input.to_string()));
+        self.once(request, input).await
+    }
+
+    /// Calls an operation of the admin API once. `path` is behind its prefix.
+    pub(crate) async fn api(
+        &mut self,
+        method: Method,
+        path: &str,
+        input: &Value,
+    ) -> Result<Value, CallError> {
+        let request = Request::builder()
+            .method(method)
+            .uri(format!("/api/v1{path}"))
+            .header(header::CONTENT_TYPE, "application/json");
+        self.once(request, input).await
+    }
+
+    async fn once(&mut self, request: request::Builder, input: &Value) -> Result<Value, CallError> {
+        let body = match input {
+            Value::Null => Full::default(),
+            input => Full::from(input.to_string()),
+        };
+        let answer = self.request(request, body);
         let answer = tokio::time::timeout(ANSWER_MAX, answer).await;
         let (status, body) = match answer {
             Ok(Ok(answer)) => answer,

@@ -5,6 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::keeper::Step;
+
 /// Time since the start of the run, on one monotonic clock for all clients.
 pub(crate) type Time = Duration;
 
@@ -120,6 +122,8 @@ pub(crate) struct Records {
     pub(crate) deliveries: Vec<Delivery>,
     pub(crate) settles: Vec<Settle>,
     pub(crate) events: Vec<Event>,
+    /// What keepers saw.
+    pub(crate) steps: Vec<Step>,
 }
 
 impl Records {

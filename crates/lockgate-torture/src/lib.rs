@@ -4,8 +4,8 @@
 //! Every fault runs under the same workload of HTTP clients, which write down what they
 //! saw, and the same checker judges the histories alone. What must hold: no acknowledged
 //! send is lost, no acknowledged ack undone, every key stays in order with one holder at a time,
-//! unique ids are remembered, and nothing appears that nobody sent or that was refused. Outcomes
-//! nobody was told stay open.
+//! unique ids are remembered, nothing appears that nobody sent or that was refused, a state of a key goes with
+//! the ack that wrote it, and what is held is held. Outcomes nobody was told stay open.
 //!
 //! File systems are made for the test, over loop devices in a mount namespace of an own process, so
 //! that nothing stays behind whatever ends it. That needs root on Linux; kills alone need neither.
@@ -26,6 +26,7 @@ mod episode;
 mod faults;
 mod figures;
 mod history;
+mod keeper;
 mod random;
 mod server;
 mod volume;

@@ -1,7 +1,8 @@
 //! Producers and consumers that keep a server busy and never guess: what was not answered is asked
 //! again until it is, or stays open.
 //!
-//! One queue has keys and unique ids, the other has neither. Both are at level `disk`, the default.
+//! One queue has keys and unique ids, the other has neither. Both are at level `disk`, the default. [Keepers](Keeper) have
+//! queues of their own.
 
 use std::{
     collections::BTreeMap,
@@ -24,6 +25,7 @@ use tokio::{
 use crate::{
     client::{CallError, Client},
     history::{Accepted, Action, Answer, Delivery, History, Outcome, Send, Settle, Time},
+    keeper::Keeper,
     random::Random,
 };
 
@@ -33,6 +35,7 @@ const PLAIN_PRODUCERS: usize = 2;
 const KEYED_CONSUMERS: usize = 8;
 const PLAIN_CONSUMERS: usize = 4;
 const KEYS_PER_PRODUCER: u64 = 16;
+const KEEPERS: usize = 2;
 const BATCH_MAX: u64 = 10;
 /// Short, so that the leases of an answer cut off by a fault end soon.
 const LEASE: Duration = Duration::from_secs(5);
@@ -76,9 +79,12 @@ pub(crate) struct Progress {
 pub(crate) struct Workload {
     shared: Arc<Shared>,
     client: Client,
+    address: SocketAddr,
     progress: watch::Receiver<Progress>,
     producers: JoinSet<Result<()>>,
     consumers: JoinSet<Result<()>>,
+    keepers: JoinSet<Result<()>>,
+    keeping: watch::Sender<bool>,
     /// Single sends under way.
     extra: JoinSet<()>,
 }
@@ -87,6 +93,8 @@ struct Shared {
     history: History,
     keyed_url: String,
     plain_url: String,
+    /// Of keepers: the name and the address of each one's queue.
+    kept: Vec<(Arc<str>, String)>,
     size: Size,
     /// A permit is room for one more message; closed when producers are to end.
     room: Semaphore,
@@ -104,6 +112,15 @@ impl Shared {
             &self.keyed_url
         } else {
             &self.plain_url
+        }
+    }
+
+    fn keeper(&self, queue: &Arc<str>, address: SocketAddr, random: Random) -> Keeper {
+        Keeper {
+            queue: queue.clone(),
+            client: Client::new(address),
+            history: self.history.clone(),
+            random,
         }
     }
 
@@ -142,11 +159,18 @@ impl Workload {
         let lease = LEASE.as_secs().to_string();
         let keyed = json!({ "FifoQueue": "true", "VisibilityTimeout": lease });
         let plain = json!({ "VisibilityTimeout": lease });
+        let mut kept = Vec::new();
+        for number in 1..=KEEPERS {
+            let name: Arc<str> = format!("kept-{number}.fifo").into();
+            let url = create_queue(&mut client, &name, &keyed).await?;
+            kept.push((name, url));
+        }
         let (progress, seen) = watch::channel(Progress::default());
         let shared = Arc::new(Shared {
             history: history.clone(),
             keyed_url: create_queue(&mut client, "keyed.fifo", &keyed).await?,
             plain_url: create_queue(&mut client, "plain", &plain).await?,
+            kept,
             size,
             room: Semaphore::new(size.pending_max),
             progress,
@@ -166,12 +190,21 @@ impl Workload {
             let (shared, random) = (shared.clone(), random.split());
             consumers.spawn(consume(number, keyed, Client::new(address), shared, random));
         }
+        let (keeping, going) = watch::channel(true);
+        let mut keepers = JoinSet::new();
+        for (queue, _) in &shared.kept {
+            let keeper = shared.keeper(queue, address, random.split());
+            keepers.spawn(keeper.run(going.clone()));
+        }
         Ok(Self {
             shared,
             client,
+            address,
             progress: seen,
             producers,
             consumers,
+            keepers,
+            keeping,
             extra: JoinSet::new(),
         })
     }
@@ -196,6 +229,7 @@ impl Workload {
             }
             result = ended(&mut self.producers) => result,
             result = ended(&mut self.consumers) => result,
+            result = ended(&mut self.keepers) => result,
         }
     }
 
@@ -271,6 +305,10 @@ impl Workload {
         while let Some(result) = self.producers.join_next().await {
             result??;
         }
+        self.keeping.send_replace(false);
+        while let Some(result) = self.keepers.join_next().await {
+            result??;
+        }
         while self.extra.join_next().await.is_some() {}
         while self.counts().await? != [0, 0, 0] {
             tokio::select! {
@@ -285,8 +323,13 @@ impl Workload {
         Ok(())
     }
 
-    /// Fails if there is a message left.
+    /// Fails if there is a message left, and reads the states of keepers once more.
     pub(crate) async fn expect_empty(&mut self) -> Result<()> {
+        for (queue, _) in &self.shared.kept {
+            let random = Random::new(0);
+            let mut keeper = self.shared.keeper(queue, self.address, random);
+            while keeper.shown().await?.is_none() {}
+        }
         let counts = self.counts().await?;
         ensure!(
             counts == [0, 0, 0],
@@ -295,7 +338,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Waiting, in flight and delayed messages of both queues.
+    /// Waiting, in flight and delayed messages of all queues.
     async fn counts(&mut self) -> Result<[u64; 3]> {
         let names = [
             "ApproximateNumberOfMessages",
@@ -303,7 +346,11 @@ impl Workload {
             "ApproximateNumberOfMessagesDelayed",
         ];
         let mut counts = [0; 3];
-        for url in [&self.shared.keyed_url, &self.shared.plain_url] {
+        let kept = self.shared.kept.iter().map(|(_, url)| url);
+        for url in [&self.shared.keyed_url, &self.shared.plain_url]
+            .into_iter()
+            .chain(kept)
+        {
             let input = json!({ "QueueUrl": url, "AttributeNames": names });
             let answer = answered(&mut self.client, "GetQueueAttributes", &input).await?;
             for (count, name) in counts.iter_mut().zip(names) {

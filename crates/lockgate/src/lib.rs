@@ -134,10 +134,11 @@ pub use lockgate_engine::{
 pub use lockgate_log::{LocalLogOptions, OpenError as LogOpenError, SharedReserve};
 pub use lockgate_machine::{
     COUNTERS, Counter, CounterKind, DeadLetterReason, DecodeError, DedupScope, DroppedCounts,
-    KeyPage, KeyPolicy, KeyProfile, KeyStateStatus, KeyStatus, KeyWait, MessageStatus, MessageWait,
-    MoveCursor, Moved, Origin, ProducerPage, ProducerStatus, QueueCounts, QueueDescription,
-    QueueLimited, QueueSettings, QueueTotals, Rejection, SETTINGS, Sent, Setting, SettingKind,
-    SettingValue, SettingsError, StaleReason, Stuck, StuckReason, SyncWindow,
+    KeyHeld, KeyPage, KeyPolicy, KeyProfile, KeyStatePage, KeyStateStatus, KeyStatus, KeyWait,
+    MessageStatus, MessageWait, MoveCursor, Moved, Origin, ProducerPage, ProducerStatus,
+    QueueCounts, QueueDescription, QueueLimited, QueueSettings, QueueTotals, Rejection, SETTINGS,
+    Sent, Setting, SettingKind, SettingValue, SettingsError, StaleReason, Stuck, StuckReason,
+    SyncWindow,
 };
 #[cfg(feature = "postgres")]
 pub use lockgate_postgres::{OpenError as PostgresOpenError, PostgresLogOptions};

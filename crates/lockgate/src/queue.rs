@@ -11,8 +11,8 @@ use lockgate_engine::{Engine, EngineError};
 use lockgate_machine::{
     Cancel, ChangeKey, ChangeKeyState, ChangeQueue, CreateQueue, DedupScope, DeleteQueue,
     DescribeQueue, ExplainKey, ForgetProducer, GetKeyState, Hold, KeyAction, KeyPolicy, KeyProfile,
-    KeyStatus, ListProducers, Pause, ProducerPage, Purge, QueueDescription, QueueSettings,
-    Rejection, Reschedule, SendMessage, Sent,
+    KeyStatePage, KeyStatus, ListKeyStates, ListProducers, Pause, ProducerPage, Purge,
+    QueueDescription, QueueSettings, Rejection, Reschedule, SendMessage, Sent,
 };
 
 use crate::{
@@ -619,6 +619,27 @@ impl Queue {
     pub async fn key_state(&self, key: Key) -> Result<Option<KeyState>, Error> {
         let queue = self.name.clone();
         Ok(self.engine.query(GetKeyState { queue, key }).await?)
+    }
+
+    /// Lists the states of keys whose names start with `prefix`, in the order of the keys and without the values: up to
+    /// `max`, 1 to 1,000, of those behind the key `after`. Pass [`KeyStatePage::next`] of the page before. Has also
+    /// those of keys without messages, which [`keys`](Self::keys) leaves out.
+    ///
+    /// # Errors
+    /// [`Rejection::KeyStateNotTaken`] if the queue is not keyed; [`Rejection::OutOfRange`] if `max` is.
+    pub async fn key_states(
+        &self,
+        prefix: &str,
+        after: Option<Key>,
+        max: usize,
+    ) -> Result<KeyStatePage, Error> {
+        let list = ListKeyStates {
+            queue: self.name.clone(),
+            prefix: prefix.to_owned(),
+            after,
+            limit: max,
+        };
+        Ok(self.engine.query(list).await?)
     }
 
     /// Writes or drops the state of a key, for an operator: whoever holds a message of the key is refused when it

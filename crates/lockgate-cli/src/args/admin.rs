@@ -260,15 +260,45 @@ pub(crate) enum Key {
     State(KeyState),
 }
 
-/// Read, write and drop the state of a key
+/// List the states of keys; read, write and drop one
 ///
 /// The state comes with the leases of the key's messages, and their holder writes it together with the acknowledgement.
 /// It outlives the messages and a purge; deleting the queue deletes it.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KeyState {
+    List(KeyStateList),
     Get(KeyStateGet),
     Set(KeyStateSet),
     Drop(KeyStateDrop),
+}
+
+/// List the states of keys: version, size, and when they were written
+///
+/// In the order of the keys. Shows also those of keys without messages, which `lockgate key list` leaves out.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lockgate key state list orders.fifo
+  lockgate key state list orders.fifo --prefix user- --json | jq -r .key")]
+pub(crate) struct KeyStateList {
+    /// Queue of the keys
+    #[arg(value_name = "QUEUE", value_parser = queue_name)]
+    pub(crate) queue: String,
+
+    /// Only keys that start with this
+    #[arg(long, value_name = "PREFIX")]
+    pub(crate) prefix: Option<String>,
+
+    /// Stop after this many states
+    #[arg(long, short, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max: u64,
+
+    /// Print one JSON object for each state
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
 }
 
 /// Print the state of a key, byte for byte
@@ -289,7 +319,8 @@ pub(crate) struct KeyStateGet {
 /// Write the state of a key
 ///
 /// The command raises the state's version. A holder that has read an earlier one is refused when it writes its own, and
-/// handles the message again with what you wrote.
+/// handles the message again with what you wrote. If the state has another version than the command names, nothing is
+/// written and the command exits with 4; if the key has none, with 3.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -314,7 +345,8 @@ pub(crate) struct KeyStateSet {
 
 /// Drop the state of a key
 ///
-/// The key's messages stay.
+/// The key's messages stay. If the state has another version than the command names, nothing is dropped and the command
+/// exits with 4; if the key has none, with 3.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -357,8 +389,9 @@ pub(crate) struct ReplacesOrNew {
 /// Explain why a key does, or does not, move
 ///
 /// Says what the next message of the key waits for: who holds the message in front and for how long, how long the
-/// pause before the next attempt lasts, when it is due, that the key is parked, that the queue is paused, or that
-/// it has as many messages in flight as it may.
+/// pause before the next attempt lasts, when it is due, that the key is parked, that the queue is paused, that
+/// it has as many messages in flight as it may, or which limit holds it. Says until when somebody holds the key or the
+/// queue, also where the key has no message. In an unkeyed queue it explains a group.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -111,13 +111,17 @@ fn to_file(watch: &mut Watch, client: Client, path: &Path, json: bool) -> Result
         "file": path,
         "created_at": instant(report.created),
         "messages": report.messages,
+        "records": report.records,
+        "states": report.states,
         "bytes": report.bytes,
         "unreadable": report.unreadable,
     });
     let words = format!(
-        "{}: {}, {}",
+        "{}: {}, {}, {}, {}",
         path.display(),
         count(report.messages, "message"),
+        count(report.records, "record"),
+        count(report.states, "key state"),
         show_bytes(report.bytes)
     );
     tell(json, &done, &words)

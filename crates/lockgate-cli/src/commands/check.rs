@@ -166,6 +166,14 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
         })?;
         tell_unreadable(&found.unreadable_in, output)?;
     }
+    if let Some(values) = &findings.values {
+        output.line(&format!(
+            "  {} and {} take {} of memory",
+            count(values.records, "named record"),
+            count(values.states, "key state"),
+            show_bytes(values.bytes)
+        ))?;
+    }
     if let Some(bytes) = findings.state_bytes {
         output.line(&format!(
             "  the state takes {} of memory",
@@ -185,6 +193,7 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
             "BYTES",
             "KEYS",
             "UNIQUE IDS",
+            "STATES",
             "COUNTS",
         ]);
         for queue in queues {
@@ -196,6 +205,7 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
                 queue.bytes.to_string(),
                 queue.keys.to_string(),
                 queue.unique_ids.to_string(),
+                queue.states.to_string(),
                 if queue.conserved {
                     "add up"
                 } else {

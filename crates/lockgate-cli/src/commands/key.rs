@@ -9,10 +9,10 @@ use serde_json::json;
 use super::{NOTHING, block_on, client, part, peek, queue, record};
 use crate::{
     args::{
-        Key, KeyDrop, KeyExplain, KeyList, KeyState, KeyStateDrop, KeyStateGet, KeyStateSet,
-        OfQueue,
+        Key, KeyDrop, KeyExplain, KeyList, KeyState, KeyStateDrop, KeyStateGet, KeyStateList,
+        KeyStateSet, OfQueue,
     },
-    client::{Client, Encoding},
+    client::{CallError, Client, Encoding},
     exit::{Exit, Failure},
     output::{Output, Table, confirm, count, note, tell},
 };
@@ -33,9 +33,13 @@ struct Explanation {
     #[serde(skip_serializing_if = "Option::is_none")]
     attempt: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     remaining_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     until: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_until: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     state: Option<StateStatus>,
 }
@@ -78,6 +82,7 @@ pub(super) fn run(args: &Key) -> Result<(), Failure> {
         Key::Resume(args) => &args.key.settings,
         Key::Hold(args) => &args.key.settings,
         Key::Drop(args) => &args.key.settings,
+        Key::State(KeyState::List(args)) => &args.settings,
         Key::State(KeyState::Get(args)) => &args.key.settings,
         Key::State(KeyState::Set(args)) => &args.key.settings,
         Key::State(KeyState::Drop(args)) => &args.key.settings,
@@ -94,6 +99,7 @@ pub(super) fn run(args: &Key) -> Result<(), Failure> {
                 queue::hold(&client, &target(&args.key), &what, args.time, args.json).await
             }
             Key::Drop(args) => drop_messages(&client, args).await,
+            Key::State(KeyState::List(args)) => list_states(&client, args).await,
             Key::State(KeyState::Get(args)) => get_state(&client, args).await,
             Key::State(KeyState::Set(args)) => set_state(&client, args).await,
             Key::State(KeyState::Drop(args)) => drop_state(&client, args).await,
@@ -134,6 +140,9 @@ async fn explain(client: &Client, args: &KeyExplain) -> Result<(), Failure> {
     }
     if let Some(until) = &key.until {
         table.row(["until", until]);
+    }
+    if let Some(until) = &key.held_until {
+        table.row(["held until", until]);
     }
     if let Some(state) = &key.state {
         let StateStatus {
@@ -178,6 +187,19 @@ async fn drop_messages(client: &Client, args: &KeyDrop) -> Result<(), Failure> {
     tell(args.json, &dropped, &done)
 }
 
+async fn list_states(client: &Client, args: &KeyStateList) -> Result<(), Failure> {
+    let prefix = part(args.prefix.as_deref().unwrap_or_default());
+    let target = format!(
+        "/queues/{}/key-states?limit=1000&prefix={prefix}",
+        part(&args.queue)
+    );
+    let states = peek::pages(client, &target, "states", args.max).await?;
+    let header = ["KEY", "VERSION", "BYTES", "WRITTEN"];
+    peek::print(args.json, &states, header, |state| {
+        ["key", "version", "bytes", "written_at"].map(|name| peek::text(&state[name]))
+    })
+}
+
 async fn get_state(client: &Client, args: &KeyStateGet) -> Result<(), Failure> {
     let state: State = client
         .call(Method::GET, &state_target(&args.key), NOTHING)
@@ -196,9 +218,9 @@ async fn get_state(client: &Client, args: &KeyStateGet) -> Result<(), Failure> {
 async fn set_state(client: &Client, args: &KeyStateSet) -> Result<(), Failure> {
     let value = match &args.value {
         Some(text) => text.clone().into_bytes(),
-        // Of more bytes than a state may have, one more is read: the server refuses them.
         None => record::read(io::stdin(), "standard input")?,
     };
+    record::check_size(&value, "state")?;
     let (value, encoding) = Encoding::of(&value);
     let body = json!({
         "value": value,
@@ -207,7 +229,8 @@ async fn set_state(client: &Client, args: &KeyStateSet) -> Result<(), Failure> {
         "any": args.replaces.any,
     });
     let target = state_target(&args.key);
-    let written: Written = client.call(Method::PUT, &target, Some(&body)).await?;
+    let written = client.call(Method::PUT, &target, Some(&body)).await;
+    let written: Written = written.map_err(CallError::into_write_failure)?;
     let (key, queue) = (&args.key.key, &args.key.queue);
     let done = format!(
         "the state of {key} of {queue} has version {}",
@@ -222,7 +245,8 @@ async fn drop_state(client: &Client, args: &KeyStateDrop) -> Result<(), Failure>
         None => "any=true".to_owned(),
     };
     let target = format!("{}?{which}", state_target(&args.key));
-    let dropped: Nothing = client.call(Method::DELETE, &target, NOTHING).await?;
+    let dropped = client.call(Method::DELETE, &target, NOTHING).await;
+    let dropped: Nothing = dropped.map_err(CallError::into_write_failure)?;
     let done = format!("key {} of {} has no state", args.key.key, args.key.queue);
     tell(args.json, &dropped, &done)
 }

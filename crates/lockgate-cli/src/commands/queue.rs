@@ -141,7 +141,7 @@ async fn list(client: &Client, args: &QueueList) -> Result<(), Failure> {
             count("delayed"),
             age(&queue["counts"]["oldest_at"]),
             dead_letter(queue),
-            state(queue).to_owned(),
+            state(queue),
         ]
     })
 }
@@ -158,11 +158,13 @@ fn yes(value: &Value) -> &'static str {
     if *value == true { "yes" } else { "no" }
 }
 
-fn state(queue: &Value) -> &'static str {
-    if queue["paused"] == true {
-        "paused"
-    } else {
-        "active"
+fn state(queue: &Value) -> String {
+    let paused = queue["paused"] == true;
+    match (paused, queue["held_until"].as_str()) {
+        (false, None) => "active".to_owned(),
+        (true, None) => "paused".to_owned(),
+        (false, Some(until)) => format!("held until {until}"),
+        (true, Some(until)) => format!("paused, and held until {until}"),
     }
 }
 
@@ -255,7 +257,7 @@ async fn show(client: &Client, args: &QueueShow) -> Result<(), Failure> {
     let mut table = Table::plain(2);
     table.row(["name", &args.name]);
     table.row(["keyed", yes(&queue["keyed"])]);
-    table.row(["state", state(&queue)]);
+    table.row(["state", &state(&queue)]);
     for part in ["created_at", "changed_at"] {
         table.row([&words(part), &peek::text(&queue[part])]);
     }

@@ -33,7 +33,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// What the command needs of a record; the rest is printed as it came.
 #[derive(Deserialize)]
 struct Seen {
-    version: u64,
     revision: u64,
     lease: Option<Value>,
 }
@@ -127,15 +126,10 @@ async fn put(client: &Client, args: &RecordPut) -> Result<(), Failure> {
         }
         (None, None) => Vec::new(),
     };
-    if bytes.len() > RECORD_BYTES_MAX {
-        return Err(Failure::usage(format!(
-            "the value has more than {RECORD_BYTES_MAX} bytes, which is the most a record takes: put what is larger \
-             elsewhere, and where it is into the record"
-        )));
-    }
+    check_size(&bytes, "record")?;
     let (value, encoding) = Encoding::of(&bytes);
     let target = target(&args.record, "");
-    let written = replacing(client, &target, args.replaces, args.any, async |replaces| {
+    let written = replacing(client, args.replaces, args.any, async |replaces| {
         let body = json!({
             "value": value, "value_encoding": encoding, "replaces": replaces, "epoch": args.epoch,
         });
@@ -152,11 +146,9 @@ async fn put(client: &Client, args: &RecordPut) -> Result<(), Failure> {
 
 async fn delete(client: &Client, args: &RecordDelete) -> Result<(), Failure> {
     let record = target(&args.record, "");
-    let deleted = replacing(client, &record, args.replaces, args.any, async |replaces| {
-        let Some(replaces) = replaces else {
-            // Says that there is none.
-            return client.call(Method::GET, &record, NOTHING).await;
-        };
+    let deleted = replacing(client, args.replaces, args.any, async |replaces| {
+        // No record has the version 0.
+        let replaces = replaces.unwrap_or(0);
         let mut target = format!("{record}?replaces={replaces}");
         if let Some(epoch) = args.epoch {
             target.push_str(&format!("&epoch={epoch}"));
@@ -170,20 +162,24 @@ async fn delete(client: &Client, args: &RecordDelete) -> Result<(), Failure> {
 /// Makes a change of the version `replaces`, or with `any` of the one that is there, again while others write.
 async fn replacing<T>(
     client: &Client,
-    target: &str,
-    replaces: Option<u64>,
+    mut replaces: Option<u64>,
     any: bool,
     mut change: impl AsyncFnMut(Option<u64>) -> Result<T, CallError>,
 ) -> Result<T, Failure> {
-    if !any {
-        return Ok(change(replaces).await?);
-    }
     let mut retry = Retry::new(client.timeout());
+    let mut first = true;
     loop {
-        let seen = look(client, target).await?;
-        match change(seen.map(|seen| seen.version)).await {
-            Err(error) if error.has_code("record_conflict") && retry.again().await => {}
-            done => return Ok(done?),
+        let error = match change(replaces).await {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        // The refusal tells the version, so that nobody must read the record, which may not be theirs to read. Nothing
+        // has failed before the second one.
+        match error.conflict() {
+            Some(version) if any && version != replaces && (first || retry.again().await) => {
+                (replaces, first) = (version, false);
+            }
+            _ => return Err(error.into_write_failure()),
         }
     }
 }
@@ -345,6 +341,16 @@ pub(super) fn read(source: impl Read, what: &str) -> Result<Vec<u8>, Failure> {
         .read_to_end(&mut bytes);
     read.map_err(|error| unreadable(&error, what))?;
     Ok(bytes)
+}
+
+pub(super) fn check_size(value: &[u8], of: &str) -> Result<(), Failure> {
+    if value.len() <= RECORD_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "the value has more than {RECORD_BYTES_MAX} bytes, which is the most a {of} takes: put what is larger \
+         elsewhere, and where it is into the {of}"
+    )))
 }
 
 fn strange(error: &dyn std::fmt::Display) -> Failure {

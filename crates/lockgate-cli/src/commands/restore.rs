@@ -168,13 +168,17 @@ fn told(args: &Restore, place: &str, report: &RestoreReport) -> Result<(), Failu
         "created_at": instant(report.created),
         "queues": report.queues,
         "messages": report.messages,
+        "records": report.records,
+        "states": report.states,
         "dropped": report.dropped,
     });
     let words = format!(
-        "{place}: {} in {}, shard {}",
+        "{place}: {} in {}, shard {}; {} and {}",
         count(report.messages, "message"),
         count(report.queues, "queue"),
-        report.shard
+        report.shard,
+        count(report.records, "record"),
+        count(report.states, "key state"),
     );
     tell(args.json, &done, &words)
 }

@@ -1,6 +1,6 @@
 //! What an operator does: looking why nothing moves, and making it.
 
-use std::process::Stdio;
+use std::{io::Write, process::Stdio};
 
 use serde_json::{Value, json};
 
@@ -68,8 +68,10 @@ fn a_key_says_why_it_does_not_move() {
         assert!(error.contains(says), "{arguments}: {error}");
     }
     town.run("queue create mail").ok();
-    let error = town.run("key explain mail k").fails_with(4);
-    assert!(error.contains("mail is not keyed"), "{error}");
+    for arguments in ["key list mail", "key state list mail", "key park mail k"] {
+        let error = town.run(arguments).fails_with(4);
+        assert!(error.contains("mail is not keyed"), "{arguments}: {error}");
+    }
 }
 
 #[test]
@@ -93,7 +95,10 @@ fn the_state_of_a_key_is_read_written_and_dropped() {
             "cannot be used with",
         ),
         ("set orders.fifo user/42 x --new", 4, "has version 1"),
+        ("set orders.fifo user/42 x --new", 4, "--replaces 1"),
         ("set orders.fifo user/42 x --replaces 2", 4, "has version 1"),
+        ("set orders.fifo user/1 x --replaces 2", 3, "no state"),
+        ("drop orders.fifo user/1 --replaces 2", 3, "no state"),
         ("drop orders.fifo user/42", 2, "--replaces"),
         ("drop orders.fifo user/42 --replaces 2", 4, "has version 1"),
     ] {
@@ -113,6 +118,34 @@ fn the_state_of_a_key_is_read_written_and_dropped() {
         (&shown["value"], &shown["version"]),
         (&json!("two"), &json!(2))
     );
+    let listed = |arguments: &str| {
+        let states = state(&format!("list orders.fifo {arguments} --json")).json();
+        let keys = states
+            .iter()
+            .map(|state| state["key"].as_str().unwrap().to_owned());
+        keys.collect::<Vec<_>>()
+    };
+    state("set orders.fifo user/1 x --new").ok();
+    state("set orders.fifo a x --new").ok();
+    assert_eq!(listed(""), ["a", "user/1", "user/42"]);
+    assert_eq!(listed("--prefix user/"), ["user/1", "user/42"]);
+    assert_eq!(listed("--max 1"), ["a"]);
+    let table = state("list orders.fifo").ok();
+    assert!(table.contains("user/42\t2\t3\t2"), "{table}");
+    let too_much = "x".repeat((256 << 10) + 1);
+    let mut command = town.sandbox.command("key state set orders.fifo a --any");
+    let mut set = command
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    set.stdin
+        .take()
+        .unwrap()
+        .write_all(too_much.as_bytes())
+        .unwrap();
+    let error = Done::from(set.wait_with_output().unwrap()).fails_with(2);
+    assert!(error.contains("more than 262144 bytes"), "{error}");
     state("drop orders.fifo user/42 --replaces 2").ok();
     state("drop orders.fifo user/42 --any").ok();
     state("get orders.fifo user/42").fails_with(3);
@@ -331,6 +364,29 @@ fn a_key_that_may_only_send_can_send() {
     assert_eq!(shown[0]["counts"]["unique_ids"], 1);
     run("APP", "queue show q.fifo").fails_with(3);
     run("OPS", "send q.fifo --key k hello").fails_with(7);
+}
+
+/// Who may write a record and not read it writes and deletes it whatever version it has.
+#[test]
+fn a_key_that_may_only_manage_records_can_write_them() {
+    let sandbox = sandbox_with_keys(
+        "[[key]]\nid = \"OPS\"\nsecret = \"secret of OPS\"\ngrants = [{ records = \"*\", verbs = [\"manage\"] }]\n",
+    );
+    let server = Server::start(&sandbox);
+    let run = |arguments: &str| -> Done {
+        let mut command = sandbox.command(arguments);
+        command.env("LOCKGATE_ENDPOINT", &server.url);
+        command.env("AWS_ACCESS_KEY_ID", "OPS");
+        command.env("AWS_SECRET_ACCESS_KEY", "secret of OPS");
+        command.output().unwrap().into()
+    };
+    run("record get a").fails_with(7);
+    run("record delete a --any").fails_with(3);
+    assert_eq!(run("record put a one --any").ok(), "1\n");
+    assert_eq!(run("record put a two --any").ok(), "2\n");
+    run("record put a three").fails_with(4);
+    run("record delete a --any").ok();
+    run("record delete a --any").fails_with(3);
 }
 
 /// Keys come and go without a restart, and a file that went wrong does no harm.

@@ -207,6 +207,14 @@ fn a_backup_and_a_restore_tell_programs_what_they_did() {
     let sandbox = Sandbox::new();
     let server = filled(&sandbox);
     let url = &server.url;
+    for made in [
+        "queue create k.fifo",
+        "key state set k.fifo a x --new",
+        "key state set k.fifo b x --new",
+        "record put r v",
+    ] {
+        sandbox.run(&format!("{made} --endpoint {url}")).ok();
+    }
     let taken = sandbox
         .run(&format!("backup told.backup --json --endpoint {url}"))
         .json()
@@ -216,15 +224,28 @@ fn a_backup_and_a_restore_tell_programs_what_they_did() {
         .len();
     let created = taken["created_at"].clone();
     let expected = json!({
-        "file": "told.backup", "created_at": created, "messages": 15, "bytes": bytes, "unreadable": 0,
+        "file": "told.backup", "created_at": created, "messages": 15, "records": 1, "states": 2, "bytes": bytes,
+        "unreadable": 0,
     });
     assert_eq!(taken, expected);
     assert!(created.as_str().unwrap().ends_with('Z'), "{created}");
     let made = sandbox.run("restore told.backup --data made --shard 7 --json");
     let expected = json!({
-        "data": "made", "shard": 7, "created_at": created, "queues": 1, "messages": 15, "dropped": 0,
+        "data": "made", "shard": 7, "created_at": created, "queues": 2, "messages": 15, "records": 1, "states": 2,
+        "dropped": 0,
     });
     assert_eq!(made.json(), [expected]);
+    let found = sandbox.run("check made --json").json().remove(0);
+    assert_eq!(
+        found["values"],
+        json!({"records": 1, "states": 2, "bytes": 3 * 256 + 6})
+    );
+    assert_eq!(found["queues"][0]["states"], 2);
+    let text = sandbox.run("check made").ok();
+    assert!(
+        text.contains("  1 named record and 2 key states take 774 B of memory"),
+        "{text}"
+    );
     let error = sandbox
         .run(&format!("backup - --json --endpoint {url}"))
         .fails_with(2);

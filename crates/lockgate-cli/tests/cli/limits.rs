@@ -121,6 +121,11 @@ fn a_queue_and_a_key_are_held_for_a_while_and_let_go() {
     );
     let why = town.run("key explain q.fifo a").ok();
     assert!(why.contains("The key is held by somebody."), "{why}");
+    let why = town.run("key explain q.fifo a --json").json();
+    assert_eq!(
+        (&why[0]["limit"], &why[0]["waits_for"]),
+        (&"held".into(), &"limit".into())
+    );
     let free = town.run("key hold q.fifo a none").stderr;
     assert!(free.contains("a of q.fifo is not held any more"), "{free}");
 
@@ -138,8 +143,53 @@ fn a_queue_and_a_key_are_held_for_a_while_and_let_go() {
         held[0]["remaining_ms"].as_u64().unwrap() > 1_000_000,
         "{held:?}"
     );
+    for shows in ["queue show q.fifo", "queue list"] {
+        let shown = town.run(shows).ok();
+        assert!(shown.contains("held until 20"), "{shown}");
+    }
+    town.run("queue pause q.fifo").ok();
+    let shown = town.run("queue list").ok();
+    assert!(shown.contains("paused, and held until 20"), "{shown}");
+    town.run("queue resume q.fifo").ok();
     town.run("queue hold q.fifo none").ok();
+    let shown = town.run("queue list").ok();
+    assert!(shown.contains("active"), "{shown}");
     assert_eq!(bodies(&town.drain("q.fifo")), ["a"]);
     let error = town.run("queue hold q.fifo 367d").fails_with(2);
     assert!(error.contains("a hold lasts up to 366d"), "{error}");
+}
+
+#[test]
+fn a_hold_is_told_without_messages_with_one_in_flight_and_of_a_group() {
+    let town = Town::new();
+    town.run("queue create q.fifo").ok();
+    town.run("queue create plain").ok();
+    let why = |target: &str| town.run(&format!("key explain {target}")).ok();
+    let holds = |target: &str, what: &str| {
+        town.run(&format!("key hold {target} 1h")).ok();
+        let why = why(target);
+        assert!(why.contains("held until"), "{why}");
+        let says = format!("The {what} is held by somebody for another 3");
+        assert!(why.contains(&says), "{why}");
+    };
+    holds("q.fifo a", "key");
+    holds("plain g", "group");
+    town.run("queue hold q.fifo 2h").ok();
+    for key in ["a", "another"] {
+        let of_queue = why(&format!("q.fifo {key}"));
+        let says = "The queue is held by somebody for another 7";
+        assert!(of_queue.contains(says), "{of_queue}");
+    }
+    town.run("queue hold q.fifo none").ok();
+    for target in ["q.fifo a", "plain g"] {
+        town.run(&format!("key hold {target} none")).ok();
+        assert!(!why(target).contains("held"), "{target}");
+    }
+    town.run("send q.fifo --key a x").ok();
+    town.run("send plain --group g x").ok();
+    assert!(why("plain g").contains("Nothing holds it up"));
+    for (queue, target, what) in [("q.fifo", "q.fifo a", "key"), ("plain", "plain g", "group")] {
+        town.run(&format!("receive {queue}")).ok();
+        holds(target, what);
+    }
 }

@@ -119,6 +119,23 @@ proptest! {
         }
     }
 
+    /// As docs/limits.md says it: `(N - B)/T burst B` starts no more than N in any T, both of its ends included.
+    #[test]
+    fn a_rate_with_a_burst_is_a_strict_window(
+        (most, burst) in (2..200_u64).prop_flat_map(|most| (Just(most), 1..most)),
+        period in 1..30_000_u64,
+        tries in tries(),
+    ) {
+        let rate = Rate::new(most - burst, period).unwrap().with_burst(burst).unwrap();
+        let limiter = Limiter::new(only(Some(rate), None), 0).unwrap();
+        let tries: Vec<_> = tries.into_iter().map(|(passed, _)| (passed, 1)).collect();
+        let started = run(&limiter, &tries);
+        for (number, (first, _)) in started.iter().enumerate() {
+            let within = started[number..].iter().take_while(|(at, _)| at - first <= period);
+            prop_assert!(within.count() as u64 <= most, "{rate:?}: {started:?}");
+        }
+    }
+
     /// A change of the rate takes no debt away and adds none: over any time, no more starts than the largest
     /// burst and what each rate brings while it lasts.
     #[test]

@@ -32,6 +32,10 @@ pub struct RestoreReport {
     pub shard: ShardId,
     pub queues: u64,
     pub messages: u64,
+    /// Records of the shard.
+    pub records: u64,
+    /// Keys of all queues that have a state.
+    pub states: u64,
     /// Messages without a payload in the backup, because it could not be read when the backup was
     /// taken; they are dropped as damaged.
     pub dropped: u64,
@@ -152,6 +156,8 @@ pub fn restore(
         shard: machine.shard().or(shard).unwrap_or_default(),
         queues: count_queues(&machine),
         messages,
+        records: machine.record_counts().records,
+        states: machine.key_state_count(),
         dropped,
     })
 }
@@ -183,6 +189,8 @@ pub fn verify_backup(input: &mut dyn Read) -> Result<BackupReport, RestoreError>
     Ok(BackupReport {
         created: head.created,
         messages,
+        records: machine.record_counts().records,
+        states: machine.key_state_count(),
         unreadable: count_messages(&machine).saturating_sub(messages),
         bytes: stream.bytes,
     })

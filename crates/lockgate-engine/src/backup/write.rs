@@ -23,6 +23,10 @@ pub struct BackupReport {
     pub created: WallTime,
     /// Messages in it.
     pub messages: u64,
+    /// Records of the shard.
+    pub records: u64,
+    /// Keys of all queues that have a state.
+    pub states: u64,
     /// Messages that are missing, because their payload could not be read.
     pub unreadable: u64,
     /// Bytes of the whole stream.
@@ -66,15 +70,20 @@ pub(crate) struct Source {
     pub(crate) _pin: Pin,
     /// Messages in all queues.
     pub(crate) messages: u64,
+    /// Records of the shard.
+    pub(crate) records: u64,
+    /// Keys of all queues that have a state.
+    pub(crate) states: u64,
 }
 
 impl Source {
     /// The driver's shard as it is now.
     pub(crate) fn of<T: Ticket>(driver: &mut Driver<T>, now: Now) -> Self {
-        let mut messages = 0;
+        let (mut messages, mut states) = (0, 0);
         driver.for_each_queue(now, |queue| {
             let counts = &queue.counts;
             messages += counts.ready + counts.in_flight + counts.delayed;
+            states += counts.states;
         });
         let ranges: Vec<_> = driver.machine.live_ranges().collect();
         Self {
@@ -85,6 +94,8 @@ impl Source {
             ranges,
             range_bits: driver.log.capabilities().range_bits,
             messages,
+            records: driver.machine.record_counts().records,
+            states,
             frozen: driver.machine.freeze(),
         }
     }
@@ -163,6 +174,8 @@ pub(crate) fn write(
     Ok(BackupReport {
         created: source.created,
         messages,
+        records: source.records,
+        states: source.states,
         unreadable: source.messages.saturating_sub(messages),
         bytes: stream.finish(messages).map_err(BackupError::Write)?,
     })

@@ -4,11 +4,11 @@
 
 use lockgate_core::{
     Key, Level, MachineTime, Millis, Now, QueueId,
-    limits::{HoldScope, LimitState},
+    limits::{Debt, HoldScope, LimitState},
 };
 
 use super::{Machine, draft::Draft, limits::QueueLimits, send::check_range};
-use crate::{Effect, Hold, Rejection, Reply};
+use crate::{Effect, Hold, KeyHeld, Rejection, Reply};
 
 impl Machine {
     pub(super) fn decide_hold(
@@ -34,6 +34,29 @@ impl Machine {
         };
         draft.add(effect, state.settings.level);
         Ok(Reply::Held(until.map(|until| until.since(now.machine))))
+    }
+
+    /// How much longer the queue is held.
+    pub(super) fn queue_held(&self, queue: u32, now: MachineTime) -> Option<Millis> {
+        let limits = self.queues[queue].limits.as_deref()?;
+        remaining(limits.debt, now)
+    }
+
+    /// How much longer the key or group itself is held.
+    pub(super) fn own_hold(&self, queue: u32, key: &Key, now: MachineTime) -> Option<Millis> {
+        let debtor = self.debtor(self.queues[queue].id, Some(key))?;
+        remaining(self.debtors[debtor].debt, now)
+    }
+
+    /// How much longer the key or group, or its queue, is held.
+    pub(super) fn key_held(&self, queue: u32, key: &Key, now: MachineTime) -> Option<KeyHeld> {
+        let of_key = self.own_hold(queue, key, now);
+        let of_queue = self.queue_held(queue, now);
+        let longest = of_key.max(of_queue);
+        longest.map(|remaining| KeyHeld {
+            of_key: of_key == longest,
+            remaining,
+        })
     }
 
     /// Holds what a settled message names.
@@ -88,4 +111,9 @@ impl Machine {
         }
         Some(())
     }
+}
+
+/// How much longer a hold lasts, if it has not ended.
+fn remaining(debt: Debt, now: MachineTime) -> Option<Millis> {
+    Some(MachineTime(debt.held_until()).since(now)).filter(|&remaining| remaining > 0)
 }

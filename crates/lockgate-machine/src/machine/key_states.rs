@@ -8,35 +8,33 @@
 //! - The states of all keys and the records together stay within
 //!   [`record_bytes_max`](crate::MachineLimits::record_bytes_max); those of a queue count to its quota of bytes.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use lockgate_core::{
     Key, KeyState, KeyStateWrite, LeaseToken, Level, Now, Position, QueueId, QueueName,
-    RECORD_BYTES_MAX, RecordVersion, WallTime, record_memory,
+    RECORD_BYTES_MAX, RecordVersion, WallTime, record_memory, with_prefix,
 };
 
-use super::{Machine, draft::Draft, send::check_range};
+use super::{Machine, draft::Draft, query_pages::check_limit, send::check_range};
 use crate::{
-    ChangeKeyState, Effect, KeyStateStatus, Rejection, Reply, Settle, SettleAction, StaleReason,
-    WriteState,
-    columns::{ImageError, Input},
+    ChangeKeyState, Effect, KeyStatePage, KeyStateStatus, ListKeyStates, Rejection, Reply, Settle,
+    SettleAction, StaleReason, WriteState,
+    columns::{ImageError, Input, damaged},
     slab::Slab,
-    table::{HashSeed, Table, hash_bytes},
 };
 
 /// The states of one queue's keys.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KeyStates {
-    seed: HashSeed,
     entries: Slab<StateEntry, 32>,
-    by_key: Table,
+    by_key: BTreeMap<Key, u32>,
     /// The highest version of a state that was dropped.
     deleted_version: u64,
     /// Memory of all entries.
     bytes: u64,
     /// The record that last changed one.
     changed_at: Position,
-    /// The next entry to be freed, once the queue is gone.
-    freed_below: u32,
 }
 
 /// The state of a key. Pages are small, because a page is copied, and written, as a whole.
@@ -71,13 +69,6 @@ impl StateEntry {
 }
 
 impl KeyStates {
-    fn new(seed: HashSeed) -> Self {
-        Self {
-            seed,
-            ..Self::default()
-        }
-    }
-
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -87,9 +78,9 @@ impl KeyStates {
         self.bytes
     }
 
-    /// Heap memory beside the values, in bytes.
+    /// Heap memory of the entries, in bytes, beside what [`bytes`](Self::bytes) has.
     pub(super) fn table_bytes(&self) -> usize {
-        self.entries.bytes() + self.by_key.bytes()
+        self.entries.bytes()
     }
 
     pub(super) fn deleted_version(&self) -> RecordVersion {
@@ -102,17 +93,12 @@ impl KeyStates {
         entries.map(|(_, entry)| (&entry.key, entry.to_state()))
     }
 
-    fn hash(&self, key: &Key) -> u64 {
-        hash_bytes(self.seed, key.as_str().as_bytes())
-    }
-
     fn find(&self, key: &Key) -> Option<&StateEntry> {
         Some(&self.entries[self.index(key)?])
     }
 
     fn index(&self, key: &Key) -> Option<u32> {
-        self.by_key
-            .find(self.hash(key), |index| self.entries[index].key == *key)
+        self.by_key.get(key).copied()
     }
 
     fn put(&mut self, entry: StateEntry) {
@@ -122,44 +108,35 @@ impl KeyStates {
             self.bytes -= before.bytes();
             return;
         }
-        let hash = self.hash(&entry.key);
+        let key = entry.key.clone();
         let index = self.entries.insert(entry);
-        let (entries, seed) = (&self.entries, self.seed);
-        self.by_key.insert(hash, index, |index| {
-            hash_bytes(seed, entries[index].key.as_str().as_bytes())
-        });
+        self.by_key.insert(key, index);
     }
 
     fn remove(&mut self, key: &Key) -> Option<()> {
-        let index = self.index(key)?;
-        self.by_key.remove(self.hash(key), |other| other == index);
+        let index = self.by_key.remove(key)?;
         let entry = self.entries.remove(index);
         self.bytes -= entry.bytes();
         self.deleted_version = self.deleted_version.max(entry.version);
-        let (entries, seed) = (&self.entries, self.seed);
-        self.by_key
-            .shrink(|index| hash_bytes(seed, entries[index].key.as_str().as_bytes()));
         Some(())
     }
 
-    /// Frees up to `budget` states of a queue that is gone, and returns how many places it looked at.
+    /// Frees up to `budget` states of a queue that is gone, and returns how many.
     pub(super) fn free(&mut self, budget: usize) -> usize {
-        self.by_key = Table::default();
-        let mut looked_at = 0;
-        while looked_at < budget && !self.entries.is_empty() {
-            if self.entries.get(self.freed_below).is_some() {
-                self.entries.remove(self.freed_below);
-            }
-            self.freed_below += 1;
-            looked_at += 1;
+        let mut freed = 0;
+        while freed < budget
+            && let Some((_, index)) = self.by_key.pop_first()
+        {
+            self.entries.remove(index);
+            freed += 1;
         }
-        looked_at
+        freed
     }
 }
 
 /// Parts of an image.
 impl KeyStates {
-    /// A copy that shares the pages, to be read while these change. It has no table.
+    /// A copy that shares the pages, to be read while these change. It has no index.
     pub(super) fn share(&mut self) -> Self {
         Self {
             entries: self.entries.share(),
@@ -188,16 +165,20 @@ impl KeyStates {
         })
     }
 
-    /// Builds what follows from the entries, with the shard's seed.
-    pub(super) fn rebuild(&mut self, seed: HashSeed) -> Result<(), ImageError> {
+    /// Builds what follows from the entries.
+    pub(super) fn rebuild(&mut self) -> Result<(), ImageError> {
         self.entries.check_complete()?;
-        self.seed = seed;
         let entries = self.entries.iter();
         self.bytes = entries.map(|(_, entry)| entry.bytes()).sum();
         let keys = self.entries.iter();
-        let keys = keys.map(|(index, entry)| (self.hash(&entry.key), index));
-        self.by_key = Table::of(self.entries.len(), keys);
-        Ok(())
+        self.by_key = keys
+            .map(|(index, entry)| (entry.key.clone(), index))
+            .collect();
+        if self.by_key.len() == self.entries.len() {
+            Ok(())
+        } else {
+            Err(damaged("two states of one key"))
+        }
     }
 
     /// Whether each state is found by its key, and their memory is right.
@@ -219,6 +200,21 @@ impl Machine {
     ) -> Result<Option<KeyState>, Rejection> {
         let index = self.keyed_queue(queue)?;
         Ok(self.state_entry(index, key).map(StateEntry::to_state))
+    }
+
+    pub(super) fn query_key_states(&self, list: &ListKeyStates) -> Result<KeyStatePage, Rejection> {
+        let index = self.keyed_queue(&list.queue)?;
+        check_limit(list.limit)?;
+        let (mut page, mut next) = (Vec::new(), None);
+        if let Some(states) = self.queues[index].states.as_deref() {
+            let mut found = with_prefix(&states.by_key, &list.prefix, list.after.as_ref());
+            let shown = found.by_ref().take(list.limit);
+            page.extend(shown.map(|(key, &at)| (key.clone(), states.entries[at].status())));
+            if found.next().is_some() {
+                next = page.last().map(|(key, _)| key.clone());
+            }
+        }
+        Ok(KeyStatePage { states: page, next })
     }
 
     pub(super) fn key_state_status(&self, queue: u32, key: &Key) -> Option<KeyStateStatus> {
@@ -390,9 +386,7 @@ impl Machine {
         let index = self
             .queue_index(queue)
             .filter(|&at| self.queues[at].settings.keyed)?;
-        let seed = self.seed;
-        let states = &mut self.queues[index].states;
-        let states = states.get_or_insert_with(|| Box::new(KeyStates::new(seed)));
+        let states = self.queues[index].states.get_or_insert_default();
         states.changed_at = self.folding_at;
         self.key_state_bytes -= states.bytes;
         states.put(StateEntry {

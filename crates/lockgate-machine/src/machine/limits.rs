@@ -209,7 +209,7 @@ pub(super) fn debtor_hash(seed: HashSeed, queue: QueueId, key: Option<&Key>) -> 
 
 impl Machine {
     /// The time that waits go by: that of the last tick or, in a replay, of the last record.
-    fn limit_now(&self) -> MachineTime {
+    pub(super) fn limit_now(&self) -> MachineTime {
         self.ticked.unwrap_or(self.clock.now.machine)
     }
 

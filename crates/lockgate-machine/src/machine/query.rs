@@ -1,8 +1,6 @@
 //! Answers queries, which change nothing.
 
-use std::ops::Bound;
-
-use lockgate_core::{Key, MachineTime, Now, QueueId, QueueName};
+use lockgate_core::{Key, MachineTime, Now, QueueId, QueueName, with_prefix};
 
 use super::{
     Machine,
@@ -58,6 +56,7 @@ impl Machine {
                 let state = self.query_key_state(queue, key)?;
                 Ok(QueryReply::KeyState(state.map(Box::new)))
             }
+            Query::ListKeyStates(list) => self.query_key_states(list).map(QueryReply::KeyStates),
             Query::GetRecord(GetRecord { name }) => {
                 Ok(QueryReply::Record(self.record(name, now).map(Box::new)))
             }
@@ -143,6 +142,7 @@ impl Machine {
             changed: queue.changed,
             paused: queue.paused,
             limited: self.queue_limited(index),
+            held: self.queue_held(index, self.limit_now()),
             counts: QueueCounts {
                 unique_ids: queue.dedup.len() as u64,
                 states: states.map_or(0, KeyStates::len) as u64,
@@ -158,22 +158,11 @@ impl Machine {
     }
 
     fn query_queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> QueryReply {
-        // Names with the prefix are together in order, from the prefix on.
-        let start = match (after, QueueName::new(prefix)) {
-            (Some(after), _) if after.as_str() >= prefix => Bound::Excluded(after.clone()),
-            (_, Ok(prefix)) => Bound::Included(prefix),
-            // An invalid prefix matches no name, and the empty one matches all.
-            (_, Err(_)) => Bound::Unbounded,
-        };
-        let mut matching = self
-            .queue_names
-            .range((start, Bound::Unbounded))
-            .map(|(name, &index)| (name.as_str(), index))
-            .take_while(|(name, _)| name.starts_with(prefix));
+        let mut matching = with_prefix(&self.queue_names, prefix, after);
         let queues: Vec<_> = matching
             .by_ref()
             .take(limit)
-            .map(|(_, index)| self.describe(index))
+            .map(|(_, &index)| self.describe(index))
             .collect();
         let last = queues.last().filter(|_| matching.next().is_some());
         let next = last.map(|queue| queue.name.clone());
@@ -183,21 +172,23 @@ impl Machine {
     fn query_key(&self, queue: &QueueName, key: &Key, now: Now) -> Result<KeyStatus, Rejection> {
         let index = self.named_queue(queue)?;
         let state = &self.queues[index];
-        let found = self.key_of(state.content, Some(key));
-        if let Some(found) = found.filter(|_| state.settings.keyed) {
+        if let Some(found) = self.key_of(state.content, Some(key)) {
             return Ok(self.key_status(index, found, key, now));
         }
         let state = self.key_state_status(index, key);
-        let state = state.ok_or_else(|| Rejection::KeyNotFound {
-            queue: queue.clone(),
-            key: key.clone(),
-        })?;
+        if state.is_none() && self.own_hold(index, key, now.machine).is_none() {
+            return Err(Rejection::KeyNotFound {
+                queue: queue.clone(),
+                key: key.clone(),
+            });
+        }
         Ok(KeyStatus {
             key: key.clone(),
             messages: 0,
             delayed: 0,
             waits_for: KeyWait::NoMessage,
-            state: Some(state),
+            held: self.key_held(index, key, now.machine),
+            state,
         })
     }
 
@@ -209,8 +200,10 @@ impl Machine {
             KeyWait::LeaseBound {
                 remaining: Self::remaining(until, now),
             }
-        } else {
+        } else if state.settings.keyed {
             self.key_wait(found, now)
+        } else {
+            self.group_wait(found)
         };
         let (in_flight, max) = (
             self.contents[state.content].counts.in_flight,
@@ -233,6 +226,7 @@ impl Machine {
             messages: u64::from(key_state.messages),
             delayed: u64::from(key_state.delayed_count),
             waits_for,
+            held: self.key_held(queue, key, now.machine),
             state: self.key_state_status(queue, key),
         }
     }
@@ -253,6 +247,18 @@ impl Machine {
         })
         .min()
         .map(|(at, sequence)| KeyWait::Due { sequence, at })
+    }
+
+    /// What a group waits for, apart from its queue.
+    fn group_wait(&self, group: u32) -> KeyWait {
+        let state = &self.keys[group];
+        let new = Some(state.order.first).filter(|&first| first != NONE);
+        match (state.returned.first, new) {
+            (NONE, Some(first)) if self.messages[first].has(flag::UNSYNCED) => KeyWait::Durability,
+            (NONE, None) if state.messages > 0 => KeyWait::InFlight,
+            (NONE, None) => self.first_due(group).unwrap_or(KeyWait::NoMessage),
+            _ => KeyWait::Nothing,
+        }
     }
 
     /// What a key waits for, apart from its queue.

@@ -185,6 +185,6 @@ impl Machine {
     }
 }
 
-fn check_limit(limit: usize) -> Result<(), Rejection> {
+pub(super) fn check_limit(limit: usize) -> Result<(), Rejection> {
     check_range("limit", limit as u64, 1, Query::LIMIT_MAX as u64)
 }

@@ -77,6 +77,7 @@ impl Machine {
                 changed: now.wall,
                 paused: false,
                 limited: None,
+                held: None,
                 counts: QueueCounts::default(),
                 totals: QueueTotals::default(),
             }),

@@ -125,6 +125,16 @@ impl Machine {
         }
     }
 
+    /// How many keys of all queues have a state. Walks the queues.
+    #[must_use]
+    pub fn key_state_count(&self) -> u64 {
+        let states = self
+            .queues
+            .iter()
+            .filter_map(|(_, queue)| queue.states.as_deref());
+        states.map(|states| states.len() as u64).sum()
+    }
+
     /// The record of that name at `now`.
     #[must_use]
     pub fn record(&self, name: &RecordName, now: Now) -> Option<Record> {

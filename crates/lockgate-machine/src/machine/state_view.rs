@@ -180,6 +180,7 @@ impl Machine {
         description.counts.limited_keys = 0;
         description.counts.owing_keys = 0;
         description.limited = None;
+        description.held = None;
         let mut keys = BTreeMap::new();
         for (key, state) in self.keys.iter() {
             if state.content == queue.content {

@@ -400,6 +400,7 @@ impl World {
             self.compare_messages(&name, None);
             self.compare_keys(&name);
             self.compare_producers(&name);
+            self.compare_states(&name);
         }
     }
 
@@ -474,8 +475,9 @@ impl World {
                 .map(key)
                 .filter(|key| !parked || self.model.is_parked(name, key))
                 .filter_map(|key| self.model.explain(name, &key))
-                // A key that has only a state is in no list.
+                // A key that has only a state or a hold is in no list, and no group is.
                 .filter(|status| status.waits_for != KeyWait::NoMessage)
+                .filter(|_| self.model.is_keyed(name))
                 .collect();
             assert_eq!(expected, shown, "keys in {name}");
         }
@@ -502,6 +504,31 @@ impl World {
             }
         }
         assert_eq!(self.model.producers(name), shown, "producers of {name}");
+    }
+
+    /// Page by page, the states of all keys are shown once, in order.
+    fn compare_states(&self, name: &QueueName) {
+        let (mut shown, mut after) = (Vec::new(), None);
+        loop {
+            let query = Query::ListKeyStates(ListKeyStates {
+                queue: name.clone(),
+                prefix: String::new(),
+                after: after.take(),
+                limit: 1,
+            });
+            match self.machine.query(&query, self.now) {
+                Ok(QueryReply::KeyStates(KeyStatePage { states, next })) => {
+                    shown.extend(states);
+                    after = next;
+                }
+                Ok(other) => panic!("a query for states was answered {other:?}"),
+                Err(_) => break,
+            }
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(self.model.states(name), shown, "states in {name}");
     }
 
     fn checkpoint(&mut self) {

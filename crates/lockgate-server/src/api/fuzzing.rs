@@ -8,9 +8,9 @@ use super::{
     route::{self, Operation},
     shapes::{
         ChangeQueue, CreateQueue, DeleteRecord, DropKeyState, ExtendRecord, Hold, LeaseRecord,
-        ListDeadLetterSources, ListDeadLetters, ListKeys, ListMessages, ListProducers, ListQueues,
-        ListRecords, Nothing, PutKeyState, PutRecord, ReceiveMessages, Redrive, ReleaseRecord,
-        Reschedule, SendMessages, SettleMessages, Transaction, WatchRecord,
+        ListDeadLetterSources, ListDeadLetters, ListKeyStates, ListKeys, ListMessages,
+        ListProducers, ListQueues, ListRecords, Nothing, PutKeyState, PutRecord, ReceiveMessages,
+        Redrive, ReleaseRecord, Reschedule, SendMessages, SettleMessages, Transaction, WatchRecord,
     },
 };
 
@@ -45,6 +45,7 @@ fn read(method: &Method, path: &str, given: Option<&str>, bytes: &[u8]) -> Resul
         Operation::ListProducers => drop(query::<ListProducers>(given)?),
         Operation::ListDeadLetterSources => drop(query::<ListDeadLetterSources>(given)?),
         Operation::ListDeadLetters => drop(query::<ListDeadLetters>(given)?),
+        Operation::ListKeyStates => drop(query::<ListKeyStates>(given)?),
         Operation::DropKeyState => {
             query::<DropKeyState>(given)?;
         }

@@ -1,7 +1,7 @@
 //! Parses requests. The parser is strict: a misspelt name is an error, and every error names its
 //! place.
 
-use std::cell::Cell;
+use std::{borrow::Cow, cell::Cell};
 
 use hyper::Method;
 use percent_encoding::percent_decode_str;
@@ -150,13 +150,24 @@ pub(super) fn check_content_type(
 
 fn decode(text: &str) -> Result<String, Problem> {
     let spaced = text.replace('+', " ");
-    match percent_decode_str(&spaced).decode_utf8() {
+    match percent_decode(&spaced) {
         Ok(text) => Ok(text.into_owned()),
-        Err(_) => Err(Problem::new(
+        Err(what) => Err(Problem::new(
             Code::MalformedRequest,
-            format!("the parameter {text:?} is not UTF-8"),
+            format!("the parameter {text:?} {what}"),
         )),
     }
+}
+
+/// Decodes a part of an address, or says what is wrong with it.
+pub(super) fn percent_decode(text: &str) -> Result<Cow<'_, str>, &'static str> {
+    // The decoder takes a % without two digits for itself.
+    let mut behind = text.split('%').skip(1).map(str::as_bytes);
+    if behind.any(|rest| rest.len() < 2 || !rest[..2].iter().all(u8::is_ascii_hexdigit)) {
+        return Err("has a % without two hexadecimal digits behind it (a % itself is %25)");
+    }
+    let text = percent_decode_str(text).decode_utf8();
+    text.map_err(|_| "is not UTF-8")
 }
 
 /// The text of a parameter, to be parsed into the type of its field.

@@ -189,6 +189,9 @@ impl Service {
                 let Nothing {} = body(given)?;
                 ok(&self.drop_key(request, part(0), part(1)).await?)
             }
+            Operation::ListKeyStates => ok(&self
+                .list_key_states(request, part(0), query(request.query)?)
+                .await?),
             Operation::GetKeyState => ok(&self.get_key_state(request, part(0), part(1)).await?),
             Operation::PutKeyState => ok(&self
                 .put_key_state(request, part(0), part(1), body(given)?)
@@ -330,6 +333,7 @@ fn takes_parameters(operation: Operation) -> bool {
         operation,
         Operation::ListQueues
             | Operation::ListKeys
+            | Operation::ListKeyStates
             | Operation::DropKeyState
             | Operation::PeekMessages
             | Operation::ListProducers

@@ -3,9 +3,11 @@
 use std::borrow::Cow;
 
 use hyper::Method;
-use percent_encoding::percent_decode_str;
 
-use super::problem::{Code, Problem};
+use super::{
+    input::percent_decode,
+    problem::{Code, Problem},
+};
 
 /// The prefix of all paths of the API.
 pub(crate) const PREFIX: &str = "/api/v1";
@@ -81,6 +83,8 @@ operations! {
     /// page, so a page may be short or empty and still have a next page.
     ListKeys = GET "/queues/{queue}/keys";
     /// Explain what a key waits for.
+    ///
+    /// Of an unkeyed queue, a group.
     ExplainKey = GET "/queues/{queue}/keys/{key}";
     /// Park a key.
     ///
@@ -101,6 +105,10 @@ operations! {
     /// Includes messages that are not due yet; a message in flight can still be settled. A key
     /// without messages is not parked any more.
     DropKey = POST "/queues/{queue}/keys/{key}/drop";
+    /// List the states of keys.
+    ///
+    /// In the order of the keys, without the values. Shows also those of keys without messages.
+    ListKeyStates = GET "/queues/{queue}/key-states";
     /// Show the state of a key.
     ///
     /// It comes with the leases of the key's messages too; a key may have one though it has no messages.
@@ -272,11 +280,9 @@ fn parts<'p>(template: &str, path: &'p str) -> Option<Vec<&'p str>> {
 }
 
 fn decode(part: &str) -> Result<Cow<'_, str>, Problem> {
-    percent_decode_str(part).decode_utf8().map_err(|_| {
-        Problem::new(
-            Code::MalformedRequest,
-            format!("the part {part:?} of the path is not UTF-8"),
-        )
+    percent_decode(part).map_err(|what| {
+        let detail = format!("the part {part:?} of the path {what}");
+        Problem::new(Code::MalformedRequest, detail)
     })
 }
 
@@ -301,10 +307,12 @@ mod tests {
             code(Method::PUT, "/api/v1/queues/a"),
             Code::MethodNotAllowed
         );
-        assert_eq!(
-            code(Method::GET, "/api/v1/queues/%ff"),
-            Code::MalformedRequest
-        );
+        for bad in ["%ff", "%zz", "a%2", "%", "%%41", "%+1"] {
+            let path = format!("/api/v1/queues/{bad}");
+            assert_eq!(code(Method::GET, &path), Code::MalformedRequest, "{bad}");
+        }
+        let found = find(&Method::GET, "/api/v1/queues/%25zz").unwrap();
+        assert_eq!(found.parts, ["%zz"]);
         let problem = find(&Method::PUT, "/api/v1/queues/a").unwrap_err();
         assert!(problem.detail.contains("GET, PATCH, DELETE"));
     }

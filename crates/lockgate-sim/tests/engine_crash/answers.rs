@@ -1,7 +1,9 @@
 //! What answers must be, and what the model learns from them.
 
 use bytes::Bytes;
-use lockgate_core::{LeaseToken, ReadError};
+use std::collections::BTreeSet;
+
+use lockgate_core::{LeaseToken, ReadError, limits::HoldScope};
 use lockgate_engine::{Answer, EngineError, Output, OutputKind};
 use lockgate_machine::{
     Delivery, EngineCommand, QueryReply, Rejection, Reply, Sent, SettleAction, Settled,
@@ -14,6 +16,7 @@ use crate::{
     model::{Existence, Lease},
     producers::AskedProducer,
     records::AskedRecord,
+    states::{AskedState, Whose},
     tally::Doing,
     world::{KEYED, SKIPPING, World},
 };
@@ -30,10 +33,13 @@ pub(crate) enum Asked {
         /// See [`Model::cuts`](crate::model::Model::cuts): as many had been asked for before; a
         /// later one may end the leases it gets.
         cuts: u64,
+        /// How many holds had been told before.
+        holds: u64,
     },
     Settle(AskedSettle),
     Transact {
         settles: Vec<AskedSettle>,
+        states: Vec<AskedState>,
         sends: Vec<u64>,
     },
     Cancel {
@@ -51,6 +57,15 @@ pub(crate) enum Asked {
     Producer {
         queue: &'static str,
         asked: AskedProducer,
+    },
+    GetState(Whose),
+    State(AskedState),
+    Hold {
+        queue: &'static str,
+        /// The key or group.
+        of: Option<u64>,
+        asked_at: u64,
+        time: u64,
     },
     Nothing,
 }
@@ -98,9 +113,10 @@ impl World {
                         queue,
                         holder,
                         cuts,
+                        holds,
                     }),
                     Ok(deliveries),
-                ) => self.delivered(queue, holder, cuts, &deliveries),
+                ) => self.delivered(queue, holder, (cuts, holds), &deliveries),
                 // A queue that is deleted and made again.
                 (_, Err(Rejection::QueueNotFound { .. })) => Ok(()),
                 (_, Err(Rejection::LogFull { .. })) if self.has_no_room() => Ok(()),
@@ -108,6 +124,10 @@ impl World {
             },
             Answer::Query(Ok(QueryReply::Record(shown))) => match asked.into_iter().next() {
                 Some(Asked::Record { record, .. }) => self.record_shown(record, shown.as_deref()),
+                asked => Err(format!("{asked:?} was answered by {shown:?}")),
+            },
+            Answer::Query(Ok(QueryReply::KeyState(shown))) => match asked.into_iter().next() {
+                Some(Asked::GetState(whose)) => self.state_shown(whose, shown.as_deref()),
                 asked => Err(format!("{asked:?} was answered by {shown:?}")),
             },
             Answer::Query(_) => Ok(()),
@@ -125,7 +145,7 @@ impl World {
             Asked::Send { message } => self.known(message).state = Existence::Gone,
             Asked::Settle(settle) => self.not_settled(&settle),
             Asked::Producer { queue, asked } => self.not_produced(queue, asked),
-            Asked::Transact { settles, sends } => {
+            Asked::Transact { settles, sends, .. } => {
                 settles.iter().for_each(|settle| self.not_settled(settle));
                 for message in sends {
                     self.known(message).state = Existence::Gone;
@@ -176,9 +196,19 @@ impl World {
                 self.settled(&asked, settled);
                 Ok(())
             }
-            (Asked::Transact { settles, sends }, Ok(Reply::Transacted(done))) => {
+            (
+                Asked::Transact {
+                    settles,
+                    states,
+                    sends,
+                },
+                Ok(Reply::Transacted(done)),
+            ) => {
                 for settle in &settles {
                     self.settled(settle, Settled::Done);
+                }
+                for (state, version) in states.into_iter().zip(done.states) {
+                    self.state_written(state, version)?;
                 }
                 sends
                     .into_iter()
@@ -190,6 +220,44 @@ impl World {
                 Err(Rejection::TransactionStale { .. } | Rejection::TransactionRefused { .. }),
             ) => {
                 self.nothing_happened(asked);
+                Ok(())
+            }
+            (
+                Asked::Transact {
+                    settles,
+                    states,
+                    sends,
+                },
+                Err(refused @ Rejection::KeyStateConflict { .. }),
+            ) => {
+                for state in &states {
+                    self.state_refused(*state, &refused)?;
+                }
+                self.nothing_happened(Asked::Transact {
+                    settles,
+                    states,
+                    sends,
+                });
+                Ok(())
+            }
+            (Asked::State(asked), Ok(Reply::StateWritten(version))) => {
+                self.state_written(asked, version)
+            }
+            (Asked::State(asked), Err(refused)) if !self.damaged => {
+                self.state_refused(asked, &refused)
+            }
+            (
+                Asked::Hold {
+                    queue,
+                    of,
+                    asked_at,
+                    time,
+                },
+                Ok(Reply::Held(held)),
+            ) => {
+                if held.is_some() {
+                    self.held(queue, of, asked_at, time);
+                }
                 Ok(())
             }
             (Asked::Cancel { message }, Ok(_)) => {
@@ -282,9 +350,10 @@ impl World {
         &mut self,
         queue: &'static str,
         holder: u64,
-        cuts: u64,
+        (cuts, holds): (u64, u64),
         deliveries: &[Delivery],
     ) -> Result<(), Violation> {
+        let mut keys = BTreeSet::new();
         let certain = cuts == self.model.cuts(queue);
         let mut earlier = Vec::new();
         let mut all_read = true;
@@ -321,8 +390,15 @@ impl World {
                 self.check_order(number, &earlier)?;
                 earlier.push(number);
             }
+            self.check_holds(queue, number, holds)?;
             if queue == KEYED || queue == SKIPPING {
                 self.check_holder(queue, number, holder)?;
+                if let Some(key) = known.key
+                    && keys.insert(key)
+                    && all_read
+                {
+                    self.state_shown((queue, key), delivery.state.as_deref())?;
+                }
             }
             let until_ms = if certain {
                 self.real_ms + delivery.deadline.since(now)
@@ -449,6 +525,11 @@ impl World {
                 } else {
                     asked.asked_at + span
                 };
+            }
+            (SettleAction::Hold { delay, scope }, Settled::Done) => {
+                let of = known.key.filter(|_| *scope == HoldScope::Key);
+                self.held(lease.queue, of, asked.asked_at, *delay);
+                self.model.leases.remove(&token);
             }
             // The lease is over; whether the message is there is as unknown as before.
             _ => {

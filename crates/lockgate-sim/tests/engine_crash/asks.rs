@@ -7,13 +7,14 @@ use lockgate_engine::{Request, Work};
 use lockgate_machine::{
     Cancel, ChangeKey, Command, CreateQueue, DeleteQueue, DescribeQueue, KeyAction, KeyPolicy,
     Pause, Purge, Query, QueueSettings, Receive, Reschedule, SendMessage, Settle, SettleAction,
-    Transact,
+    Transact, WriteState,
 };
 
 use crate::{
     Violation,
     answers::{Asked, AskedSettle},
     model::{Existence, Known, has_no_dead_letters},
+    states::AskedState,
     world::{
         DEAD, DELAY_MS_MAX, KEYED, KEYS, LEASE_MS, PASSING, PLAIN, QUEUES, SKIPPED, SKIPPING,
         WRITTEN, World, in_order, key, name,
@@ -95,7 +96,9 @@ impl World {
                 self.purge(queue)
             }
             95 => self.delete(PASSING),
-            96 | 97 => self.make_queue(PASSING),
+            96 => self.make_queue(PASSING),
+            97 => self.any_state_request(),
+            98 if self.random.chance(50) => self.any_hold(),
             98 => {
                 let (queue, paused) = (name(self.any_queue()), self.random.chance(40));
                 self.ask(Command::Pause(Pause { queue, paused }))
@@ -210,6 +213,7 @@ impl World {
             queue,
             holder,
             cuts,
+            holds: self.model.states.holds_told(),
         };
         self.request(work, vec![asked])
     }
@@ -313,11 +317,21 @@ impl World {
         let sendings: Vec<_> = (0..1 + self.random.index(3))
             .map(|_| self.any_sending())
             .collect();
-        self.transact(&tokens, &sendings)
+        let states = self.any_states(&tokens);
+        self.transact_with(&tokens, states, &sendings)
     }
 
     /// Acknowledges and sends, all or nothing.
     pub(crate) fn transact(&mut self, tokens: &[LeaseToken], sendings: &[Sending]) -> Request<u64> {
+        self.transact_with(tokens, (Vec::new(), Vec::new()), sendings)
+    }
+
+    fn transact_with(
+        &mut self,
+        tokens: &[LeaseToken],
+        (asked_states, states): (Vec<AskedState>, Vec<WriteState>),
+        sendings: &[Sending],
+    ) -> Request<u64> {
         let (asked_settles, settles) = tokens
             .iter()
             .map(|token| self.settling(*token, SettleAction::Ack))
@@ -328,11 +342,12 @@ impl World {
             .unzip();
         let asked = Asked::Transact {
             settles: asked_settles,
+            states: asked_states,
             sends: asked_sends,
         };
         let transact = Transact {
             settles,
-            states: Vec::new(),
+            states,
             sends,
         };
         self.request(Work::from(Command::Transact(transact)), vec![asked])

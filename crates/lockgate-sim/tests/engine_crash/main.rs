@@ -14,6 +14,9 @@
 //! - *never early*: nothing is delivered before it is due;
 //! - *records*: no version and no epoch that was answered is given out again, and a holder from before writes nothing;
 //! - *producers*: a record that is sent again is there once, and a producer from before adds nothing;
+//! - *states of keys*: no version that was answered is given out again or taken back, only the current holder writes one,
+//!   and a message whose acknowledgement was written with it is gone;
+//! - *holds*: nothing that was held is delivered before its time;
 //! - *a refusal is certain*: what was refused, for space or otherwise, has not happened.
 //!
 //! What had no answer may have happened or not.
@@ -48,6 +51,7 @@ mod records;
 mod script;
 mod scripted;
 mod shard;
+mod states;
 mod tally;
 mod witness;
 mod world;
@@ -253,6 +257,8 @@ fn planted_bugs_are_caught() {
         Bug::DueTimeLost,
         Bug::PurgeLost,
         Bug::RecordLost,
+        Bug::StateLost,
+        Bug::HoldLost,
         Bug::MiddleCut,
         Bug::SyncRetried,
         Bug::ReserveIgnored,

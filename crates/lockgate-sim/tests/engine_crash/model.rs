@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use lockgate_core::{LeaseToken, MessageId, Sequence, WallTime};
 use lockgate_machine::Sent;
 
+use crate::states::States;
 use crate::world::{DEAD, PLAIN, SKIPPED, SKIPPING};
 use crate::{producers::Spools, records::Records};
 
@@ -21,6 +22,7 @@ pub(crate) struct Model {
     pub(crate) cuts: HashMap<&'static str, u64>,
     pub(crate) records: Records,
     pub(crate) spools: Spools,
+    pub(crate) states: States,
 }
 
 #[derive(Clone, Debug)]
@@ -120,6 +122,7 @@ impl Model {
         self.unique.clear();
         self.records.clear();
         self.spools.clear();
+        self.states.forgive();
         self.leases.clear();
     }
 

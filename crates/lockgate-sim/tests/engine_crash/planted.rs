@@ -40,6 +40,10 @@ pub(crate) enum Bug {
     PurgeLost,
     /// Writes and leases of records are not found at recovery.
     RecordLost,
+    /// States of keys are not found at recovery.
+    StateLost,
+    /// Holds of queues and keys are not found at recovery.
+    HoldLost,
     /// Damage in the middle is taken for the torn tail.
     MiddleCut,
     /// A failed sync is tried again, and believed.
@@ -112,6 +116,8 @@ fn spoil(bug: Option<Bug>, record: LogRecord) -> LogRecord {
         | (Bug::LeaseLost, Effect::Leased { .. })
         | (Bug::HorizonLost, Effect::LeaseBoundRaised { .. })
         | (Bug::PurgeLost, Effect::Purged { .. } | Effect::QueueDeleted { .. })
+        | (Bug::StateLost, Effect::KeyStatePut { .. })
+        | (Bug::HoldLost, Effect::Held { .. })
         | (Bug::RecordLost, Effect::RecordPut { .. } | Effect::RecordLeased { .. }) => false,
         (Bug::UniqueIdLost, Effect::Accepted(stored)) => {
             stored.unique_until = None;

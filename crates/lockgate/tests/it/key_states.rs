@@ -77,6 +77,15 @@ async fn a_transaction_writes_it_and_a_restart_keeps_it() {
         (&shown.value[..], shown.version),
         (&b"whole"[..], RecordVersion(2))
     );
+    let page = queue.key_states("", None, 10).await.unwrap();
+    let listed = page
+        .states
+        .iter()
+        .map(|(key, state)| (key.as_str(), state.bytes));
+    assert_eq!(
+        (listed.collect::<Vec<_>>(), page.next),
+        (vec![("a", 5)], None)
+    );
     let drop = KeyStateWrite {
         replaces: Replaces::Any,
         value: None,

@@ -288,7 +288,7 @@ impl Machine {
             self.key_sequences += queue.key_sequences.len() as u64;
             self.unique_ids += queue.dedup.held() as u64;
             if let Some(states) = &mut queue.states {
-                states.rebuild(seed)?;
+                states.rebuild()?;
                 self.key_state_bytes += states.bytes();
             }
             if let Some(producers) = &mut queue.producers {

@@ -11,17 +11,18 @@ use lockgate_core::{
     BootId, Epoch, HolderName, Incarnation, Key, KeyState, KeyStateWrite, LeaseToken, Level,
     MachineTime, Message, MessageId, Millis, Now, Position, Produced, ProducerIncarnation,
     ProducerMark, ProducerName, QueueName, RecordVersion, Replaces, Sequence, ShardId, Term,
-    UniqueId, WallTime, limits::HoldScope,
+    UniqueId, WallTime,
+    limits::{HoldScope, Limit},
 };
 
 use crate::{
     AnyCommand, BatchDecoder, COUNTERS, Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command,
     CreateQueue, CreatedQueue, DedupScope, DeleteQueue, DescribeQueue, Effects, EngineCommand,
-    ExplainKey, ForgetProducer, GetKeyState, Hold, KeyAction, KeyPolicy, KeyProfile, KeyWait,
-    ListProducers, Machine, MachineLimits, Move, MoveCursor, MoveTo, Moved, OpenProducer, Pause,
-    Purge, Query, QueryReply, QueueDescription, QueueSettings, Receive, RecordBatch, Rejection,
-    Reply, Reschedule, SendMessage, Settle, SettleAction, Settled, Transact, Transacted,
-    WriteState, decode_record, encode_record,
+    ExplainKey, ForgetProducer, GetKeyState, Hold, KeyAction, KeyHeld, KeyPolicy, KeyProfile,
+    KeyStatePage, KeyStatus, KeyWait, ListKeyStates, ListProducers, Machine, MachineLimits, Move,
+    MoveCursor, MoveTo, Moved, OpenProducer, Pause, Purge, Query, QueryReply, QueueDescription,
+    QueueSettings, Receive, RecordBatch, Rejection, Reply, Reschedule, SendMessage, Settle,
+    SettleAction, Settled, Transact, Transacted, WriteState, decode_record, encode_record,
 };
 
 /// Wall time at which every script starts.
@@ -357,6 +358,8 @@ impl Run {
             }))),
             "producers" => self.producers(words[0]),
             "openings" => self.describe(words[0]).counts.producer_openings.to_string(),
+            // list-states q 2: pages of two, all; list-states q 2 p: whose key starts with p
+            "list-states" => self.list_states(words[0], words[1], words.get(2).unwrap_or(&"")),
             "counts" => self.counts(words[0]),
             "totals" => self.totals(words[0]),
             "key" => self.key(words[0], words[1]),
@@ -773,6 +776,32 @@ impl Run {
         }
     }
 
+    /// Pages, each as `a{v1 3 bytes}`, with `|` between them.
+    fn list_states(&self, queue: &str, limit: &str, prefix: &str) -> String {
+        let (mut pages, mut after) = (Vec::new(), None);
+        loop {
+            let query = Query::ListKeyStates(ListKeyStates {
+                queue: name(queue),
+                prefix: prefix.to_owned(),
+                after: after.take(),
+                limit: limit.parse().unwrap(),
+            });
+            let KeyStatePage { states, next } = match self.machine.query(&query, self.now) {
+                Ok(QueryReply::KeyStates(page)) => page,
+                Ok(other) => panic!("{other:?}"),
+                Err(rejection) => return refused(&rejection),
+            };
+            let shown = states
+                .iter()
+                .map(|(key, state)| format!("{key}{{v{} {} bytes}}", state.version, state.bytes));
+            pages.push(shown.collect::<Vec<_>>().join(" "));
+            match next {
+                Some(next) => after = Some(next),
+                None => return pages.join(" | "),
+            }
+        }
+    }
+
     fn counts(&self, queue: &str) -> String {
         let counts = self.describe(queue).counts;
         format!(
@@ -802,26 +831,41 @@ impl Run {
             key: Key::new(key).unwrap(),
         });
         match self.machine.query(&query, self.now) {
-            Ok(QueryReply::Key(status)) => match status.waits_for {
-                KeyWait::Lease {
-                    sequence,
-                    holder,
-                    remaining,
-                    attempt,
-                } => {
-                    format!("lease of {sequence} by {holder} for {remaining} ms, attempt {attempt}")
-                }
-                KeyWait::Backoff {
-                    sequence,
-                    remaining,
-                } => format!("backoff of {sequence} for {remaining} ms"),
-                KeyWait::Due { sequence, at } => {
-                    format!("first due is {sequence}, in {} ms", at.0 - self.now.wall.0)
-                }
-                other => format!("{other:?}"),
-            },
+            Ok(QueryReply::Key(status)) => self.waits(status),
             Ok(other) => panic!("{other:?}"),
             Err(rejection) => refused(&rejection),
+        }
+    }
+
+    /// What a key waits for, and a hold that does not follow from it.
+    fn waits(&self, status: KeyStatus) -> String {
+        let waits = match status.waits_for {
+            KeyWait::Lease {
+                sequence,
+                holder,
+                remaining,
+                attempt,
+            } => {
+                format!("lease of {sequence} by {holder} for {remaining} ms, attempt {attempt}")
+            }
+            KeyWait::Backoff {
+                sequence,
+                remaining,
+            } => format!("backoff of {sequence} for {remaining} ms"),
+            KeyWait::Due { sequence, at } => {
+                format!("first due is {sequence}, in {} ms", at.0 - self.now.wall.0)
+            }
+            KeyWait::Limit {
+                limit: Limit::Held, ..
+            } => return format!("{:?}", status.waits_for),
+            other => format!("{other:?}"),
+        };
+        match status.held {
+            None => waits,
+            Some(KeyHeld { of_key, remaining }) => {
+                let what = if of_key { "key" } else { "queue" };
+                format!("{waits}; {what} held for {remaining} ms")
+            }
         }
     }
 }

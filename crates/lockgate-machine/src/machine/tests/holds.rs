@@ -210,3 +210,45 @@ fn the_time_of_a_hold_is_bounded() {
         ",
     );
 }
+
+#[test]
+fn a_hold_is_told_whatever_else_a_key_or_group_waits_for() {
+    check(
+        "
+        queue q keyed
+        hold q 30s a
+        key q a                         => NoMessage; key held for 30000 ms
+        key q b                         => refused KeyNotFound
+        hold q 40s
+        key q a                         => NoMessage; queue held for 40000 ms
+        key q b                         => refused KeyNotFound
+        wait 40s
+        key q a                         => refused KeyNotFound
+        send q key=a
+        receive q 1                     => 1
+        hold q 30s a
+        key q a                         => lease of 1 by somebody for 30000 ms, attempt 1; key held for 30000 ms
+        hold q 31s
+        key q a                         => lease of 1 by somebody for 30000 ms, attempt 1; queue held for 31000 ms
+        hold q 0s
+        pause q
+        key q a                         => Paused; key held for 30000 ms
+
+        queue u
+        hold u 30s a
+        key u a                         => NoMessage; key held for 30000 ms
+        key u b                         => refused KeyNotFound
+        send u group=a
+        key u a                         => Limit { limit: Held, of_key: true, remaining: Some(30000) }
+        wait 30s
+        key u a                         => Nothing
+        receive u 1                     => 1
+        key u a                         => InFlight
+        hold u 30s a
+        key u a                         => InFlight; key held for 30000 ms
+        send u group=c due=+1min
+        hold u 1h
+        key u c                         => first due is 2, in 60000 ms; queue held for 3600000 ms
+        ",
+    );
+}

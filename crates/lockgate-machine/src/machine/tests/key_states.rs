@@ -250,6 +250,36 @@ fn it_outlives_messages_purges_and_restarts_but_not_its_queue() {
 }
 
 #[test]
+fn they_are_listed_page_by_page_in_the_order_of_keys() {
+    check(
+        "
+        queue q keyed
+        queue r keyed
+        list-states q 2                       =>
+        set-state q b none two                => v1
+        set-state q a/2 none one              => v1
+        set-state q a/1 none one              => v1
+        set-state q a none three              => v1
+        set-state r a none x                  => v1
+        list-states q 9                       => a{v1 5 bytes} a/1{v1 3 bytes} a/2{v1 3 bytes} b{v1 3 bytes}
+        list-states q 2                       => a{v1 5 bytes} a/1{v1 3 bytes} | a/2{v1 3 bytes} b{v1 3 bytes}
+        list-states q 1 a/                    => a/1{v1 3 bytes} | a/2{v1 3 bytes}
+        list-states q 1 c                     =>
+        set-state q a/1 v1 -                  => none
+        set-state q a v1 four                 => v2
+        list-states q 9 a                     => a{v2 4 bytes} a/2{v1 3 bytes}
+        list-states q 0                       => refused OutOfRange
+        list-states q 1001                    => refused OutOfRange
+        list-states x 1                       => refused QueueNotFound
+        queue u
+        list-states u 1                       => refused KeyStateNotTaken
+        restart power
+        list-states q 1                       => a{v2 4 bytes} | a/2{v1 3 bytes} | b{v1 3 bytes}
+        ",
+    );
+}
+
+#[test]
 fn only_keys_of_keyed_queues_have_one() {
     check(
         "

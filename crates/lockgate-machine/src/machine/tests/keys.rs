@@ -98,7 +98,8 @@ fn a_key_says_what_it_waits_for() {
         key f b                         => Nothing
         queue u
         send u group=a
-        key u a                         => refused KeyNotFound
+        key u a                         => Nothing
+        key u b                         => refused KeyNotFound
         park u a                        => refused KeyNotFound
         drop u a                        => dropped 1
         ",

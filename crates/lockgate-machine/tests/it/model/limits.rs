@@ -103,6 +103,27 @@ impl Queue {
         })
     }
 
+    /// How much longer it is held.
+    pub(super) fn held(&self, now: MachineTime) -> Option<Millis> {
+        held(&self.charged.of_queue, now)
+    }
+
+    /// How much longer a key itself is held.
+    pub(super) fn own_hold(&self, key: &Key, now: MachineTime) -> Option<Millis> {
+        held(self.charged.of_keys.get(&Some(key.clone()))?, now)
+    }
+
+    /// How much longer a key or it is held, whichever lasts longer.
+    pub(super) fn key_held(&self, key: &Key, now: MachineTime) -> Option<KeyHeld> {
+        let of_key = self.own_hold(key, now).unwrap_or(0);
+        let of_queue = self.held(now).unwrap_or(0);
+        let remaining = of_key.max(of_queue);
+        (remaining > 0).then_some(KeyHeld {
+            of_key: of_key >= of_queue,
+            remaining,
+        })
+    }
+
     pub(super) fn limited(&self, now: MachineTime) -> Option<QueueLimited> {
         let (wait, _, limit) = self.queue_wait(now)?;
         let remaining = remaining(wait, now);
@@ -141,6 +162,11 @@ impl Queue {
         let state = charged.of_keys.entry(key).or_default();
         state.refund(&charged.key, 1, given.0, now.0);
     }
+}
+
+fn held(state: &LimitState, now: MachineTime) -> Option<Millis> {
+    let until = state.debt().held_until();
+    until.checked_sub(now.0).filter(|&remaining| remaining > 0)
 }
 
 fn remaining(wait: Wait, now: MachineTime) -> Option<Millis> {

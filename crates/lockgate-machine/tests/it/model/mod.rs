@@ -433,6 +433,7 @@ impl Model {
             changed: queue.changed,
             paused: queue.paused,
             limited: queue.limited(self.now.machine),
+            held: queue.held(self.now.machine),
             counts: QueueCounts {
                 ready: count(|state| *state == State::Ready),
                 in_flight: queue.in_flight(),
@@ -494,6 +495,11 @@ impl Model {
                 )
             })
             .collect()
+    }
+
+    pub(crate) fn is_keyed(&self, name: &QueueName) -> bool {
+        let queue = self.queues.get(name);
+        queue.is_some_and(|queue| queue.settings.keyed)
     }
 
     pub(crate) fn is_parked(&self, name: &QueueName, key: &Key) -> bool {

@@ -35,6 +35,16 @@ impl Queue {
 }
 
 impl Model {
+    /// The states of the queue's keys, in the order of the keys.
+    pub(crate) fn states(&self, name: &QueueName) -> Vec<(Key, KeyStateStatus)> {
+        let Some(queue) = self.queues.get(name) else {
+            return Vec::new();
+        };
+        let keys = queue.states.keys().cloned();
+        keys.filter_map(|key| Some((key.clone(), queue.state_status(&key)?)))
+            .collect()
+    }
+
     /// The key that the lease locks, if it is the last one of its message and goes on.
     pub(super) fn holder(&self, token: LeaseToken) -> Result<Holder, Rejection> {
         let Some(name) = self.name_of(token.queue) else {

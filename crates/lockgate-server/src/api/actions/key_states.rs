@@ -1,21 +1,55 @@
 //! Operations on the states of keys: read, write and drop them.
 
-use lockgate_core::{self as core, KeyStateWrite, RecordVersion, Replaces};
+use lockgate_core::{self as core, Key, KeyStateWrite, RecordVersion, Replaces};
 use lockgate_engine::QueueEntry;
-use lockgate_machine::{ChangeKeyState, GetKeyState};
+use lockgate_machine::{self as machine, ChangeKeyState, GetKeyState, KeyStatePage};
 
-use super::keys::key_of;
+use super::{
+    invalid_page,
+    keys::{check_keyed, key_of},
+    page_after, page_limit, page_start,
+};
 use crate::{
     api::{
         Code, Problem, Request, Service,
         shapes::{
-            DropKeyState, Encoding, Instant, KeyState, KeyStateWritten, NewState, PutKeyState,
+            DropKeyState, Encoding, Instant, KeyState, KeyStateStatus, KeyStateWritten, KeyStates,
+            ListKeyStates, NewState, PutKeyState, StateOfKey,
         },
     },
     auth::Verb,
 };
 
 impl Service {
+    pub(in crate::api) async fn list_key_states(
+        &self,
+        request: &Request<'_>,
+        queue: &str,
+        input: ListKeyStates,
+    ) -> Result<KeyStates, Problem> {
+        let queue = self.queue(request, Verb::Receive, queue)?;
+        check_keyed(&queue)?;
+        let after = match &input.page {
+            None => None,
+            Some(page) => Some(Key::new(&page_start(page)?).map_err(|_| invalid_page())?),
+        };
+        let list = machine::ListKeyStates {
+            queue: queue.name.clone(),
+            prefix: input.prefix.unwrap_or_default(),
+            after,
+            limit: page_limit(input.limit),
+        };
+        let KeyStatePage { states, next } = self.engine.query(list).await?;
+        let states = states.into_iter().map(|(key, state)| StateOfKey {
+            key: key.to_string(),
+            state: state.into(),
+        });
+        Ok(KeyStates {
+            states: states.collect(),
+            next_page: next.map(|next| page_after(next.as_str())),
+        })
+    }
+
     pub(in crate::api) async fn get_key_state(
         &self,
         request: &Request<'_>,
@@ -120,6 +154,16 @@ pub(super) fn versions(
 ) -> impl Iterator<Item = Option<u64>> + '_ {
     let versions = versions.iter();
     versions.map(|version| version.map(|version| version.0))
+}
+
+impl From<machine::KeyStateStatus> for KeyStateStatus {
+    fn from(state: machine::KeyStateStatus) -> Self {
+        Self {
+            version: state.version.0,
+            bytes: state.bytes,
+            written_at: Instant(state.written),
+        }
+    }
 }
 
 impl From<&core::KeyState> for KeyState {

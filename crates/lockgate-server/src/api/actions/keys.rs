@@ -3,7 +3,7 @@
 use lockgate_core::{Key, Millis, limits::Limit};
 use lockgate_engine::QueueEntry;
 use lockgate_machine::{
-    self as machine, ChangeKey, ExplainKey, KeyAction, KeyPage, KeyStatus, KeyWait,
+    self as machine, ChangeKey, ExplainKey, KeyAction, KeyHeld, KeyPage, KeyStatus, KeyWait,
 };
 
 use super::{invalid_page, page_after, page_limit, page_start};
@@ -11,7 +11,7 @@ use crate::{
     api::{
         Code, Problem, Request, Service,
         shapes::{
-            Held, Hold, Instant, KeyExplanation, KeyStateStatus, Keys, ListKeys, MessagesDropped,
+            Held, Hold, Instant, KeyExplanation, Keys, LimitWord, ListKeys, MessagesDropped,
             WaitWord,
         },
     },
@@ -26,9 +26,7 @@ impl Service {
         input: ListKeys,
     ) -> Result<Keys, Problem> {
         let queue = self.queue(request, Verb::Read, queue)?;
-        if !queue.settings.keyed {
-            return Err(not_keyed(&queue));
-        }
+        check_keyed(&queue)?;
         let limit = page_limit(input.limit);
         let after = match &input.page {
             None => None,
@@ -55,7 +53,7 @@ impl Service {
         key: &str,
     ) -> Result<KeyExplanation, Problem> {
         let queue = self.queue(request, Verb::Read, queue)?;
-        let key = key_of(&queue, key)?;
+        let key = Key::new(key).map_err(|error| Problem::invalid("key", error))?;
         self.explain(&queue, key).await
     }
 
@@ -143,16 +141,23 @@ impl Service {
         };
         let status = match self.engine.query(query).await {
             Ok(status) => status,
-            // A key that was just resumed and has no message does not exist any more.
+            // A key without messages does not exist.
             Err(lockgate_engine::EngineError::Rejected(
                 lockgate_machine::Rejection::KeyNotFound { .. },
-            )) => KeyStatus {
-                key,
-                messages: 0,
-                delayed: 0,
-                waits_for: KeyWait::NoMessage,
-                state: None,
-            },
+            )) => {
+                let held = self.describe(&queue.name).await?.held;
+                KeyStatus {
+                    key,
+                    messages: 0,
+                    delayed: 0,
+                    waits_for: KeyWait::NoMessage,
+                    held: held.map(|remaining| KeyHeld {
+                        of_key: false,
+                        remaining,
+                    }),
+                    state: None,
+                }
+            }
             Err(error) => return Err(error.into()),
         };
         Ok(self.in_words(queue, status))
@@ -160,6 +165,7 @@ impl Service {
 
     fn in_words(&self, queue: &QueueEntry, status: KeyStatus) -> KeyExplanation {
         let (key, name) = (status.key.as_str(), &queue.name);
+        let word = if queue.settings.keyed { "key" } else { "group" };
         let now = self.engine.now().wall;
         let mut explanation = KeyExplanation {
             queue: name.to_string(),
@@ -168,11 +174,8 @@ impl Service {
             delayed: status.delayed,
             waits_for: WaitWord::Nothing,
             explanation: String::new(),
-            state: status.state.map(|state| KeyStateStatus {
-                version: state.version.0,
-                bytes: state.bytes,
-                written_at: Instant(state.written),
-            }),
+            held_until: status.held.map(|held| Instant(now.plus(held.remaining))),
+            state: status.state.map(Into::into),
             sequence: None,
             holder: None,
             limit: None,
@@ -184,7 +187,7 @@ impl Service {
             explanation.remaining_ms = Some(remaining);
             explanation.until = Some(Instant(now.plus(remaining)));
         };
-        let (word, text) = match status.waits_for {
+        let (waits_for, mut text) = match status.waits_for {
             KeyWait::Due { sequence, at } => {
                 let remaining = at.since(now);
                 lasts(remaining);
@@ -202,14 +205,18 @@ impl Service {
             KeyWait::InFlightFull { max } => (
                 WaitWord::InFlightFull,
                 format!(
-                    "Queue {name} has as many messages in flight as it may, {max}. The key's turn comes \
+                    "Queue {name} has as many messages in flight as it may, {max}. The {word}'s turn comes \
                      when some of them are settled or their leases end; the limit is its setting \
                      in_flight_max."
                 ),
             ),
             KeyWait::NoMessage => (
                 WaitWord::NoMessage,
-                format!("Queue {name} holds no message of this key."),
+                format!("Queue {name} holds no message of this {word}."),
+            ),
+            KeyWait::InFlight => (
+                WaitWord::InFlight,
+                "All its messages that are due are in flight or wait for their next attempt.".to_owned(),
             ),
             KeyWait::Lease {
                 sequence,
@@ -277,7 +284,7 @@ impl Service {
                     Limit::Gap => ("limit_gap", limits.limit_gap.to_string()),
                     _ => ("limit_rate", limits.limit_rate.to_string()),
                 };
-                let of = if of_key { "The key" } else { "The queue" };
+                let of = if of_key { word } else { "queue" };
                 let until = match remaining {
                     Some(remaining) => {
                         lasts(remaining);
@@ -290,7 +297,7 @@ impl Service {
                     Limit::Held => "is held by somebody".to_owned(),
                     _ => format!("has reached its limit: {setting} is {value}"),
                 };
-                let text = format!("{of} {why}. Its next message may be leased {until}.");
+                let text = format!("The {of} {why}. Its next message may be leased {until}.");
                 (WaitWord::Limit, text)
             }
             KeyWait::LimitsChange => (
@@ -305,7 +312,17 @@ impl Service {
                 "Nothing holds it up: the next receive may have its message.".to_owned(),
             ),
         };
-        explanation.waits_for = word;
+        // Where it is the hold that the next message waits for, the text says so already.
+        if let Some(KeyHeld { of_key, remaining }) = status.held
+            && explanation.limit != Some(LimitWord::Held)
+        {
+            let what = if of_key { word } else { "queue" };
+            let span = span(remaining);
+            text.push_str(&format!(
+                " The {what} is held by somebody for another {span}."
+            ));
+        }
+        explanation.waits_for = waits_for;
         explanation.explanation = text;
         explanation
     }
@@ -313,20 +330,21 @@ impl Service {
 
 /// Parses a key of a keyed queue.
 pub(super) fn key_of(queue: &QueueEntry, key: &str) -> Result<Key, Problem> {
-    if !queue.settings.keyed {
-        return Err(not_keyed(queue));
-    }
+    check_keyed(queue)?;
     Key::new(key).map_err(|error| Problem::invalid("key", error))
 }
 
-fn not_keyed(queue: &QueueEntry) -> Problem {
-    Problem::new(
+pub(super) fn check_keyed(queue: &QueueEntry) -> Result<(), Problem> {
+    if queue.settings.keyed {
+        return Ok(());
+    }
+    Err(Problem::new(
         Code::QueueNotKeyed,
         format!(
             "queue {} is not keyed, so it has no keys: its groups take turns, and no message waits for another",
             queue.name
         ),
-    )
+    ))
 }
 
 /// A duration for people: in milliseconds below ten seconds, else in seconds.

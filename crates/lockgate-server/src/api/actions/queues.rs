@@ -13,7 +13,7 @@ use crate::{
     answer::json_len,
     api::{
         Code, Problem, Request, Service,
-        shapes::{ChangeQueue, CreateQueue, ListQueues, Purged, Queue, Queues, Sending},
+        shapes::{ChangeQueue, CreateQueue, Instant, ListQueues, Purged, Queue, Queues, Sending},
     },
     auth::Verb,
     queue::{allow_policy::lets_in, extension, kind, tags},
@@ -214,7 +214,9 @@ impl Service {
     fn view(&self, description: QueueDescription) -> Queue {
         let from = description.settings.dedup_scope_from;
         let missing = self.is_dead_letter_missing(&description.settings);
+        let held = description.held;
         let mut queue = Queue::from(description);
+        queue.held_until = held.map(|held| Instant(self.engine.now().wall.plus(held)));
         queue.dead_letter_missing = missing;
         queue.settings.dedup_scope_pending_ms = from
             .map(|from| self.engine.remaining(from).as_millis())

@@ -39,7 +39,7 @@ pub(crate) struct Keys {
 pub(crate) struct KeyExplanation {
     /// Its queue.
     pub(crate) queue: String,
-    /// The key.
+    /// The key, or the group of an unkeyed queue.
     pub(crate) key: String,
     /// Messages of the key that wait or are in flight.
     pub(crate) messages: u64,
@@ -49,6 +49,9 @@ pub(crate) struct KeyExplanation {
     pub(crate) waits_for: WaitWord,
     /// The same in words, with what can be done about it.
     pub(crate) explanation: String,
+    /// Until when somebody holds the key or its queue, if somebody does, whatever else its next message waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) held_until: Option<Instant>,
     /// The state of the key, without its value, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) state: Option<KeyStateStatus>,
@@ -82,6 +85,8 @@ pub(crate) enum WaitWord {
     Nothing,
     /// The key has no message.
     NoMessage,
+    /// All messages of the group that are due are in flight or wait for their next attempt; they block no other.
+    InFlight,
     /// None of the key's messages is due yet.
     Due,
     /// The queue has reached its limit of messages in flight.
@@ -170,6 +175,43 @@ pub(crate) struct KeyStateStatus {
     pub(crate) bytes: u64,
     /// When the value was written.
     pub(crate) written_at: Instant,
+}
+
+/// Selects the states of keys to list.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ListKeyStates {
+    /// Only keys that start with this.
+    #[serde(default)]
+    pub(crate) prefix: Option<String>,
+    /// The most entries of the page, 1 to 1000. Default 100.
+    #[serde(default)]
+    pub(crate) limit: Option<Within<1, 1000>>,
+    /// The `next_page` of the previous page.
+    #[serde(default)]
+    pub(crate) page: Option<String>,
+}
+
+/// A page of the states of keys.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct KeyStates {
+    /// In the order of the keys.
+    pub(crate) states: Vec<StateOfKey>,
+    /// Pass it as `page` to get the next page; absent on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) next_page: Option<String>,
+}
+
+/// A key and its state, without the value.
+#[derive(Debug, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct StateOfKey {
+    /// The key.
+    pub(crate) key: String,
+    #[serde(flatten)]
+    pub(crate) state: KeyStateStatus,
 }
 
 /// The state of a key.

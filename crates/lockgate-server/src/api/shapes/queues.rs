@@ -59,6 +59,9 @@ pub(crate) struct Queue {
     /// Present if a limit of the queue as a whole holds all its messages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) limited: Option<Limited>,
+    /// Until when somebody holds the queue, so that it gives no leases; absent: nobody does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) held_until: Option<Instant>,
     /// What the queue holds now. Exact.
     pub(crate) counts: Counts,
     /// What was added and removed since the queue was created. Exact: `accepted + moved_in =
@@ -201,6 +204,7 @@ impl From<QueueDescription> for Queue {
                 limit: limited.limit.into(),
                 remaining_ms: limited.remaining,
             }),
+            held_until: None,
             created_at: Instant(queue.created),
             changed_at: Instant(queue.changed),
             counts: queue.counts.into(),

@@ -137,7 +137,7 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
         },
         Operation::ExplainKey => Described {
             tag: "keys",
-            codes: &[Code::QueueNotFound, Code::QueueNotKeyed],
+            codes: &[Code::QueueNotFound],
             ..queue("read", to.ok::<KeyExplanation>())
         },
         Operation::ParkKey => Described {
@@ -154,6 +154,12 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
             tag: "keys",
             codes: &[Code::QueueNotFound, Code::KeyNotFound],
             ..queue("purge", to.ok::<MessagesDropped>())
+        },
+        Operation::ListKeyStates => Described {
+            tag: "keys",
+            parameters: to.input::<ListKeyStates>(),
+            codes: &[Code::QueueNotFound, Code::QueueNotKeyed, Code::InvalidPage],
+            ..queue("receive", to.ok::<KeyStates>())
         },
         Operation::GetKeyState => Described {
             tag: "keys",
@@ -535,20 +541,25 @@ fn parameters(operation: Operation, described: &Described, generators: &Generato
     if let Some(schema) = &described.parameters {
         let name = schema.get("$ref").and_then(Value::as_str).unwrap();
         let name = name.rsplit('/').next().unwrap();
-        let schema = &generators.inputs.definitions()[name];
-        for (name, schema) in schema["properties"].as_object().unwrap() {
+        let all = &generators.inputs.definitions()[name];
+        let required = all.get("required").and_then(Value::as_array);
+        for (name, schema) in all["properties"].as_object().unwrap() {
             let mut schema = schema.clone();
             let fields = schema.as_object_mut().unwrap();
             let description = fields.remove("description");
             fields.remove("default");
             fields.remove("format");
             without_null(&mut schema);
-            parameters.push(json!({
+            let mut parameter = json!({
                 "name": name,
                 "in": "query",
                 "description": description,
                 "schema": schema,
-            }));
+            });
+            if required.is_some_and(|required| required.contains(&json!(name))) {
+                parameter["required"] = true.into();
+            }
+            parameters.push(parameter);
         }
     }
     parameters
@@ -597,7 +608,8 @@ fn tidy(schemas: &mut Map<String, Value>) {
     }
     // Parameters are described with their operations.
     schemas.retain(|name, _| {
-        !name.starts_with("List") && !matches!(&**name, "WatchRecord" | "DeleteRecord")
+        !name.starts_with("List")
+            && !matches!(&**name, "WatchRecord" | "DeleteRecord" | "DropKeyState")
     });
     schemas.values_mut().for_each(walk);
 }

@@ -220,6 +220,8 @@ pub(super) async fn record() -> Vec<Example> {
     to.record("another version", Method::PUT, target, state)
         .await;
     to.get("state", target).await;
+    let list = "/queues/orders.fifo/key-states?prefix=user-&limit=10";
+    to.get("states", list).await;
     let more = json!({"messages": [{"body": "{\"order\":19}", "key": "user-42"}]});
     to.post("with a state", "/queues/orders.fifo/messages", more)
         .await;
@@ -276,7 +278,8 @@ pub(super) async fn record() -> Vec<Example> {
     to.post("let go", "/queues/orders.fifo/hold", none).await;
     to.post("drop", &format!("{target}/drop"), Value::Null)
         .await;
-    to.get("not keyed", "/queues/mail/keys/user-7").await;
+    to.get("a group", "/queues/mail/keys/user-7").await;
+    to.get("not keyed", "/queues/mail/keys").await;
     to.get("sending", "/queues/orders.fifo/sending").await;
 
     let leader = "/records/reports%2Fleader";

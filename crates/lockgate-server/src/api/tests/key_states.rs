@@ -164,6 +164,47 @@ async fn an_operator_names_the_version_or_takes_any() {
 }
 
 #[tokio::test]
+async fn they_are_listed_in_the_order_of_keys_without_their_values() {
+    let shop = open().await;
+    const LIST: &str = "/queues/q.fifo/key-states";
+    assert_eq!(shop.get(LIST).await, json!({"states": []}));
+    for key in ["b", "a%2F2", "a", "a%2F1"] {
+        let target = format!("/queues/q.fifo/keys/{key}/state");
+        shop.ok(Method::PUT, &target, json!({"value": key})).await;
+    }
+    let one = |key: &str, bytes: usize| {
+        let written_at = "2026-11-21T08:00:00.000Z";
+        json!({"key": key, "version": 1, "bytes": bytes, "written_at": written_at})
+    };
+    let all = json!({"states": [one("a", 1), one("a/1", 5), one("a/2", 5), one("b", 1)]});
+    assert_eq!(shop.get(LIST).await, all);
+    let first = shop.get(&format!("{LIST}?prefix=a/&limit=1")).await;
+    assert_eq!(first["states"], json!([one("a/1", 5)]));
+    let page = first["next_page"].as_str().unwrap();
+    let second = shop
+        .get(&format!("{LIST}?prefix=a/&limit=1&page={page}"))
+        .await;
+    assert_eq!(second, json!({"states": [one("a/2", 5)]}));
+
+    for (target, refused) in [
+        ("/queues/q/key-states", (409, "queue_not_keyed")),
+        ("/queues/none/key-states", (404, "queue_not_found")),
+        ("/queues/q.fifo/key-states?page=%00", (400, "invalid_page")),
+        (
+            "/queues/q.fifo/key-states?limit=1001",
+            (400, "invalid_value"),
+        ),
+        (
+            "/queues/q.fifo/key-states?prefix=%zz",
+            (400, "malformed_request"),
+        ),
+    ] {
+        let (status, code, _) = shop.refused(Method::GET, target, Value::Null).await;
+        assert_eq!((status, &*code), refused, "{target}");
+    }
+}
+
+#[tokio::test]
 async fn a_state_that_cannot_be_is_refused_and_nothing_happens() {
     let shop = open().await;
     let held = one(&shop, "a").await;

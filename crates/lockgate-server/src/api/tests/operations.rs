@@ -492,9 +492,45 @@ async fn a_hold_says_until_when_and_explains_itself() {
         queue["limited"],
         json!({"limit": "held", "remaining_ms": 7_000})
     );
+    assert_eq!(queue["held_until"], "2026-11-21T08:00:07.000Z");
     assert!(receive(&shop, "q.fifo").await.is_empty());
     shop.pass(7_000);
     assert_eq!(receive(&shop, "q.fifo").await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_hold_is_told_whatever_else_the_key_or_group_waits_for() {
+    let shop = Shop::open();
+    queue(&shop, "q.fifo", json!({})).await;
+    queue(&shop, "q", json!({})).await;
+    let hold = json!({"time_ms": 5_000});
+    for (queue, field, word, in_flight) in [
+        ("q.fifo", "key", "key", "lease"),
+        ("q", "group", "group", "in_flight"),
+    ] {
+        let target = format!("/queues/{queue}/keys/k");
+        let not_held = shop.get(&target).await;
+        assert_eq!(
+            (&not_held["waits_for"], &not_held["held_until"]),
+            (&json!("no_message"), &Value::Null)
+        );
+        let tells = format!(" The {word} is held by somebody for another 5000 ms.");
+        let explains = async |waits_for: &str| {
+            shop.post(&format!("{target}/hold"), hold.clone()).await;
+            let told = shop.get(&target).await;
+            assert_eq!(told["waits_for"], waits_for, "{told}");
+            let text = told["explanation"].as_str().unwrap();
+            assert!(text.ends_with(&tells), "{text}");
+            assert!(told["held_until"].is_string(), "{told}");
+        };
+        explains("no_message").await;
+        shop.pass(5_000);
+        let mut message = json!({"body": "x"});
+        message[field] = "k".into();
+        send(&shop, queue, message).await;
+        assert_eq!(receive(&shop, queue).await.len(), 1);
+        explains(in_flight).await;
+    }
 }
 
 #[tokio::test]
@@ -850,6 +886,7 @@ async fn a_key_may_do_what_it_was_granted_and_sees_nothing_else() {
         ),
         (Verb::Receive, &get, "/dead-letters", null.clone()),
         (Verb::Receive, &get, "/keys/k/state", null.clone()),
+        (Verb::Receive, &get, "/key-states", null.clone()),
         (
             Verb::Manage,
             &Method::PUT,
