@@ -97,11 +97,13 @@ async fn open(address: &str) -> RemoteQueue {
     }
 }
 
-/// The process that is killed. It sends messages of its keys, and says of each when it is durable.
+/// The process that is killed. It sends messages of its keys, and says of each when it is durable. Where nobody has started
+/// it as that, it does nothing.
 #[tokio::test]
-#[ignore = "the test starts it as a process"]
 async fn child() {
-    let spool = PathBuf::from(env::var_os("CHILD_SPOOL").unwrap());
+    let Some(spool) = env::var_os("CHILD_SPOOL").map(PathBuf::from) else {
+        return;
+    };
     let run: u64 = env::var("CHILD_RUN").unwrap().parse().unwrap();
     let is_last = env::var_os("CHILD_LAST").is_some();
     let sink = open(&env::var("CHILD_SERVER").unwrap()).await;
@@ -146,7 +148,7 @@ fn key_of(key: u64) -> Key {
 fn start_child(server: SocketAddr, spool: &Path, run: u64, is_last: bool) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
     command
-        .args(["child", "--exact", "--ignored", "--nocapture"])
+        .args(["child", "--exact", "--nocapture"])
         .env("CHILD_SPOOL", spool)
         .env("CHILD_RUN", run.to_string())
         .env("CHILD_SERVER", format!("http://{server}"))

@@ -10,6 +10,7 @@
 //! - Who was told *durable* has its record in the log, synced, and it is over there only when it was delivered, or
 //!   dropped for a reason that is counted.
 
+mod answers;
 mod disk;
 mod health;
 mod lanes;
@@ -21,8 +22,8 @@ mod tests;
 use std::collections::{BTreeMap, HashMap};
 
 use lockgate_core::{
-    Accepted, Fate, Key, Message, Millis, Produced, ProducerIncarnation, ProducerMark,
-    ProducerName, ProducerRefused, SinkCapabilities, TransportError, UniqueId, WallTime,
+    Accepted, Key, Message, Millis, Produced, ProducerIncarnation, ProducerMark, ProducerName,
+    ProducerRefused, SinkCapabilities, TransportError, UniqueId, WallTime,
     limits::{LimitState, Limiter, Limits, Rate, Wait, start},
 };
 use slab::Slab;
@@ -661,150 +662,6 @@ impl<T, I: Clone> Buffer<T, I> {
         message
     }
 
-    /// What became of a batch. An answer that is missing is unknown.
-    pub(crate) fn answered(
-        &mut self,
-        id: usize,
-        results: Vec<Result<Accepted<I>, TransportError>>,
-        now: Millis,
-        random: u64,
-    ) {
-        let Some(sent) = self.batches.try_remove(id) else {
-            return;
-        };
-        let mut results = results.into_iter();
-        let (mut took, mut failed) = (false, false);
-        let mut back = Vec::new();
-        for place in sent.records {
-            let result = results.next().unwrap_or_else(|| {
-                Err(TransportError::new(
-                    Fate::Unknown,
-                    "the sink gave no answer",
-                ))
-            });
-            match result {
-                Ok(accepted) => {
-                    took = true;
-                    self.deliver(place, accepted);
-                }
-                Err(error) => match self.judge(place, &error, now) {
-                    Verdict::Drop(reason) => {
-                        let is_refused = matches!(error.fate, Fate::Refused | Fate::Unsupported);
-                        took |= is_refused;
-                        failed |= !is_refused;
-                        self.drop_record(place, reason, Some(error));
-                    }
-                    Verdict::Again { blame } => {
-                        failed |= blame;
-                        back.push((place, blame));
-                    }
-                },
-            }
-        }
-        match (took, failed) {
-            (true, _) => {
-                let was_retry = sent.has_retries && !failed;
-                (self.health).succeeded(was_retry, now.saturating_sub(sent.at));
-            }
-            (false, true) => {
-                self.figures.failed_batches += 1;
-                self.health.failed(now, random);
-                if sent.has_retries {
-                    self.health.give_token();
-                }
-            }
-            (false, false) => {}
-        }
-        self.put_back(back, &sent.lanes, took, now, random);
-        if self.lanes.ready_count > 0 {
-            self.ready_since.get_or_insert(now);
-        }
-    }
-
-    /// Records go back to the front of their lanes, in their order. Where others of the batch succeeded, their lanes wait.
-    fn put_back(
-        &mut self,
-        back: Vec<(usize, bool)>,
-        lanes: &[usize],
-        took: bool,
-        now: Millis,
-        random: u64,
-    ) {
-        let mut blamed = Vec::new();
-        for (place, blame) in back.into_iter().rev() {
-            self.figures.retries += 1;
-            let blame = blame && took;
-            let record = &mut self.records[place];
-            record.state = Sending::Waits;
-            record.is_retry |= blame;
-            let (priority, seq) = (record.message.priority, record.seq);
-            self.shelf.order(priority, seq, place);
-            if let Some(shelf) = (record.tenant.as_ref()).and_then(|it| self.tenants.get_mut(it)) {
-                shelf.order(priority, seq, place);
-            }
-            if blame && self.lanes.is_shared(record.lane) {
-                // Those behind it do not wait for it.
-                record.lane = self.lanes.solo();
-                let until = now.saturating_add(self.rules.backoff.after(1, random));
-                self.lanes.get_mut(record.lane).failures = 1;
-                self.lanes.push_front(record.lane, seq, place, record.size);
-                self.lanes.release(record.lane, Some(until));
-                continue;
-            }
-            self.lanes.push_front(record.lane, seq, place, record.size);
-            if blame {
-                blamed.push(record.lane);
-            }
-        }
-        for &lane in lanes {
-            let is_blamed = blamed.contains(&lane);
-            let it = self.lanes.get_mut(lane);
-            it.failures = match (took, is_blamed) {
-                (_, true) => it.failures.saturating_add(1),
-                (true, false) => 0,
-                (false, false) => it.failures,
-            };
-            let wait = is_blamed.then(|| self.rules.backoff.after(it.failures, random));
-            self.lanes
-                .release(lane, wait.map(|wait| now.saturating_add(wait)));
-        }
-    }
-
-    fn judge(&mut self, place: usize, error: &TransportError, now: Millis) -> Verdict {
-        match error.producer_refused() {
-            Some(refused @ ProducerRefused::Fenced { .. }) => {
-                self.fenced = Some(refused);
-                return Verdict::Again { blame: false };
-            }
-            Some(ProducerRefused::Unknown) => {
-                self.incarnation = None;
-                return Verdict::Again { blame: false };
-            }
-            // The one before it is sent again, and this one with it.
-            Some(_) => return Verdict::Again { blame: false },
-            None => {}
-        }
-        let record = &mut self.records[place];
-        let is_known = self.rules.is_marked || self.rules.has_unique_ids;
-        match error.fate {
-            Fate::Refused | Fate::Unsupported => return Verdict::Drop(DropReason::Refused),
-            Fate::Unknown => {
-                record.may_be_there = true;
-                if !is_known {
-                    self.figures.uncertain += 1;
-                    if self.rules.when_unknown == WhenUnknown::GiveUp {
-                        return Verdict::Drop(DropReason::Unknown);
-                    }
-                }
-            }
-            _ => {}
-        }
-        match record.expires {
-            Some(at) if at <= now => Verdict::Drop(DropReason::Expired),
-            _ => Verdict::Again { blame: true },
-        }
-    }
-
     // ---- The ends of records ----
 
     fn deliver(&mut self, place: usize, accepted: Accepted<I>) {
@@ -993,12 +850,4 @@ enum Fill {
     Waits(Millis),
     /// The batch has no room for it.
     Full,
-}
-
-enum Verdict {
-    Drop(DropReason),
-    /// It goes back. `blame`: the sink could not take it, or what became of it is unknown.
-    Again {
-        blame: bool,
-    },
 }
