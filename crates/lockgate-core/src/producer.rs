@@ -115,7 +115,7 @@ pub struct Produced {
     pub incarnation: ProducerIncarnation,
     /// The number of the record before it in its lane and opening, if that is on its way too: the queue takes this one
     /// only if it has that one. So a lane's records may go in one batch, of which one may fail. 0: all before it are
-    /// known to be there, or given up.
+    /// known to be there, or given up, as of every message that is kept.
     pub after: u64,
 }
 

@@ -7,7 +7,9 @@ use crate::{messages::Town, process::Wire, support::Server};
 const POST: &str = "POST /api/v1/queues/clicks/messages HTTP/1.1\r\nContent-Type: application/json";
 
 fn open(town: &Town, producer: &str) -> Value {
-    let target = format!("POST /api/v1/queues/clicks/producers/{producer}/open HTTP/1.1");
+    let target = format!(
+        "POST /api/v1/queues/clicks/producers/{producer}/open HTTP/1.1\r\nContent-Type: application/json"
+    );
     let (status, answer) = Wire::to(&town.server.url).ask(&target, "");
     assert_eq!(status, 200, "{answer}");
     let opened: Value = serde_json::from_str(&answer).unwrap();

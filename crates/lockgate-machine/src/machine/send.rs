@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 
-use lockgate_core::{Key, Level, Location, MachineTime, Now, PRIORITY_MAX, Sequence};
+use lockgate_core::{Key, Level, Location, MachineTime, Now, PRIORITY_MAX, Produced, Sequence};
 
 use super::{
     Machine,
@@ -151,6 +151,7 @@ impl Machine {
         kept.due = due;
         kept.key = key.cloned();
         kept.group = None;
+        kept.producer = kept.producer.map(accepted);
         draft.add(
             Effect::Accepted(Box::new(StoredMessage {
                 queue: queue.id,
@@ -193,7 +194,7 @@ impl Machine {
         if let Some(produced) = &send.message.producer {
             let raised = Effect::MarkRaised {
                 queue: self.queues[index].id,
-                produced: produced.clone(),
+                produced: accepted(produced.clone()),
                 at: now.machine,
             };
             draft.add(raised, level);
@@ -388,6 +389,12 @@ impl Machine {
         reserve.at = at;
         Some(())
     }
+}
+
+/// What is kept of a record: the one that it comes after is there, and is not named any more.
+fn accepted(mut produced: Box<Produced>) -> Box<Produced> {
+    produced.after = 0;
+    produced
 }
 
 /// The key within which a unique id is unique in that scope.

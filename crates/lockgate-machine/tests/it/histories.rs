@@ -30,7 +30,7 @@
 //! | an expired message is counted under another reason | wrong totals |
 //! | nobody is woken when a key becomes ready | says so |
 //! | the codec drops a field | what is decoded differs |
-//! | a mark is not raised, or falls; a lane takes another's | a wrong reply |
+//! | a mark is not raised; a lane takes another's; a gap is not seen | a wrong reply |
 //! | a mark is raised without its message, or by a move | a wrong reply, wrong counts |
 //! | a duplicate by mark, or a fenced producer, does not wait | says so |
 //! | an earlier incarnation sends | a wrong reply |

@@ -836,7 +836,8 @@ impl World {
         Some(Box::new(Produced {
             mark: ProducerMark::new(name, opening, lane, number.max(1)).unwrap(),
             incarnation: ProducerIncarnation(incarnation),
-            after: 0,
+            // Behind what is there, behind a hole, or behind anything.
+            after: [0, number.saturating_sub(1), highest + 1][self.records.len() % 13 % 3],
         }))
     }
 

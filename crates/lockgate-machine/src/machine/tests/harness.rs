@@ -502,7 +502,7 @@ impl Run {
     }
 
     /// `p/7/0/5`: producer, opening, lane and number, under the incarnation that was given last; `p/7/0/5/i1`: under the
-    /// first one.
+    /// first one; `p/7/0/5/i1/4`: behind number 4.
     fn produced(&self, queue: &str, text: &str) -> Produced {
         let parts: Vec<&str> = text.split('/').collect();
         let producer = ProducerName::new(parts[0]).unwrap();
@@ -521,7 +521,7 @@ impl Run {
         Produced {
             mark: ProducerMark::new(producer, opening, lane, number).unwrap(),
             incarnation: incarnation.unwrap_or_default(),
-            after: 0,
+            after: parts.get(5).map_or(0, |after| after.parse().unwrap()),
         }
     }
 

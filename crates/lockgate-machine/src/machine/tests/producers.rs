@@ -65,6 +65,29 @@ fn two_copies_of_a_spool_send_what_they_share_once_and_lose_nothing() {
 }
 
 #[test]
+fn a_record_that_names_the_one_before_it_is_accepted_behind_it_only() {
+    check(
+        "
+        queue q
+        open q p                              => i1
+        send q mark=p/7/0/2/i1/1              => refused Gap
+        send q mark=p/7/0/3/i1/2              => refused Gap
+        send q mark=p/7/0/1                   => #1
+        send q mark=p/7/0/4/i1/2              => refused Gap
+        send q mark=p/7/0/2/i1/1              => #2
+        // it is known, whatever it names
+        send q mark=p/7/0/1/i1/9              => refused SentBefore
+        // of another lane or opening, nothing is there
+        send q mark=p/7/1/3/i1/2              => refused Gap
+        send q mark=p/8/0/3/i1/2              => refused Gap
+        transact send q mark=p/7/0/3/i1/2; send q mark=p/7/0/5/i1/4  => refused at 1: Producer
+        transact send q mark=p/7/0/3/i1/2; send q mark=p/7/0/5/i1/3  => #3 #4
+        openings q                            => 1
+        ",
+    );
+}
+
+#[test]
 fn only_the_last_incarnation_sends() {
     check(
         "

@@ -102,9 +102,15 @@ impl Queue {
             self.totals.fenced += 1;
             return refused(ProducerRefused::Fenced { current });
         }
-        match producer.openings.get(&mark.opening()) {
+        let opening = producer.openings.get(&mark.opening());
+        let lane = usize::from(mark.lane());
+        let there = opening.map_or(0, |opening| opening.lanes[lane].0);
+        if mark.number() > there && there < produced.after {
+            return refused(ProducerRefused::Gap);
+        }
+        match opening {
             Some(opening) => {
-                let (highest, raised_at) = opening.lanes[usize::from(mark.lane())];
+                let (highest, raised_at) = opening.lanes[lane];
                 if mark.number() <= highest {
                     let waits = level < Level::Disk || waits_for(raised_at);
                     assert!(waits, "a duplicate by mark does not wait");
