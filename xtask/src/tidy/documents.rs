@@ -74,16 +74,21 @@ pub(super) fn test_names(workspace: &Workspace) -> Problems {
                     continue;
                 };
                 let definition = match file.rsplit_once('.') {
-                    Some((_, "rs")) => format!("fn {name}("),
-                    Some((_, "py")) => format!("def {name}("),
+                    Some((_, "rs")) => format!("fn {name}"),
+                    Some((_, "py")) => format!("def {name}"),
                     _ => continue,
+                };
+                let is_defined = |source: &String| {
+                    let mut rest = source.split(&definition).skip(1);
+                    // A generic one names its types first.
+                    rest.any(|rest| rest.starts_with(['(', '<']))
                 };
                 match workspace.files.get(file) {
                     None => {
                         problems.push(format!("{path}:{number}: {file}: there is no such file"));
                     }
-                    Some(source) if !source.contains(&definition) => {
-                        problems.push(format!("{path}:{number}: {file} has no `{definition}..)`"));
+                    Some(source) if !is_defined(source) => {
+                        problems.push(format!("{path}:{number}: {file} has no `{definition}(..)`"));
                     }
                     Some(_) => {}
                 }
