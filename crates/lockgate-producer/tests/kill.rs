@@ -21,9 +21,7 @@ use std::{
 };
 
 use lockgate_client::{Client, Method, RemoteQueue};
-use lockgate_core::{
-    HolderName, Key, Message, QueueName, ReceiveRequest, Settlement, Source as _,
-};
+use lockgate_core::{HolderName, Key, Message, QueueName, ReceiveRequest, Settlement, Source as _};
 use lockgate_engine::{Engine, EngineOptions};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
 use lockgate_producer::{AnswerLevel, Producer, ProducerOptions, SpoolOptions};

@@ -53,7 +53,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 pub use measured::{Reading, ReadingError, Readings};
-pub use report::{Drain, Need, Overflow, Point, Report, StageReport, Steady};
+pub use report::{Drain, Need, Overflow, Point, Report, StageReport, Steady, show_seconds};
 pub use simulate::{SimulatedStage, Simulation, simulate};
 
 /// A pipeline, and what comes to it.

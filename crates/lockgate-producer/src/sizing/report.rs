@@ -359,7 +359,7 @@ impl StageReport {
         };
         let mut words = match (self.overflows, self.needs) {
             (Some(Overflow::AfterSeconds(seconds)), _) => {
-                format!("{name} overflows after {}; {room}", Seconds(seconds))
+                format!("{name} overflows after {}; {room}", show_seconds(seconds))
             }
             (Some(Overflow::Sometimes), _) => format!("{name} overflows sometimes; {room}"),
             (None, Need::Unbounded) => format!("{name} gets behind; {room}"),
@@ -369,7 +369,7 @@ impl StageReport {
         match self.drains {
             Drain::Never => words.push_str("; it never drains"),
             Drain::AfterSeconds(seconds) if events && seconds > 0.0 => {
-                words.push_str(&format!("; it drains in {}", Seconds(seconds)));
+                words.push_str(&format!("; it drains in {}", show_seconds(seconds)));
             }
             Drain::AfterSeconds(_) => {}
         }
@@ -394,19 +394,17 @@ impl Report {
     }
 }
 
-/// A time for people: three digits or so.
-#[derive(Clone, Copy, Debug)]
-struct Seconds(f64);
-
-impl fmt::Display for Seconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            seconds if seconds < 0.1 => write!(f, "{:.1} ms", seconds * 1e3),
-            seconds if seconds < 600.0 => write!(f, "{seconds:.1} s"),
-            seconds if seconds < 36_000.0 => write!(f, "{:.1} minutes", seconds / 60.0),
-            seconds if seconds < 864_000.0 => write!(f, "{:.1} hours", seconds / 3600.0),
-            seconds => write!(f, "{:.1} days", seconds / 86400.0),
-        }
+/// Writes a time for people: three digits or so, `12.5 s`.
+#[must_use]
+pub fn show_seconds(seconds: f64) -> String {
+    match seconds {
+        0.0 => "0 s".to_owned(),
+        seconds if seconds < 1e-3 => format!("{:.1} us", seconds * 1e6),
+        seconds if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),
+        seconds if seconds < 600.0 => format!("{seconds:.1} s"),
+        seconds if seconds < 36_000.0 => format!("{:.1} minutes", seconds / 60.0),
+        seconds if seconds < 864_000.0 => format!("{:.1} hours", seconds / 3600.0),
+        seconds => format!("{:.1} days", seconds / 86400.0),
     }
 }
 
