@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use lockgate_producer::sizing::{Report, StageReport, show_seconds};
 
+use super::number;
 use crate::svg::{begin, text};
 
 const WIDTH: u64 = 760;
@@ -57,9 +58,9 @@ fn panel(svg: &mut String, top: u64, stage: &StageReport, longest: f64, end: f64
     let bottom = top + 20 + PANEL;
     let x = |seconds: f64| at(LEFT, RIGHT, share(seconds, longest));
     let y = |records: f64| at(bottom, bottom - PANEL, share(records, scale));
-    let mut words = format!("{}: at most {most:.0} on average", stage.name);
+    let mut words = format!("{}: at most {} on average", stage.name, number(most));
     if let Some(buffer) = stage.buffer {
-        let _ = write!(words, ", room for {buffer}");
+        let _ = write!(words, ", room for {buffer} (dashed)");
     }
     text(svg, LEFT, top + 12, "", &words);
     let mut shape = format!("{LEFT},{bottom}");
@@ -87,6 +88,10 @@ fn panel(svg: &mut String, top: u64, stage: &StageReport, longest: f64, end: f64
         line(svg, "end", [x(end), y(scale), x(end), bottom as f64]);
     }
     text(svg, LEFT, bottom + 14, "", "0");
+    if end > 0.0 {
+        let more = format!(" dx=\"{:.1}\" text-anchor=\"middle\"", x(end) - LEFT as f64);
+        text(svg, LEFT, bottom + 14, &more, &show_seconds(end));
+    }
     text(
         svg,
         RIGHT,
