@@ -6,6 +6,7 @@ mod producer;
 mod queue;
 mod record;
 mod setting_flags;
+mod size;
 
 use std::{path::PathBuf, time::Duration};
 
@@ -18,6 +19,7 @@ pub(crate) use producer::*;
 pub(crate) use queue::*;
 pub(crate) use record::*;
 pub(crate) use setting_flags::{Given, SettingFlags};
+pub(crate) use size::Size;
 
 use crate::{
     exit::Exit,
@@ -75,6 +77,7 @@ pub(crate) enum Command {
     Dump(Dump),
     Bench(Bench),
     Analyze(Analyze),
+    Size(Size),
     #[command(subcommand)]
     Config(Config),
     Completions(Completions),

@@ -8,7 +8,9 @@ use crate::{
     settings::{access_keys, file::ConfigFile},
 };
 
-pub use crate::commands::{analyze::fuzz as requests, send::fuzz_line as send_line};
+pub use crate::commands::{
+    analyze::fuzz as requests, send::fuzz_line as send_line, size::fuzz as sizing_model,
+};
 
 /// A file of queues in TOML.
 pub fn queues_toml(bytes: &[u8]) -> Result<(), String> {

@@ -20,6 +20,7 @@ mod output;
 mod queue_file;
 mod reference;
 mod settings;
+mod svg;
 mod telemetry;
 mod units;
 

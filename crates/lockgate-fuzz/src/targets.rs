@@ -160,6 +160,15 @@ pub const TARGETS: &[Target] = &[
         ..NONE
     },
     Target {
+        name: "sizing",
+        about: "models of `lockgate size`, and figures of producers",
+        decode: cli::sizing_model,
+        words: &[words::SIZING, words::JSON],
+        pairs: IN_JSON,
+        seeds: sizing_models,
+        ..NONE
+    },
+    Target {
         name: "coalescer-state",
         about: "the state of a key that processes coalesce together, as its record has it",
         decode: lockgate_consumer::coalesce::fuzz_state,
@@ -397,6 +406,18 @@ fn spool() -> Vec<Vec<u8>> {
         [&checkpoint[..], &stretch].concat(),
         vec![3],
     ]
+}
+
+fn sizing_models() -> Vec<Vec<u8>> {
+    texts(&[
+        r#"{"arrivals_per_second":80,"stages":[{"name":"a","service":{"per_second":50},"workers":2,"batch":10,"buffer":7},
+            {"name":"b","service":{"seconds":0.01},"variability":0}],"outage":{"stage":"a","seconds":9},
+            "burst":{"times":2.5,"seconds":60},"record_bytes":1024}"#,
+        "lockgate_producer_accepted_total{producer=\"p\"} 90\nlockgate_producer_refused_total{producer=\"p\"} 0\n\
+         lockgate_producer_sent_total{producer=\"p\"} 80\nlockgate_producer_batches_total{producer=\"p\"} 8\n\
+         lockgate_producer_in_flight{producer=\"p\"} 5\nlockgate_producer_memory_records{producer=\"p\"} 5\n\
+         lockgate_producer_memory_bytes{producer=\"p\"} 500\n",
+    ])
 }
 
 fn coalescer_states() -> Vec<Vec<u8>> {

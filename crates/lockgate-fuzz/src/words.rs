@@ -435,6 +435,31 @@ pub(crate) const LINES: &[&str] = &[
     "\"Number\"",
 ];
 
+/// Models of pipelines, and figures of producers.
+pub(crate) const SIZING: &[&str] = &[
+    "arrivals_per_second",
+    "arrivals_variability",
+    "stages",
+    "name",
+    "service",
+    "per_second",
+    "seconds",
+    "workers",
+    "batch",
+    "buffer",
+    "variability",
+    "outage",
+    "stage",
+    "burst",
+    "times",
+    "record_bytes",
+    "lockgate_producer_",
+    "_total",
+    "{producer=\"p\"} ",
+    "\n",
+    "1e9",
+];
+
 /// Lines of requests that were recorded, and what the first line says of them.
 pub(crate) const REQUESTS: &[&str] = &[
     "jsonl ",

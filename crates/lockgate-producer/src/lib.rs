@@ -37,6 +37,7 @@ mod options;
 mod pipeline;
 mod producer;
 mod send;
+pub mod sizing;
 mod spool;
 pub mod testing;
 

@@ -22,6 +22,7 @@ mod restore;
 pub(crate) mod send;
 mod serve;
 mod settle;
+pub(crate) mod size;
 mod status;
 mod transact;
 mod unfinished;
@@ -73,6 +74,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Dump(args) => watched(move || dump::run(&args)),
         Command::Bench(args) => bench::run(&args),
         Command::Analyze(args) => watched(move || analyze::run(&args)),
+        Command::Size(args) => watched(move || size::run(&args)),
         Command::Config(args) => config::run(&args),
         Command::Completions(args) => completions::run(&args),
     }

@@ -37,6 +37,7 @@ fn help_texts() {
         "dump",
         "bench",
         "analyze",
+        "size",
         "config",
     ] {
         let name = match command {

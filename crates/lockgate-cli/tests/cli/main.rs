@@ -26,6 +26,7 @@ mod queue_file;
 mod record;
 mod serve;
 mod shards;
+mod size;
 mod support;
 mod tls;
 mod worker;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::output::printable;
+use crate::svg::{begin, text};
 
 const WIDTH: u64 = 760;
 const LEFT: u64 = 60;
@@ -38,10 +38,7 @@ pub(super) fn svg(chart: &Chart) -> String {
     let most = chart.bars.iter().map(|(_, value)| *value).max();
     let most = u128::from(most.unwrap_or_default().max(1));
     let slot = ((WIDTH - LEFT) / (chart.bars.len() as u64).max(1)).min(SLOT_MAX);
-    let mut svg = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
-         font-family=\"sans-serif\" font-size=\"12\">\n{STYLE}"
-    );
+    let mut svg = begin(WIDTH, HEIGHT, STYLE);
     text(&mut svg, LEFT, 24, " font-size=\"16\"", &chart.title);
     text(&mut svg, LEFT, 44, "", &chart.about);
     for (place, (name, value)) in (0..).zip(&chart.bars) {
@@ -81,23 +78,6 @@ pub(super) fn svg(chart: &Chart) -> String {
     }
     svg.push_str("</svg>\n");
     svg
-}
-
-fn text(svg: &mut String, x: u64, y: u64, more: &str, words: &str) {
-    // Writing to a string cannot fail.
-    let _ = writeln!(
-        svg,
-        "<text x=\"{x}\" y=\"{y}\"{more}>{}</text>",
-        escaped(words)
-    );
-}
-
-/// Text from elsewhere must not become markup, nor have characters that XML does not allow.
-fn escaped(text: &str) -> String {
-    let text = printable(text).replace('\n', "\\n");
-    let text = text.replace('&', "&amp;").replace('<', "&lt;");
-    text.replace('>', "&gt;")
-        .replace(['\u{fffe}', '\u{ffff}'], "\u{fffd}")
 }
 
 #[cfg(test)]

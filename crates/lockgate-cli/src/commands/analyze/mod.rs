@@ -9,7 +9,7 @@ mod report;
 use std::{
     collections::HashMap,
     fs::File,
-    io::{self, BufRead, BufReader, Write as _},
+    io::{self, BufRead, BufReader},
     path::Path,
 };
 
@@ -27,6 +27,7 @@ use crate::{
     args::Analyze,
     exit::{Exit, Failure},
     output::{Output, count, note},
+    svg,
 };
 
 /// The longest line read. A file that has no lines must not fill the memory.
@@ -37,9 +38,8 @@ const LEFT_OUT_TOLD: usize = 10;
 
 pub(crate) fn run(args: &Analyze) -> Result<(), Failure> {
     // Before a long input is read for nothing.
-    let is_taken = |path: &&std::path::PathBuf| path.symlink_metadata().is_ok();
-    if let Some(path) = args.svg.as_ref().filter(is_taken) {
-        return Err(taken(path));
+    if let Some(path) = &args.svg {
+        svg::check_free(path)?;
     }
     let name = if args.file == Path::new("-") {
         "standard input".to_owned()
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Analyze) -> Result<(), Failure> {
     }
     let report = study.report();
     if let Some(path) = &args.svg {
-        draw(path, &report.svg(&args.key))?;
+        svg::create(path, &report.svg(&args.key))?;
     }
     let mut output = Output::new();
     if args.json {
@@ -79,21 +79,6 @@ fn open(path: &Path) -> Result<Box<dyn BufRead + Send>, Failure> {
         Failure::from_error(exit, error).context(format!("opening {}", path.display()))
     })?;
     Ok(Box::new(BufReader::with_capacity(64 << 10, file)))
-}
-
-fn draw(path: &Path, svg: &str) -> Result<(), Failure> {
-    let drawn = File::create_new(path).and_then(|mut file| file.write_all(svg.as_bytes()));
-    drawn.map_err(|error| match error.kind() {
-        io::ErrorKind::AlreadyExists => taken(path),
-        _ => {
-            Failure::from_error(Exit::Failed, error).context(format!("writing {}", path.display()))
-        }
-    })
-}
-
-fn taken(path: &Path) -> Failure {
-    Failure::new(Exit::Conflict, format!("{} exists already", path.display()))
-        .hint("name another file, or remove this one first")
 }
 
 /// How requests come in a replay.
