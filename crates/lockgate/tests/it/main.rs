@@ -7,6 +7,7 @@ mod errors;
 mod holds;
 mod key_states;
 mod order;
+mod producer;
 mod records;
 mod settling;
 mod shards;
