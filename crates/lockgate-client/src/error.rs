@@ -154,6 +154,8 @@ pub(crate) fn of_status(status: StatusCode) -> Fate {
         // A server whose storage fails under the request cannot know itself.
         StatusCode::INTERNAL_SERVER_ERROR => Fate::Unknown,
         StatusCode::TOO_MANY_REQUESTS => Fate::Retry,
+        // Not what was asked is at fault, but who asks: a key that was revoked, a clock that is wrong.
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Fate::Closed,
         status if status.is_server_error() => Fate::Retry,
         _ => Fate::Refused,
     }

@@ -52,9 +52,9 @@ const REQUEST_OVERHEAD: usize = 32;
 /// |---|---|
 /// | the server cannot be reached, is busy, full or stopping | [`Retry`](Fate::Retry) |
 /// | the answer was lost, or did not come in time; storage has failed | [`Unknown`](Fate::Unknown) |
-/// | the request is wrong or not allowed | [`Refused`](Fate::Refused) |
+/// | the request is wrong | [`Refused`](Fate::Refused) |
 /// | the lease has ended, or a producer [may not send](TransportError::producer_refused) | [`Stale`](Fate::Stale) |
-/// | the queue is gone, or this access key may not see it any more | [`Closed`](Fate::Closed) |
+/// | the queue is gone, or the access key is not known, or may not do this, or the clock is wrong | [`Closed`](Fate::Closed) |
 ///
 /// After `Closed`, [open](Client::queue) the queue again: if there is one of that name, its capabilities may
 /// be others.

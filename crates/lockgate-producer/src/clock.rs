@@ -41,8 +41,10 @@ impl ProducerClock {
         self.system.wall()
     }
 
-    /// The instant at which the clock shows that time, unless the computer is suspended before.
+    /// The instant at which the clock shows that time, unless the computer is suspended before; a day from now at the
+    /// latest.
     pub(crate) fn at(&self, now: Millis, time: Millis) -> Instant {
-        Instant::now() + Duration::from_millis(time.saturating_sub(now))
+        const DAY: Millis = 86_400_000;
+        Instant::now() + Duration::from_millis(time.saturating_sub(now).min(DAY))
     }
 }

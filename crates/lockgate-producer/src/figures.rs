@@ -33,6 +33,9 @@ pub enum DropReason {
         "the producer was closed before the sink took it; what a spool has is sent when it is opened again"
     )]
     Closed,
+    /// Another producer has taken over, so nothing is sent any more. What a spool has stays there.
+    #[error("another producer has taken over; what a spool has is sent when it is opened again")]
+    Fenced,
     /// The spool could not write or sync it. It is still sent as long as this process lives.
     #[error("the spool has failed, so the record is in memory only")]
     SpoolFailed,
@@ -66,6 +69,7 @@ impl DropReason {
             Self::Unknown => "unknown",
             Self::Refused => "refused",
             Self::Closed => "closed",
+            Self::Fenced => "fenced",
             Self::SpoolFailed => "spool_failed",
             Self::Unreadable => "unreadable",
         }

@@ -78,7 +78,8 @@ pub struct SpoolOptions {
     pub folder: PathBuf,
     /// When records are made durable. Default: [`Persist::Each`].
     pub persist: Persist,
-    /// At most so many bytes of files. A file goes when all of its records, and all of earlier files, are over; so a record
+    /// At most so many bytes of records, twice `file_bytes` or more; what files have beside them comes on top, about a
+    /// twentieth, and one file that is made ready. A file goes when all of its records, and all of earlier files, are over; so a record
     /// that the sink will not take holds what came after it. Default: 1 GiB.
     pub bytes_max: u64,
     /// What happens to a send that finds the spool, or its disk, full. Default: [`WhenSpoolFull::Block`].
@@ -114,7 +115,7 @@ pub type TenantFn = dyn Fn(&Message) -> Option<Key> + Send + Sync;
 /// The part of the buffer that one tenant may fill.
 #[derive(Clone)]
 pub struct Quota {
-    /// Whose a message is. `None` of it: no quota counts it. Default: its key, or else its group.
+    /// Whose a message is. `None` of it: no quota counts it. It must be quick, and must not use the producer.
     pub tenant: Arc<TenantFn>,
     /// At most so many records of a tenant in memory; 1 or more.
     pub count_max: usize,
@@ -300,6 +301,14 @@ pub enum OptionsError {
         /// The least.
         min: u32,
     },
+    /// A spool has room for at least two files, because the last one never goes.
+    #[error("the spool's bytes_max is {given}, and must be at least {min}, twice its file_bytes")]
+    SpoolBytes {
+        /// What was given.
+        given: u64,
+        /// The least.
+        min: u64,
+    },
 }
 
 /// The smallest [`SpoolOptions::file_bytes`].
@@ -345,6 +354,13 @@ impl ProducerOptions {
             return Err(OptionsError::FileBytes {
                 given: spool.file_bytes,
                 min: FILE_BYTES_MIN,
+            });
+        }
+        let min = 2 * u64::from(spool.file_bytes);
+        if spool.bytes_max < min {
+            return Err(OptionsError::SpoolBytes {
+                given: spool.bytes_max,
+                min,
             });
         }
         Ok(())

@@ -180,14 +180,19 @@ impl<S: Sink + 'static> Pipeline<S> {
         }
     }
 
-    /// Receives nothing more, ends what is under way, and gives back the rest, within that time.
+    /// Receives nothing more, ends what is under way, and gives back the rest, within that time; then waits as long again
+    /// at most until the producer has sent what it accepted.
     pub async fn drain(self, within: Duration) -> Ended {
-        self.worker.drain(within).await
+        let ended = self.worker.drain(within).await;
+        let _in_time = tokio::time::timeout(within, self.producer.flush()).await;
+        ended
     }
 
-    /// Waits until the source is closed and its last message is done.
+    /// Waits until the source is closed, its last message is done, and the producer has sent what it accepted.
     pub async fn ended(self) -> Ended {
-        self.worker.ended().await
+        let ended = self.worker.ended().await;
+        self.producer.flush().await;
+        ended
     }
 }
 

@@ -25,7 +25,7 @@ use tracing::{debug, warn};
 
 use crate::{
     AnswerLevel, Figures, OptionsError, ProducerOptions, Refusal, Refused, Send, SpoolError,
-    SpoolReport, Ticket,
+    SpoolReport, TenantFn, Ticket,
     buffer::{Buffer, Loaded, NoRoom, Offered, Told, Work},
     clock::{ProducerClock, millis},
     spool::{
@@ -55,6 +55,7 @@ struct Inner<S: Sink + 'static> {
     level: AnswerLevel,
     deliver_within: Option<Millis>,
     send_timeout: Duration,
+    tenant: Option<Arc<TenantFn>>,
     spool_bytes_max: Option<u64>,
     report: Option<SpoolReport>,
     clock: ProducerClock,
@@ -168,6 +169,7 @@ impl<S: Sink + 'static> Producer<S> {
             level: options.level,
             deliver_within: options.deliver_within.map(millis),
             send_timeout: options.send_timeout,
+            tenant: options.quota.as_ref().map(|it| it.tenant.clone()),
             spool_bytes_max: spool.map(|it| record_bytes_max(it.file_bytes) as u64),
             report,
             clock,
@@ -245,29 +247,30 @@ impl<S: Sink + 'static> Producer<S> {
         self.0.inner.lock().fenced()
     }
 
-    /// Sends without waiting for fuller batches, and waits until nothing is pending.
+    /// Sends without waiting for fuller batches, and waits until nothing is pending, or nothing can be sent any more: the
+    /// producer is closed or [fenced](Self::fenced), or its spool has failed and memory is empty.
     ///
     /// # Cancellation
     /// A call that is dropped has changed nothing.
     pub async fn flush(&self) {
         let inner = &self.0.inner;
         let _hurry = Hurry::new(inner);
-        inner.wait_until(|buffer| buffer.pending() == 0).await;
+        let is_over = |buffer: &SinkBuffer<S>| buffer.pending() == 0 || buffer.is_stuck();
+        inner.wait_until(is_over).await;
     }
 
     /// Accepts nothing more, sends what there is, and stops: when nothing is pending any more, or after `within`. Then
     /// what is in memory only is dropped as [`Closed`](crate::DropReason::Closed), and what is in the spool stays there.
     ///
     /// # Cancellation
-    /// A call that is dropped has stopped accepting, and nothing else; call it again.
+    /// A call that is dropped has stopped accepting, and may have stopped sending; call it again.
     pub async fn close(&self, within: Duration) -> Closed {
         let inner = &self.0.inner;
         inner.with(|buffer, _| buffer.close());
         inner.driver.notify_one();
         inner.room.notify_waiters();
-        let until = Instant::now() + within;
-        let empty = inner.wait_until(|buffer| buffer.pending() == 0 || buffer.fenced().is_some());
-        let _in_time = tokio::time::timeout_at(until, empty).await;
+        let is_over = |buffer: &SinkBuffer<S>| buffer.pending() == 0 || buffer.is_stuck();
+        let _in_time = timeout(within, inner.wait_until(is_over)).await;
         inner.stop_sending();
         // What was over is noted, so that the next opening sends less again. A disk that is full or slow is left alone.
         let settled = inner.wait_until(Buffer::is_settled);
@@ -275,7 +278,8 @@ impl<S: Sink + 'static> Producer<S> {
         inner.stopped.send_modify(|stopped| stopped.spool = true);
         inner.bell.notify_all();
         let mut stopped = inner.stopped.subscribe();
-        let _ended = stopped.wait_for(|stopped| stopped.spool_ended).await;
+        let ended = stopped.wait_for(|stopped| stopped.spool_ended);
+        let _in_time = timeout(SETTLE_WAIT, ended).await;
         let figures = inner.lock().figures();
         Closed {
             left: figures.pending,
@@ -327,7 +331,8 @@ impl<S: Sink + 'static> Producer<S> {
         // From when it is accepted, however long it waited for room.
         let within = taken.within.or(inner.deliver_within);
         taken.expires = within.map(|within| self.after(within));
-        let result = inner.with(|buffer, now| buffer.offer(taken, now));
+        let tenant = inner.tenant.as_ref().and_then(|of| of(&taken.message));
+        let result = inner.with(|buffer, now| buffer.offer(taken, tenant, now));
         match result {
             Ok(()) => {
                 inner.driver.notify_one();
@@ -438,14 +443,17 @@ async fn drive<S: Sink + 'static>(inner: Arc<Inner<S>>) {
     let mut errands: HashMap<task::Id, Errand> = HashMap::new();
     let stopped = inner.stopped.subscribe();
     while !stopped.borrow().sending {
-        let (must_open, batches, wake) = inner.with(|buffer, now| {
-            buffer.expire(now);
+        let (must_open, batches, wake, expired) = inner.with(|buffer, now| {
             buffer.catch_up(now, inner.clock.wall());
+            let expired = buffer.expire(now);
             let must_open = buffer.take_open(now);
             let batches: Vec<_> = std::iter::from_fn(|| buffer.next_batch(now)).collect();
             let wake = buffer.next_wake().map(|wake| inner.clock.at(now, wake));
-            (must_open, batches, wake)
+            (must_open, batches, wake, expired)
         });
+        if expired {
+            inner.note_progress();
+        }
         if must_open {
             let inner = inner.clone();
             let task = tasks.spawn(async move {
@@ -523,11 +531,11 @@ impl<S: Sink + 'static> Inner<S> {
 }
 
 fn spawn_spool<S: Sink + 'static>(inner: &Arc<Inner<S>>, store: Store) -> std::io::Result<()> {
-    let (weak, stopped) = (Arc::downgrade(inner), inner.stopped.clone());
+    let (inner, stopped) = (inner.clone(), inner.stopped.clone());
     let thread = thread::Builder::new().name("lockgate-spool".into());
     thread.spawn(move || {
         let _ended = Ended(stopped);
-        spool_thread::run(store, &weak);
+        spool_thread::run(store, &inner);
     })?;
     Ok(())
 }
@@ -588,6 +596,11 @@ impl<S: Sink + 'static> Employer for Inner<S> {
         self.with(|buffer, now| buffer.spool_loaded(loaded, next, unreadable, now, wall));
         self.driver.notify_one();
         self.note_progress();
+    }
+
+    fn not_loaded(&self, why: &str) {
+        warn!(producer = %self.name, why, "records of the spool cannot be read now");
+        self.with(|buffer, now| buffer.spool_not_loaded(now));
     }
 
     fn used(&self, used: u64) {

@@ -209,7 +209,8 @@ impl<S: Sink + 'static> Send<'_, S> {
     /// If it is not accepted.
     pub async fn start(self) -> Result<Ticket<S::Id>, Refused> {
         let producer = self.producer;
-        let until = self.patience.map(|patience| Instant::now() + patience);
+        // A time that cannot be told is never.
+        let until = self.patience.and_then(|it| Instant::now().checked_add(it));
         let (mut offered, ticket) = self.offered()?;
         loop {
             let mut room = std::pin::pin!(producer.room());

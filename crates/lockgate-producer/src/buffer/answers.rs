@@ -59,14 +59,15 @@ impl<T, I: Clone> Buffer<T, I> {
                 let was_retry = sent.has_retries && !failed;
                 (self.health).succeeded(was_retry, now.saturating_sub(sent.at));
             }
-            (false, true) => {
+            // Also where the sink has forgotten the producer, or says of everything that what is before it is missing.
+            (false, _) if self.fenced.is_none() => {
                 self.figures.failed_batches += 1;
                 self.health.failed(now, random);
                 if sent.has_retries {
                     self.health.give_token();
                 }
             }
-            (false, false) => {}
+            (false, _) => {}
         }
         self.put_back(back, &sent.lanes, took, now, random);
         if self.lanes.ready_count > 0 {
@@ -126,15 +127,15 @@ impl<T, I: Clone> Buffer<T, I> {
     fn judge(&mut self, place: usize, error: &TransportError, now: Millis) -> Verdict {
         match error.producer_refused() {
             Some(refused @ ProducerRefused::Fenced { .. }) => {
-                self.fenced = Some(refused);
+                self.fence(refused);
                 return Verdict::Again { blame: false };
             }
             Some(ProducerRefused::Unknown) => {
                 self.incarnation = None;
-                return Verdict::Again { blame: false };
+                return self.again(place, false, now);
             }
             // The one before it is sent again, and this one with it.
-            Some(_) => return Verdict::Again { blame: false },
+            Some(_) => return self.again(place, false, now),
             None => {}
         }
         let record = &mut self.records[place];
@@ -152,9 +153,13 @@ impl<T, I: Clone> Buffer<T, I> {
             }
             _ => {}
         }
-        match record.expires {
+        self.again(place, true, now)
+    }
+
+    fn again(&self, place: usize, blame: bool, now: Millis) -> Verdict {
+        match self.records[place].expires {
             Some(at) if at <= now => Verdict::Drop(DropReason::Expired),
-            _ => Verdict::Again { blame: true },
+            _ => Verdict::Again { blame },
         }
     }
 }

@@ -1,8 +1,10 @@
 //! The machine's other side: what the thread of the spool is to do, and what came of it.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use lockgate_core::{Millis, WallTime};
 
-use super::{Buffer, GivenUp, Loaded, RECORD_BYTES, Staged, Told, Work};
+use super::{Buffer, GivenUp, Loaded, Staged, Told, Work, record_size};
 use crate::{AnswerLevel, DropReason};
 
 impl<T, I: Clone> Buffer<T, I> {
@@ -56,17 +58,28 @@ impl<T, I: Clone> Buffer<T, I> {
             return;
         };
         spool.fail();
+        let mut told = Vec::new();
+        // Those on disk only are not sent any more either, before the producer is opened again.
+        told.extend(spool.waiting.drain().map(|(_, (_, tell))| tell));
         for (spot, place) in spool.take_unsynced() {
-            if let Some(tell) = self.who_waits(spot, place) {
-                self.told.push((
-                    tell,
-                    Told::Dropped(GivenUp {
-                        reason: DropReason::SpoolFailed,
-                        may_be_there: true,
-                        error: None,
-                    }),
-                ));
-            }
+            told.extend(self.who_waits(spot, place));
+        }
+        for tell in told {
+            self.told.push((
+                tell,
+                Told::Dropped(GivenUp {
+                    reason: DropReason::SpoolFailed,
+                    may_be_there: true,
+                    error: None,
+                }),
+            ));
+        }
+    }
+
+    /// Records could not be read; that is tried again later.
+    pub(crate) fn spool_not_loaded(&mut self, now: Millis) {
+        if let Some(spool) = &mut self.spool {
+            spool.load_failed(now);
         }
     }
 
@@ -126,14 +139,18 @@ impl<T, I: Clone> Buffer<T, I> {
         let Some(spool) = &mut self.spool else {
             return;
         };
-        let size = loaded.message.size() as u64 + RECORD_BYTES;
+        let size = record_size(&loaded.message);
         spool.disk_count = spool.disk_count.saturating_sub(1);
         // Who waits for the sync is found there, by its spot.
         let waits = match spool.waiting.get(&loaded.spot) {
             Some((AnswerLevel::Delivered, _)) => spool.waiting.remove(&loaded.spot),
             _ => None,
         };
-        let tenant = self.tenant.as_ref().and_then(|of| of(&loaded.message));
+        // A function that panics has counted nothing.
+        let tenant = self.tenant.as_ref().and_then(|of| {
+            let of = AssertUnwindSafe(|| of(&loaded.message));
+            catch_unwind(of).ok().flatten()
+        });
         let expires = loaded.expires.map(|at| now.saturating_add(at.since(wall)));
         self.put(
             Some(loaded.spot),

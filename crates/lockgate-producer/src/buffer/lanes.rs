@@ -179,9 +179,14 @@ impl Lanes {
 
     /// The next ready lane becomes busy.
     pub(super) fn take_ready(&mut self) -> Option<usize> {
-        let lane = self.ready.pop_front()?;
-        self.leave_ready(lane, State::Busy);
-        Some(lane)
+        loop {
+            let lane = self.ready.pop_front()?;
+            let it = self.all.get(lane);
+            if it.is_some_and(|it| it.state == State::Ready && !it.queue.is_empty()) {
+                self.leave_ready(lane, State::Busy);
+                return Some(lane);
+            }
+        }
     }
 
     /// Takes the first record of a busy lane.
@@ -208,7 +213,8 @@ impl Lanes {
         if self.all[lane].queue.is_empty() {
             match state {
                 State::Busy => return,
-                State::Ready => self.ready.retain(|other| *other != lane),
+                // It stays in the list of ready lanes, where it is passed over.
+                State::Ready => {}
                 State::Delayed(until) => {
                     self.delayed.remove(&(until, lane));
                     self.all[lane].state = State::Ready;

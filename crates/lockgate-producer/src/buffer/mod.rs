@@ -34,11 +34,16 @@ use crate::{
     AnswerLevel, DropReason, Figures, Full,
     clock::millis,
     options::{Linger, ProducerOptions, WhenFull, WhenSpoolFull, WhenUnknown},
-    spool::codec::Label,
+    spool::codec::{Label, message_len},
 };
 
 /// What a record costs beside its message, in bytes, about.
 pub(crate) const RECORD_BYTES: u64 = 256;
+
+/// What a record counts to the bounds.
+fn record_size(message: &Message) -> u64 {
+    message_len(message) as u64 + RECORD_BYTES
+}
 
 /// A message on its way in.
 #[derive(Debug)]
@@ -81,9 +86,9 @@ pub(crate) struct GivenUp {
 
 impl<I> Told<I> {
     /// It stays in the spool, and the next producer that opens it delivers it.
-    fn left() -> Self {
+    fn left(reason: DropReason) -> Self {
         Self::Dropped(GivenUp {
-            reason: DropReason::Closed,
+            reason,
             may_be_there: true,
             error: None,
         })
@@ -180,6 +185,8 @@ pub(crate) struct Buffer<T, I> {
     figures: Figures,
     fenced: Option<ProducerRefused>,
     closed: bool,
+    /// Nothing is sent any more.
+    abandoned: bool,
     hurry: u32,
 }
 
@@ -256,20 +263,22 @@ impl<T, I: Clone> Buffer<T, I> {
             figures,
             fenced: None,
             closed: false,
+            abandoned: false,
             hurry: 0,
         }
     }
 
     // ---- In ----
 
-    /// Takes a message in, or gives it back.
+    /// Takes a message in, or gives it back. `tenant`: whose it is, where there are quotas.
     pub(crate) fn offer(
         &mut self,
         offered: Offered<T>,
+        tenant: Option<Key>,
         now: Millis,
     ) -> Result<(), (Offered<T>, NoRoom)> {
-        let size = offered.message.size() as u64 + RECORD_BYTES;
-        let tenant = self.tenant.as_ref().and_then(|of| of(&offered.message));
+        let size = record_size(&offered.message);
+        let tenant = tenant.filter(|_| self.rules.quota.is_some());
         match self.place(&offered, size, tenant.as_ref()) {
             Place::Memory { spooled } => self.keep(offered, size, tenant, spooled, now),
             Place::Disk => self.keep_on_disk(offered, size, now),
@@ -324,6 +333,7 @@ impl<T, I: Clone> Buffer<T, I> {
         if spilled {
             return Place::Disk;
         }
+        let mut drawn = None;
         loop {
             let quota = self.rules.quota.zip(tenant);
             let quota = quota.map(|(max, tenant)| (max, self.tenants.get(tenant)));
@@ -352,8 +362,12 @@ impl<T, I: Clone> Buffer<T, I> {
                     DropReason::LowestPriority
                 }
                 WhenFull::Sample(one_of) => {
-                    self.sampled = (self.sampled + 1) % one_of;
-                    if self.sampled != 0 {
+                    // Once for a send, however many make room for it.
+                    let kept = *drawn.get_or_insert_with(|| {
+                        self.sampled = (self.sampled + 1) % one_of;
+                        self.sampled == 0
+                    });
+                    if !kept {
                         return Place::Drop(DropReason::Sampled);
                     }
                     DropReason::Sampled
@@ -486,6 +500,8 @@ impl<T, I: Clone> Buffer<T, I> {
             && self.incarnation.is_none()
             && self.fenced.is_none()
             && !self.is_opening
+            // What is still on its way with the earlier incarnation would be refused as from before.
+            && self.batches.is_empty()
             && self.lanes.ready_count > 0
     }
 
@@ -674,7 +690,11 @@ impl<T, I: Clone> Buffer<T, I> {
 
     fn drop_record(&mut self, place: usize, reason: DropReason, error: Option<TransportError>) {
         self.figures.drop(reason);
-        let record = self.take_record(place);
+        let mut record = self.take_record(place);
+        if let (Some(spool), Some(spot), None) = (&mut self.spool, record.spot, &record.waits) {
+            // Who waits for the sync of a record that was on disk only.
+            record.waits = spool.waiting.remove(&spot);
+        }
         self.figures.dropped_uncertain += u64::from(record.may_be_there);
         if record.state == Sending::Waits {
             self.lanes.remove(record.lane, record.seq, record.size);
@@ -712,8 +732,8 @@ impl<T, I: Clone> Buffer<T, I> {
         record
     }
 
-    /// Gives up the records whose time is over.
-    pub(crate) fn expire(&mut self, now: Millis) {
+    /// Gives up the records whose time is over. Returns whether there were some.
+    pub(crate) fn expire(&mut self, now: Millis) -> bool {
         let mut passed = Vec::new();
         for (&(at, seq), &place) in &self.expiring {
             if at > now {
@@ -721,14 +741,17 @@ impl<T, I: Clone> Buffer<T, I> {
             }
             passed.push((at, seq, place));
         }
+        let mut dropped = false;
         for (at, seq, place) in passed {
             // One that is being sent is judged when its answer comes.
             self.expiring.remove(&(at, seq));
             let record = &self.records[place];
             if record.state == Sending::Waits {
                 self.drop_record(place, DropReason::Expired, None);
+                dropped = true;
             }
         }
+        dropped
     }
 
     // ---- The rest ----
@@ -757,23 +780,27 @@ impl<T, I: Clone> Buffer<T, I> {
 
     /// Nothing is sent any more: what is in memory only is dropped, and what is in the spool stays there.
     pub(crate) fn abandon(&mut self) {
-        self.closed = true;
+        (self.closed, self.abandoned) = (true, true);
+        // Nobody hears what the sink says of them any more.
+        self.batches.clear();
         for place in self
             .records
             .iter()
             .map(|(place, _)| place)
             .collect::<Vec<_>>()
         {
-            if self.records[place].spot.is_none() {
+            let record = &mut self.records[place];
+            record.may_be_there |= record.state == Sending::Away;
+            if record.spot.is_none() {
                 self.drop_record(place, DropReason::Closed, None);
-            } else if let Some((_, tell)) = self.records[place].waits.take() {
-                self.told.push((tell, Told::left()));
+            } else if let Some((_, tell)) = record.waits.take() {
+                self.told.push((tell, Told::left(DropReason::Closed)));
             }
         }
         if let Some(spool) = &mut self.spool {
             let waiting = std::mem::take(&mut spool.waiting);
             for (_, (_, tell)) in waiting {
-                self.told.push((tell, Told::left()));
+                self.told.push((tell, Told::left(DropReason::Closed)));
             }
             spool.close();
         }
@@ -785,6 +812,29 @@ impl<T, I: Clone> Buffer<T, I> {
             true => self.hurry.saturating_add(1),
             false => self.hurry.saturating_sub(1),
         };
+    }
+
+    /// Another producer has taken over: who waits is told. What is in the spool stays there.
+    fn fence(&mut self, refused: ProducerRefused) {
+        if self.fenced.replace(refused).is_some() {
+            return;
+        }
+        for (_, record) in &mut self.records {
+            if let Some((_, tell)) = record.waits.take() {
+                self.told.push((tell, Told::left(DropReason::Fenced)));
+            }
+        }
+        if let Some(spool) = &mut self.spool {
+            for (_, (_, tell)) in spool.waiting.drain() {
+                self.told.push((tell, Told::left(DropReason::Fenced)));
+            }
+        }
+    }
+
+    /// Whether nothing that is pending can be sent any more.
+    pub(crate) fn is_stuck(&self) -> bool {
+        let spool_failed = self.spool.as_ref().is_some_and(Spooling::has_failed);
+        self.fenced.is_some() || self.abandoned || (spool_failed && self.records.is_empty())
     }
 
     /// How many records are neither delivered nor dropped.

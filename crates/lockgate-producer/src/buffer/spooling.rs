@@ -25,6 +25,9 @@ const CHECKPOINT_EVERY: Millis = 1_000;
 /// How long nothing is written to a full disk before it is tried again.
 const FULL_PAUSE: Millis = 500;
 
+/// How long nothing is read after a read that failed.
+const LOAD_PAUSE: Millis = 1_000;
+
 /// With [`Persist::Count`], how long a record waits at most.
 const COUNT_WAIT: Millis = 1_000;
 
@@ -129,6 +132,8 @@ pub(super) struct Spooling<T> {
     pub(super) disk_from: Option<u64>,
     pub(super) disk_count: u64,
     loading: bool,
+    /// Nothing is read before, because it failed.
+    load_after: Millis,
     /// Who waits for records that are on disk only.
     pub(super) waiting: HashMap<u64, (AnswerLevel, T)>,
     /// Records that somebody wants to be durable: the spot, and where the record is if it is in memory.
@@ -159,6 +164,7 @@ impl<T> Spooling<T> {
             disk_from: (from.count > 0).then(|| from.done.floor()),
             disk_count: from.count,
             loading: false,
+            load_after: 0,
             waiting: HashMap::new(),
             unsynced: VecDeque::new(),
             done: from.done,
@@ -221,7 +227,7 @@ impl<T> Spooling<T> {
 
     fn stage_checkpoint(&mut self, now: Millis) {
         // A checkpoint is over as soon as there is one.
-        self.done.insert(self.next, self.next + 1);
+        self.done.insert_blank(self.next);
         self.next += 1;
         self.staged.push_back(Staged::Checkpoint(Checkpoint {
             name: self.name.clone(),
@@ -232,7 +238,7 @@ impl<T> Spooling<T> {
 
     /// A record is over.
     pub(super) fn finish(&mut self, spot: u64) {
-        self.done.insert(spot, spot + 1);
+        self.done.insert(spot);
         self.over += 1;
     }
 
@@ -250,7 +256,7 @@ impl<T> Spooling<T> {
         }
         let is_full = self.trouble.is_some();
         let is_due = self.over > 0 && (now >= self.checkpoint_due() || self.closing);
-        let is_untold = !self.closing && self.untold_due().is_some_and(|due| due <= now);
+        let is_untold = self.untold_due().is_some_and(|due| due <= now);
         if !is_full && (is_due || is_untold) {
             self.stage_checkpoint(now);
         }
@@ -268,6 +274,8 @@ impl<T> Spooling<T> {
         if let Some(from) = self.disk_from
             && from < self.written
             && !self.loading
+            && !self.closing
+            && now >= self.load_after
             && let Some((count, bytes)) = room
         {
             self.loading = true;
@@ -277,7 +285,11 @@ impl<T> Spooling<T> {
     }
 
     fn untold_due(&self) -> Option<Millis> {
-        Some(self.untold?.saturating_add(CHECKPOINT_EVERY))
+        Some(
+            self.untold
+                .filter(|_| !self.closing)?
+                .saturating_add(CHECKPOINT_EVERY),
+        )
     }
 
     fn checkpoint_due(&self) -> Millis {
@@ -368,6 +380,12 @@ impl<T> Spooling<T> {
     /// All who wait for a sync, which will not come.
     pub(super) fn take_unsynced(&mut self) -> Vec<(u64, Option<(u64, usize)>)> {
         std::mem::take(&mut self.unsynced).into()
+    }
+
+    /// A load has failed; it is tried again later.
+    pub(super) fn load_failed(&mut self, now: Millis) {
+        self.loading = false;
+        self.load_after = now.saturating_add(LOAD_PAUSE);
     }
 
     /// A load has ended: the records before `next` are in memory or over.

@@ -223,7 +223,12 @@ impl World {
             level,
             tell: (level != AnswerLevel::Accepted).then_some(number),
         };
-        if self.machine.offer(offered, self.now).is_ok() {
+        let tenant = self
+            .options
+            .quota
+            .as_ref()
+            .and_then(|it| (it.tenant)(&offered.message));
+        if self.machine.offer(offered, tenant, self.now).is_ok() {
             self.accepted.insert(number);
         }
     }
@@ -471,7 +476,8 @@ fn machine(
                 count += 1;
                 bytes += message.size() as u64;
             }
-            _ => done.insert(spot, spot + 1),
+            Staged::Message { .. } => done.insert(spot),
+            _ => done.insert_blank(spot),
         }
     }
     let recovered = options.spool.is_some().then(|| Recovered {

@@ -60,14 +60,18 @@ pub(crate) fn encode_void(to: &mut Vec<u8>) {
     to.put_u8(VOID);
 }
 
-pub(crate) fn encode_checkpoint(checkpoint: &Checkpoint, to: &mut Vec<u8>) {
+/// Of the stretches that are over, those at the end are left out that would make it longer than `bytes_max`: what is in
+/// them is sent again after a crash.
+pub(crate) fn encode_checkpoint(checkpoint: &Checkpoint, bytes_max: usize, to: &mut Vec<u8>) {
+    let start = to.len();
     to.put_slice(&[CHECKPOINT, FORMAT]);
     let name = checkpoint.name.as_str().as_bytes();
-    // A name has at most 128 bytes, and no more stretches are done than there are records in memory.
+    // A name has at most 128 bytes.
     to.put_u8(u8::try_from(name.len()).unwrap_or(u8::MAX));
     to.put_slice(name);
     to.put_u64(checkpoint.done.floor());
-    let above = checkpoint.done.above();
+    let most = bytes_max.saturating_sub(to.len() - start + 4) / 16;
+    let above: Vec<_> = checkpoint.done.above().take(most).collect();
     to.put_u32(u32::try_from(above.len()).unwrap_or(u32::MAX));
     for (from, until) in above {
         to.put_u64(from);
@@ -164,6 +168,11 @@ fn put(to: &mut Vec<u8>, bytes: &[u8]) {
     to.put_slice(bytes);
 }
 
+/// Whether a newer version wrote these bytes, which this one cannot read.
+pub(crate) fn is_newer(bytes: &[u8]) -> bool {
+    matches!(bytes, [CHECKPOINT | MESSAGE, format, ..] if *format > FORMAT)
+}
+
 /// What these bytes say. `None`: they are no record of a spool.
 pub(crate) fn decode(mut from: Bytes) -> Option<Decoded> {
     let from = &mut from;
@@ -193,7 +202,7 @@ fn checkpoint(from: &mut Bytes) -> Option<Checkpoint> {
         if first <= end || behind <= first {
             return None;
         }
-        done.insert(first, behind);
+        done.insert_all(first, behind, true);
         end = behind;
     }
     Some(Checkpoint { name, done })
@@ -282,7 +291,7 @@ pub fn fuzz(bytes: &[u8]) -> Result<(), String> {
     let decoded = decode(Bytes::copy_from_slice(bytes)).ok_or("no record")?;
     let mut again = Vec::new();
     match &decoded {
-        Decoded::Checkpoint(it) => encode_checkpoint(it, &mut again),
+        Decoded::Checkpoint(it) => encode_checkpoint(it, usize::MAX, &mut again),
         Decoded::Message(it) => {
             encode_message(it.label, it.expires, &it.message, &mut again);
             assert!(
@@ -349,14 +358,14 @@ mod tests {
     #[test]
     fn checkpoints_come_back_and_others_are_no_record() {
         let mut done = Done::below(4);
-        done.insert(6, 9);
-        done.insert(20, 21);
+        done.insert_all(6, 9, true);
+        done.insert(20);
         let checkpoint = Checkpoint {
             name: ProducerName::new("billing").unwrap(),
             done,
         };
         let mut bytes = Vec::new();
-        encode_checkpoint(&checkpoint, &mut bytes);
+        encode_checkpoint(&checkpoint, usize::MAX, &mut bytes);
         assert_eq!(
             decode(bytes.clone().into()),
             Some(Decoded::Checkpoint(checkpoint))

@@ -19,7 +19,7 @@ use lockgate_core::{
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, OpenError};
 
 use self::{
-    codec::{Decoded, decode, encode_checkpoint, encode_message, encode_void},
+    codec::{Decoded, decode, encode_checkpoint, encode_message, encode_void, message_len},
     done::Done,
 };
 use crate::{
@@ -71,6 +71,15 @@ pub enum SpoolError {
         folder: PathBuf,
         /// Why.
         source: AppendError,
+    },
+    /// A newer version has written records that this one cannot read. Nothing was changed.
+    #[error(
+        "the spool in {} has records of a newer version: open it with that version, or use another folder",
+        folder.display()
+    )]
+    Newer {
+        /// The spool's folder.
+        folder: PathBuf,
     },
     /// The spool belongs to a producer of another name.
     #[error(
@@ -183,6 +192,9 @@ impl Store {
                 given: given.clone(),
             });
         }
+        if found.is_newer {
+            return Err(SpoolError::Newer { folder: folder() });
+        }
         let epoch = Epoch(report.epoch.0 + 1);
         log.begin_epoch(epoch)
             .map_err(|source| SpoolError::Append {
@@ -199,7 +211,7 @@ impl Store {
                 .unwrap_or_else(new_name),
             count: found.pending.len() as u64,
             bytes: found.pending.iter().map(|(_, size)| *size).sum(),
-            done: over(done.floor(), &found.pending, next),
+            done: over(&done, &found.pending, next),
             next,
             used: found.files.iter().map(|file| file.bytes).sum(),
         };
@@ -230,6 +242,7 @@ impl Store {
     /// Appends records: all of them, or none.
     pub(crate) fn write(&mut self, staged: &[Staged]) -> Result<(), WriteError> {
         self.group.clear(GROUP_BYTES_KEPT);
+        let record_max = self.log.capabilities().record_bytes_max;
         let mut grows = false;
         let mut lens = Vec::with_capacity(staged.len());
         let mut checkpoint = None;
@@ -246,7 +259,7 @@ impl Store {
                 }
                 Staged::Checkpoint(it) => {
                     checkpoint = Some(at);
-                    self.group.push(|to| encode_checkpoint(it, to))
+                    self.group.push(|to| encode_checkpoint(it, record_max, to))
                 }
                 Staged::Void => self.group.push(encode_void),
             });
@@ -265,12 +278,12 @@ impl Store {
         }
         let (mut cursor, mut spot) = (self.log.tail(), self.log.next_number());
         let range_bits = self.log.capabilities().range_bits;
-        let mut files = Vec::new();
+        let (mut files, mut checkpoint_at) = (Vec::new(), self.checkpoint);
         for (at, len) in lens.iter().enumerate() {
             let position = self.log.place(&mut cursor, *len);
             files.push((position.0 >> range_bits, spot, *len as u64));
             if checkpoint == Some(at) {
-                self.checkpoint = Some(position);
+                checkpoint_at = Some(position);
             }
             spot += 1;
         }
@@ -280,6 +293,7 @@ impl Store {
             Err(AppendError::Full { .. }) => return Err(WriteError::Full),
             Err(error) => return Err(WriteError::Failed(lockgate_core::with_sources(&error))),
         }
+        self.checkpoint = checkpoint_at;
         for (range, spot, bytes) in files {
             add(&mut self.files, range, spot, bytes);
         }
@@ -371,7 +385,7 @@ impl Store {
             next = stamp.number + 1;
             match decode(record.payload) {
                 Some(Decoded::Message(it)) => {
-                    bytes += it.message.size() as u64 + RECORD_BYTES;
+                    bytes += message_len(&it.message) as u64 + RECORD_BYTES;
                     loaded.push(Loaded {
                         spot: stamp.number,
                         label: it.label,
@@ -423,14 +437,13 @@ fn add(files: &mut VecDeque<File>, range: u64, spot: u64, bytes: u64) {
 }
 
 /// Everything that is not pending is over, damaged records too.
-fn over(floor: u64, pending: &VecDeque<(u64, u64)>, next: u64) -> Done {
-    let mut over = Done::below(floor.min(next));
+fn over(done: &Done, pending: &VecDeque<(u64, u64)>, next: u64) -> Done {
+    let mut over = Done::below(done.floor().min(next));
     let mut from = over.floor();
-    for (spot, _) in pending {
-        over.insert(from, *spot);
+    for spot in pending.iter().map(|(spot, _)| *spot).chain([next]) {
+        over.insert_all(from, spot, done.has_message(from, spot));
         from = spot + 1;
     }
-    over.insert(from, next);
     over
 }
 
@@ -443,6 +456,7 @@ struct Found {
     pending: VecDeque<(u64, u64)>,
     files: VecDeque<File>,
     unreadable: u64,
+    is_newer: bool,
 }
 
 impl Found {
@@ -453,9 +467,11 @@ impl Found {
             spot,
             payload.len() as u64,
         );
+        let is_newer = codec::is_newer(&payload);
         match decode(payload) {
             Some(Decoded::Message(it)) => {
-                self.pending.push_back((spot, it.message.size() as u64));
+                self.pending
+                    .push_back((spot, message_len(&it.message) as u64));
             }
             Some(Decoded::Checkpoint(it)) => {
                 self.name = Some(it.name);
@@ -465,7 +481,10 @@ impl Found {
                 self.done = it.done;
             }
             Some(Decoded::Void) => {}
-            None => self.unreadable += 1,
+            None => {
+                self.is_newer |= is_newer;
+                self.unreadable += 1;
+            }
         }
     }
 }

@@ -104,7 +104,7 @@ fn what_is_not_over_is_there_again_after_any_power_cut() {
                     spot += 1;
                 }
                 if random.below(3) == 0 {
-                    done.insert(spot, spot + 1);
+                    done.insert_blank(spot);
                     group.push(checkpoint(&done));
                 }
                 store.write(&group).unwrap();
@@ -115,7 +115,7 @@ fn what_is_not_over_is_there_again_after_any_power_cut() {
                 for _ in 0..random.below(6) {
                     let at = random.index(written.len());
                     let spot = written.swap_remove(at);
-                    done.insert(spot, spot + 1);
+                    done.insert(spot);
                     over.push(spot);
                     durable.retain(|it| *it != spot);
                     if written.is_empty() {
@@ -151,9 +151,9 @@ fn files_go_when_their_messages_are_over() {
     let most = store.used();
     assert!(most > 1_000_000);
     assert!(!store.release(1).unwrap());
-    done.insert(done.floor(), 91);
+    done.insert_all(done.floor(), 91, true);
     let spot = store.log.next_number();
-    done.insert(spot, spot + 1);
+    done.insert_blank(spot);
     store.write(&[checkpoint(&done)]).unwrap();
     assert!(!store.release(91).unwrap(), "the checkpoint is not durable");
     assert!(store.wants_sync(91));
@@ -213,7 +213,7 @@ fn a_full_disk_takes_checkpoints_and_what_is_over() {
         }
         assert!(spot < 1_000, "the disk is full");
     };
-    done.insert(done.floor(), spot + 2);
+    done.insert_all(done.floor(), spot + 2, true);
     store.write(&[Staged::Void, checkpoint(&done)]).unwrap();
     store.sync().unwrap();
     disk.set_free_bytes(None);

@@ -1,9 +1,6 @@
 //! The thread that writes, syncs and reads a spool. A log may block, so no task does.
 
-use std::{
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use super::{Store, WriteError};
 use crate::buffer::{Loaded, Work};
@@ -17,6 +14,7 @@ pub(crate) trait Employer: Send + Sync {
     fn full(&self, used: u64);
     fn synced(&self, before: u64);
     fn loaded(&self, loaded: Vec<Loaded>, next: u64, unreadable: Vec<u64>);
+    fn not_loaded(&self, why: &str);
     fn used(&self, used: u64);
     fn failed(&self, why: &str);
     /// Everything below is over.
@@ -30,14 +28,14 @@ pub(crate) struct Over;
 /// How long the thread waits before it looks whether it is still employed.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Works until the employer says that it is over, or is gone.
-pub(crate) fn run<E: Employer>(mut store: Store, employer: &Weak<E>) {
-    while let Some(employer) = employer.upgrade() {
+/// Works until the employer says that it is over.
+pub(crate) fn run<E: Employer>(mut store: Store, employer: &Arc<E>) {
+    loop {
         match employer.next_work(LOOK) {
             Err(Over) => return,
             Ok(None) => {}
             Ok(Some(work)) => {
-                if let Err(why) = step(&mut store, &employer, work) {
+                if let Err(why) = step(&mut store, employer, work) {
                     employer.failed(&why);
                     return;
                 }
@@ -62,8 +60,10 @@ fn step<E: Employer>(store: &mut Store, employer: &Arc<E>, work: Work) -> Result
         employer.used(store.used());
     }
     if let Some(load) = work.load {
-        let (loaded, next, unreadable) = store.load(load)?;
-        employer.loaded(loaded, next, unreadable);
+        match store.load(load) {
+            Ok((loaded, next, unreadable)) => employer.loaded(loaded, next, unreadable),
+            Err(why) => employer.not_loaded(&why),
+        }
     }
     Ok(())
 }
