@@ -122,7 +122,6 @@ fn string() -> String {
     "String".to_owned()
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
 fn is_zero<T: Default + PartialEq>(number: &T) -> bool {
     *number == T::default()
 }

@@ -761,7 +761,7 @@ impl World {
                 action: *action,
             }),
             // Without another draw, so that saved failure cases stay what they are.
-            Step::Hold(queue, which) if self.records.len() % 4 == 0 => {
+            Step::Hold(queue, which) if self.records.len().is_multiple_of(4) => {
                 Command::ForgetProducer(ForgetProducer {
                     queue: queue_name(*queue),
                     producer: producer(*which),
@@ -846,8 +846,8 @@ impl World {
         let turn = self.records.len();
         let queue = self.model.queues.get(queue);
         match queue.and_then(|queue| queue.producer(produced.mark.producer())) {
-            None => turn % 3 > 0,
-            Some(_) => turn % 11 == 0,
+            None => !turn.is_multiple_of(3),
+            Some(_) => turn.is_multiple_of(11),
         }
     }
 

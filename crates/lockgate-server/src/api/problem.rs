@@ -121,7 +121,7 @@ pub(crate) struct Problem {
     pub(super) detail: String,
     /// The field or parameter that caused the error, such as `settings.lease_ms` or `sends[2].key`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    field: Option<String>,
+    field: Option<Box<str>>,
     /// With `lease_stale`: why the lease is stale.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<StaleWord>,
@@ -189,7 +189,7 @@ impl Problem {
 
     /// The same error for a field.
     pub(super) fn at(mut self, field: impl Into<String>) -> Self {
-        self.field = Some(field.into());
+        self.field = Some(field.into().into());
         self
     }
 
@@ -203,8 +203,8 @@ impl Problem {
             }
         }
         self.field = Some(match inner {
-            Some(inner) => format!("{within}.{inner}"),
-            None => within.to_owned(),
+            Some(inner) => format!("{within}.{inner}").into(),
+            None => within.into(),
         });
         self
     }

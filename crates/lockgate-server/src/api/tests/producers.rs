@@ -39,8 +39,8 @@ async fn open(shop: &Shop, producer: &str) -> Value {
 async fn a_record_is_accepted_once_and_only_of_the_last_incarnation() {
     let shop = Shop::open();
     queue(&shop, "q", json!({})).await;
-    let unknown = json!(["producer_unknown", 409, null]);
-    assert_eq!(send(&shop, &json!(1), &[1]).await, [unknown.clone()]);
+    let unknown = [json!(["producer_unknown", 409, null])];
+    assert_eq!(send(&shop, &json!(1), &[1]).await, unknown);
     let first = open(&shop, "p%2F%C3%A4").await;
     let [new, known] = [
         |at| json!([at, false, true]),
@@ -76,7 +76,7 @@ async fn a_record_is_accepted_once_and_only_of_the_last_incarnation() {
     shop.ok(Method::DELETE, &forget, Value::Null).await;
     let again = shop.refused(Method::DELETE, &forget, Value::Null).await;
     assert_eq!((again.0, &*again.1), (404, "producer_not_found"));
-    assert_eq!(send(&shop, &second, &[5]).await, [unknown]);
+    assert_eq!(send(&shop, &second, &[5]).await, unknown);
     let third = open(&shop, "p%2F%C3%A4").await;
     assert!(third.as_u64() > second.as_u64());
     assert_eq!(send(&shop, &third, &[1]).await, [new(4)]);
