@@ -1,6 +1,6 @@
 //! A model from what a running producer has counted.
 
-use std::collections::BTreeMap;
+use std::{cmp::Ordering, collections::BTreeMap};
 
 use super::{Model, Service, SizingError, Stage, within};
 
@@ -143,7 +143,7 @@ impl Readings {
     pub fn model(&self, workers: u32) -> Result<Model, ReadingError> {
         let ((from, first), (to, last)) = (self.first.ok_or(ReadingError::TooFew)?, self.last);
         // Also if one of them is no number.
-        if !(to - from > 0.0) {
+        if (to - from).partial_cmp(&0.0) != Some(Ordering::Greater) {
             return Err(ReadingError::TooFew);
         }
         let seconds = to - from;
