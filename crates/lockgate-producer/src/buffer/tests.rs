@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use lockgate_core::{Backoff, Level};
+use lockgate_core::{Backoff, Fate, Level};
 use lockgate_sim::SeededRandom;
 
 use super::*;
@@ -566,4 +566,86 @@ fn a_full_spool_does_what_it_is_told() {
         }
         run(&options, &marked(), true);
     }
+}
+
+fn offered(number: u64, level: AnswerLevel) -> Offered<u64> {
+    Offered {
+        message: Message::new(number.to_be_bytes().to_vec()),
+        within: None,
+        expires: None,
+        level,
+        tell: Some(number),
+    }
+}
+
+fn offer(world: &mut World, number: u64, level: AnswerLevel) {
+    let offered = offered(number, level);
+    world.machine.offer(offered, None, world.now).unwrap();
+}
+
+#[test]
+fn a_queue_that_forgot_the_producer_is_opened_once_nothing_is_on_its_way() {
+    let mut world = World::new(1, options(), marked());
+    world.calm = true;
+    for number in 0..6 {
+        offer(&mut world, number, AnswerLevel::Delivered);
+    }
+    world.send();
+    assert_eq!(world.away.len(), 2);
+    world.queue.marks.clear();
+    for left in [1, 0] {
+        let batch = world.away.remove(0);
+        let unknown = batch.messages.iter();
+        let unknown = unknown.map(|_| Err(ProducerRefused::Unknown.into()));
+        (world.machine).answered(batch.id, unknown.collect(), world.now, 0);
+        world.now += 1_000;
+        assert_eq!(world.machine.take_open(world.now), left == 0);
+    }
+    let incarnation = world.queue.open();
+    world.machine.opened(Ok(incarnation), world.now, 0);
+    world.calm_down();
+    // One of them is refused.
+    assert_eq!(world.queue.taken.len(), 5);
+}
+
+#[test]
+fn answers_that_come_after_the_end_change_nothing() {
+    let mut world = World::new(1, options(), marked());
+    world.calm = true;
+    offer(&mut world, 0, AnswerLevel::Delivered);
+    world.send();
+    let batch = world.away.remove(0);
+    world.machine.abandon();
+    let taken = world.queue.take(&batch.messages[0]);
+    world.machine.answered(batch.id, vec![taken], world.now, 0);
+    world.hear();
+    world.check();
+    assert!(matches!(&world.told[&0][..], [Told::Dropped(it)] if it.may_be_there));
+}
+
+#[test]
+fn a_record_that_is_dropped_before_it_was_written_is_not_durable() {
+    let mut world = World::new(1, spooled(Persist::Each), marked());
+    world.calm = true;
+    for number in 0..7 {
+        offer(&mut world, number, AnswerLevel::Accepted);
+    }
+    let written = world.machine.spool_work(world.now).unwrap().write;
+    world.machine.spool_wrote(written.len(), 0);
+    world.log.extend(written);
+    // On disk only, and the disk has no room.
+    offer(&mut world, 10, AnswerLevel::Durable);
+    assert!(is_refused(10));
+    world.machine.spool_work(world.now);
+    world.machine.spool_full(0, world.now);
+    for _ in 0..20 {
+        world.send();
+        world.answer();
+        world.machine.catch_up(world.now, wall(world.now));
+        world.now += 10;
+    }
+    world.calm_down();
+    assert!(
+        matches!(&world.told[&10][..], [Told::Dropped(it)] if it.reason == DropReason::Refused)
+    );
 }
