@@ -2,6 +2,7 @@
 
 mod admin;
 mod analyze;
+mod forward;
 mod producer;
 mod queue;
 mod record;
@@ -15,6 +16,7 @@ use lockgate_core::{PRIORITY_MAX, ShardId};
 
 pub(crate) use admin::*;
 pub(crate) use analyze::Analyze;
+pub(crate) use forward::{Forward, From as ForwardFrom};
 pub(crate) use producer::*;
 pub(crate) use queue::*;
 pub(crate) use record::*;
@@ -51,6 +53,7 @@ pub(crate) enum Command {
     Serve(Serve),
     Send(Send),
     Receive(Receive),
+    Forward(Box<Forward>),
     Ack(Ack),
     Peek(Peek),
     Nack(Nack),

@@ -44,6 +44,11 @@ impl Client {
         Self(client)
     }
 
+    /// The client itself, for what is more than a call.
+    pub(crate) fn inner(&self) -> &lockgate_client::Client {
+        &self.0
+    }
+
     /// Another client like it, with connections of its own.
     pub(crate) fn another(&self) -> Self {
         Self(self.0.another())

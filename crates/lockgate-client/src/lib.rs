@@ -2,7 +2,8 @@
 //!
 //! [`Client::queue`] opens a queue. A [`RemoteQueue`] is a [`Sink`](lockgate_core::Sink) and a
 //! [`Source`](lockgate_core::Source), as an embedded queue is, so that producers and consumers over these
-//! traits work with both. [`Client::call`] makes every other call of `/api/v1`.
+//! traits work with both. [`Client::queue_later`] names a queue whose server may be away: a [`LaterQueue`] is a
+//! [`Sink`](lockgate_core::Sink) that looks for it at each send. [`Client::call`] makes every other call of `/api/v1`.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -81,6 +82,7 @@ mod connection;
 mod credentials;
 mod endpoint;
 mod error;
+mod later;
 mod queue;
 mod records;
 mod trust;
@@ -90,6 +92,7 @@ pub use credentials::Credentials;
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::{CallError, RecordFault};
 pub use hyper::{Method, StatusCode};
+pub use later::LaterQueue;
 pub use lockgate_sigv4::Secret;
 pub use queue::{Receipt, RemoteQueue};
 pub use trust::{TlsCause, TrustError};

@@ -45,7 +45,8 @@ pub enum DropReason {
 }
 
 impl DropReason {
-    const ALL: [Self; 9] = [
+    /// Every reason for which records are dropped.
+    pub const ALL: [Self; 9] = [
         Self::Newest,
         Self::Oldest,
         Self::LowestPriority,

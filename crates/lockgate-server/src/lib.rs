@@ -14,6 +14,9 @@
 //! | `GET /api/v1/backup` | a backup of everything, streamed while it is taken |
 //! | `GET /metrics` | Prometheus text format; the names are in `docs/metrics.md` |
 //!
+//! A program may put a [`Handler`] of its own behind the listener, in the place of queues
+//! ([`Server::bind_handler`]).
+//!
 //! This crate stores nothing and decides nothing about messages (`lockgate-engine` does), and it
 //! reads no configuration and catches no signals (`lockgate-cli` does).
 //!
@@ -51,6 +54,7 @@ mod auth;
 mod declare;
 mod fault;
 mod few;
+mod handler;
 mod http;
 mod queue;
 mod raw_json;
@@ -79,6 +83,7 @@ pub use declare::{
     DeclareError, DeclareProblem, Declared, DeclaredPart, DeclaredQueue, check_queues,
     declare_queues,
 };
+pub use handler::{Handler, HandlerAnswer, HandlerRequest, check_message};
 pub use http::tls::{Certificate, TlsError, TlsFiles};
 pub use server::{BindError, Deadlines, Limits, Reserved, RunReport, Server, ServerOptions};
 pub use watched::{FileBytes, FileKinds, WatchedFiles};

@@ -14,8 +14,9 @@ use tokio::net::{TcpListener, TcpSocket};
 
 use crate::{
     auth::{AccessKeys, Authentication, KeyError, check_keys},
+    handler::Handler,
     http::{
-        self, Core,
+        self, Answering, Core,
         tls::{Certificate, Tls, TlsError, TlsFiles},
     },
 };
@@ -136,7 +137,7 @@ pub struct RunReport {
     pub requests: u64,
     /// Connections that were cut because they had not ended by the shutdown deadline.
     pub cut: usize,
-    /// Whether the engine stopped, with its log synced, by its deadline.
+    /// Whether the engine stopped, with its log synced, by its deadline; true where there is none.
     pub engine_stopped: bool,
     /// How long the shutdown took.
     pub shutdown_time: Duration,
@@ -236,6 +237,18 @@ impl Server {
         Self::reserve(options)?.listen(engine).await
     }
 
+    /// Listens as [`bind`](Self::bind) does, by the same rules, where a [`Handler`] answers in the
+    /// place of queues.
+    ///
+    /// # Errors
+    /// As [`bind`](Self::bind).
+    pub async fn bind_handler(
+        options: ServerOptions,
+        handler: Arc<dyn Handler>,
+    ) -> Result<Self, BindError> {
+        Self::reserve(options)?.listen_for(handler).await
+    }
+
     /// Does the part of [`bind`](Self::bind) that needs no engine. A program that cannot listen
     /// then does not start an engine, which could depose another process's engine.
     ///
@@ -307,11 +320,23 @@ impl Reserved {
     /// [`BindError::Listen`], if another program has begun to listen there meanwhile.
     // Async so that the caller is within a runtime.
     pub async fn listen(self, engine: Engine) -> Result<Server, BindError> {
+        self.begin(Answering::Engine(engine))
+    }
+
+    /// The same, where a [`Handler`] answers in the place of queues.
+    ///
+    /// # Errors
+    /// As [`listen`](Self::listen).
+    pub async fn listen_for(self, handler: Arc<dyn Handler>) -> Result<Server, BindError> {
+        self.begin(Answering::Handler(handler))
+    }
+
+    fn begin(self, answering: Answering) -> Result<Server, BindError> {
         let listen = self.options.listen;
         let error = |source| BindError::Listen { listen, source };
         let listener = self.socket.listen(BACKLOG).map_err(error)?;
         let local = listener.local_addr().map_err(error)?;
-        let core = Core::new(self.options, self.tls, engine);
+        let core = Core::new(self.options, self.tls, answering);
         Ok(Server {
             listener,
             local,

@@ -9,6 +9,7 @@ mod config;
 pub(crate) mod database;
 mod dlq;
 mod dump;
+mod forward;
 mod key;
 mod message;
 mod peek;
@@ -52,6 +53,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Serve(args) => serve::run(&args),
         Command::Send(args) => send::run(args),
         Command::Receive(args) => receive::run(&args),
+        Command::Forward(args) => forward::run(&args),
         Command::Ack(args) => watched(move || settle::ack(&args)),
         Command::Peek(args) => watched(move || peek::run(&args)),
         Command::Nack(args) => watched(move || settle::nack(&args)),

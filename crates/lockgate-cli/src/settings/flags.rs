@@ -15,20 +15,20 @@ pub(crate) struct Flags {
     pub(crate) config: Option<String>,
 }
 
-/// Declares a group of flags: those of the scopes it takes.
+/// Declares a group of flags: those of the scopes it takes, and what those of a listener stand under in help.
 macro_rules! flag_group {
-    ($(#[$doc:meta])* $type:ident, $takes:expr) => {
+    ($(#[$doc:meta])* $type:ident, $takes:expr, $listener:expr) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Default)]
         pub(crate) struct $type(pub(crate) Flags);
 
         impl Args for $type {
             fn augment_args(command: Command) -> Command {
-                augment(command, $takes)
+                augment(command, $takes, $listener)
             }
 
             fn augment_args_for_update(command: Command) -> Command {
-                augment(command, $takes)
+                augment(command, $takes, $listener)
             }
         }
 
@@ -48,20 +48,29 @@ macro_rules! flag_group {
 flag_group!(
     /// The flags of `lockgate serve`.
     ServeFlags,
-    |scope| scope == Scope::Serve
+    |scope| matches!(scope, Scope::Serve | Scope::Listener),
+    None
 );
 flag_group!(
     /// The flags of the commands that talk to a server.
     ClientFlags,
-    |scope| scope == Scope::Client
+    |scope| scope == Scope::Client,
+    None
 );
 flag_group!(
     /// The flags of `lockgate config`, which shows every setting.
     AllFlags,
-    |_| true
+    |_| true,
+    None
+);
+flag_group!(
+    /// The flags of `lockgate forward`, which talks to a server and may listen itself.
+    ForwardFlags,
+    |scope| matches!(scope, Scope::Client | Scope::Listener),
+    Some("Listener")
 );
 
-fn augment(command: Command, takes: fn(Scope) -> bool) -> Command {
+fn augment(command: Command, takes: fn(Scope) -> bool, listener: Option<&'static str>) -> Command {
     let config = Arg::new("config")
         .long("config")
         .value_name("FILE")
@@ -72,11 +81,11 @@ fn augment(command: Command, takes: fn(Scope) -> bool) -> Command {
              (~/.config/lockgate/config.toml).",
         );
     settings(takes).fold(command.arg(config), |command, setting| {
-        command.arg(flag(setting))
+        command.arg(flag(setting, listener))
     })
 }
 
-fn flag(setting: &'static dyn AnySetting) -> Arg {
+fn flag(setting: &'static dyn AnySetting, listener: Option<&'static str>) -> Arg {
     let about = setting.about();
     let facts = match about.default_text() {
         Some(default) => format!("[default: {default}] [env: {}]", about.variable()),
@@ -99,6 +108,7 @@ fn flag(setting: &'static dyn AnySetting) -> Arg {
         .long_help(long);
     let flag = match about.scope {
         Scope::Serve => flag,
+        Scope::Listener => flag.help_heading(listener),
         // Apart from what the command itself is about.
         Scope::Client => flag.help_heading("Settings"),
     };

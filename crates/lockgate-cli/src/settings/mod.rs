@@ -10,7 +10,7 @@ mod resolve;
 pub(crate) mod table;
 
 pub(crate) use file::{ConfigFile, locate};
-pub(crate) use flags::{AllFlags, ClientFlags, Flags, ServeFlags};
+pub(crate) use flags::{AllFlags, ClientFlags, Flags, ForwardFlags, ServeFlags};
 pub(crate) use resolve::{Environment, Resolved, Source, resolve, resolve_with_problems};
 
 use std::fmt;
@@ -59,6 +59,8 @@ pub(crate) enum Form {
 pub(crate) enum Scope {
     /// `lockgate serve`.
     Serve,
+    /// The commands that listen: `lockgate serve` and `lockgate forward`.
+    Listener,
     /// The commands that talk to a server.
     Client,
 }
@@ -104,6 +106,7 @@ impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Serve => "serve",
+            Self::Listener => "serve, forward",
             Self::Client => "commands that talk to a server",
         })
     }

@@ -18,6 +18,7 @@ fn help_texts() {
         "serve",
         "send",
         "receive",
+        "forward",
         "ack",
         "peek",
         "nack",

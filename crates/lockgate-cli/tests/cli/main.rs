@@ -14,6 +14,7 @@ mod config;
 mod exec;
 mod failures;
 mod folder;
+mod forward;
 mod help;
 mod key_states;
 mod limits;

@@ -6,6 +6,7 @@ mod bounds;
 mod canned;
 mod connections;
 mod fates;
+mod later;
 mod records;
 mod support;
 mod transport;

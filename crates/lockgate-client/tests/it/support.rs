@@ -9,7 +9,7 @@ use lockgate_core::{
 use lockgate_engine::{Engine, EngineOptions};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 use lockgate_server::{
-    AccessKey, Authentication, Grant, Names, RunReport, Server, ServerOptions, Verb,
+    AccessKey, AccessKeys, Authentication, Grant, Names, RunReport, Server, ServerOptions, Verb,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -22,6 +22,7 @@ pub(crate) struct TestServer {
     pub(crate) address: SocketAddr,
     pub(crate) engine: Engine,
     pub(crate) clock: ManualClock,
+    access_keys: Option<AccessKeys>,
     shutdown: oneshot::Sender<()>,
     run: JoinHandle<RunReport>,
 }
@@ -60,6 +61,7 @@ impl TestServer {
         change(&mut options);
         let server = Server::bind(options, engine.clone()).await.unwrap();
         let address = server.local_addr();
+        let access_keys = server.access_keys();
         let (shutdown, called) = oneshot::channel();
         let run = tokio::spawn(server.run(async {
             let _ = called.await;
@@ -68,6 +70,7 @@ impl TestServer {
             address,
             engine,
             clock,
+            access_keys,
             shutdown,
             run,
         }
@@ -77,6 +80,10 @@ impl TestServer {
     pub(crate) async fn plain() -> (Self, TempDir) {
         let folder = tempfile::tempdir().unwrap();
         (Self::start(folder.path(), |_| ()).await, folder)
+    }
+
+    pub(crate) fn access_keys(&self) -> &AccessKeys {
+        self.access_keys.as_ref().unwrap()
     }
 
     pub(crate) fn client(&self) -> Client {

@@ -20,10 +20,10 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::{Body, Frame, SizeHint};
 use lockgate_core::with_sources;
-use lockgate_engine::{BackupError, Engine};
+use lockgate_engine::BackupError;
 use tokio::{sync::mpsc, task::spawn_blocking};
 
-use super::{connection::Client, refusal::Refusal};
+use super::{Queues, connection::Client, refusal::Refusal};
 
 /// Bytes of a chunk.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -57,10 +57,10 @@ pub(crate) struct Stream {
 }
 
 /// Begins a backup. Returns when the first chunk is there.
-pub(crate) async fn begin(client: &Arc<Client>, engine: &Engine) -> Result<Stream, Refusal> {
-    let taken = client.core.backup.take().ok_or(Refusal::BackupRunning)?;
+pub(crate) async fn begin(client: &Arc<Client>, queues: &Queues) -> Result<Stream, Refusal> {
+    let taken = queues.backup.take().ok_or(Refusal::BackupRunning)?;
     let (sender, mut chunks) = mpsc::channel(CHUNKS);
-    let engine = engine.clone();
+    let engine = queues.engine.clone();
     let peer = client.peer;
     spawn_blocking(move || {
         let _taken = taken;

@@ -23,10 +23,10 @@ use tokio::{
 };
 
 use super::{
-    Core,
+    Behind, Core,
     backup::Answer,
     counters::Refused,
-    date,
+    date, handled,
     progress::{Overdue, Progress},
     router,
     tls::Tls,
@@ -144,8 +144,11 @@ async fn answer(
     client: Arc<Client>,
     request: Request<Incoming>,
 ) -> Result<Response<Answer>, Infallible> {
-    let mut response = router::answer(&client, request).await;
-    if let Some(date) = date::header(client.core.engine.now().wall) {
+    let mut response = match &client.core.behind {
+        Behind::Queues(queues) => router::answer(&client, queues, request).await,
+        Behind::Handler(handler) => handled::answer(&client, &**handler, request).await,
+    };
+    if let Some(date) = date::header(client.core.now()) {
         response.headers_mut().insert(DATE, date);
     }
     Ok(response)

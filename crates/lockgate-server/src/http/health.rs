@@ -11,7 +11,7 @@ use lockgate_core::{LogSpace, SpaceState};
 use lockgate_engine::Status;
 use serde_json::json;
 
-use super::{Core, response::Response};
+use super::{Core, Queues, response::Response};
 
 /// Why queues are not served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,15 +33,15 @@ pub(crate) fn healthz() -> Response {
 
 /// 200 as long as queues are served, else 503 with the reason. A full disk is no reason for 503:
 /// clients that receive and delete make room.
-pub(crate) fn readyz(core: &Core) -> Response {
-    let (status, mut body) = match ready(core) {
+pub(crate) fn readyz(core: &Core, queues: &Queues) -> Response {
+    let (status, mut body) = match ready(core, queues) {
         Ok(()) => (StatusCode::OK, json!({ "ready": true })),
         Err(reason) => (
             StatusCode::SERVICE_UNAVAILABLE,
             json!({ "ready": false, "reason": reason.name(), "detail": reason.detail() }),
         ),
     };
-    let space = core.engine.metrics().maintenance.space;
+    let space = queues.engine.metrics().maintenance.space;
     body["space"] = space.state.name().into();
     if status == StatusCode::OK
         && let Some(detail) = space_detail(space)
@@ -64,11 +64,11 @@ fn space_detail(space: LogSpace) -> Option<String> {
 }
 
 /// Whether queues are served.
-pub(crate) fn ready(core: &Core) -> Result<(), NotReady> {
+pub(crate) fn ready(core: &Core, queues: &Queues) -> Result<(), NotReady> {
     if core.drain.has_begun() {
         return Err(NotReady::Draining);
     }
-    match core.engine.status() {
+    match queues.engine.status() {
         Status::Serving => {}
         Status::Stopped { reason } => {
             let reason = reason.to_string();
@@ -76,7 +76,7 @@ pub(crate) fn ready(core: &Core) -> Result<(), NotReady> {
         }
         _ => return Err(NotReady::Stopping),
     }
-    let metrics = core.engine.metrics();
+    let metrics = queues.engine.metrics();
     let waiting = metrics.inbox_age.max(metrics.sync_age);
     if waiting >= core.deadlines.stall {
         return Err(NotReady::Stalled { waiting });

@@ -17,7 +17,7 @@ use tokio::{
     time::{Instant, sleep, timeout, timeout_at},
 };
 
-use super::{Core, body::network, connection, counters::Refused, date, space, tls};
+use super::{Behind, Core, body::network, connection, counters::Refused, date, space, tls};
 use crate::RunReport;
 
 pub(crate) async fn run(
@@ -29,7 +29,7 @@ pub(crate) async fn run(
     let mut tasks = JoinSet::new();
     select! {
         () = accept(listener, &core, &mut tasks, shutdown) => {}
-        () = space::watch(&core) => {}
+        () = watch_space(&core) => {}
         () = tls::watch(core.tls.clone()) => {}
     }
 
@@ -47,13 +47,24 @@ pub(crate) async fn run(
     // Connections own the guards that give leases back, so they must be dropped before the engine
     // stops.
     tasks.shutdown().await;
-    let engine_stopped = timeout(grace, core.engine.shutdown()).await.is_ok();
+    let engine_stopped = match &core.behind {
+        Behind::Queues(queues) => timeout(grace, queues.engine.shutdown()).await.is_ok(),
+        Behind::Handler(_) => true,
+    };
     RunReport {
         connections: core.counters.connections(),
         requests: core.counters.requests(),
         cut,
         engine_stopped,
         shutdown_time: began.elapsed(),
+    }
+}
+
+/// Watches the disk of the queues. Never ends.
+async fn watch_space(core: &Core) {
+    match &core.behind {
+        Behind::Queues(queues) => space::watch(&queues.engine).await,
+        Behind::Handler(_) => std::future::pending().await,
     }
 }
 

@@ -9,25 +9,21 @@ use lockgate_machine::{COUNTERS, Counter, CounterKind, QueueCounts, QueueLimited
 use tokio::time::timeout;
 
 use super::{
-    Core,
+    Core, Queues,
     exposition::{CONTENT_TYPE, Exposition},
     health,
     response::Response,
 };
 
 /// The whole page. If the engine does not answer in time, the page lacks the engine's figures.
-pub(crate) async fn page(core: &Core) -> Response {
+pub(crate) async fn page(core: &Core, of: &Queues) -> Response {
     let mut page = Exposition::default();
-    page.gauge(
-        "lockgate_build_info",
-        "Always 1; the labels say what is running.",
-    )
-    .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    build(&mut page);
     page.gauge(
         "lockgate_ready",
         "Whether queues are served: 1, else 0; /readyz has the reason.",
     )
-    .value(u8::from(health::ready(core).is_ok()));
+    .value(u8::from(health::ready(core, of).is_ok()));
     page.counter(
         "lockgate_stderr_lines_dropped_total",
         "Lines of the server's log that were dropped because nobody read them in time.",
@@ -38,10 +34,26 @@ pub(crate) async fn page(core: &Core) -> Response {
         "lockgate_start_time_seconds",
         "When the server started, as Unix time.",
     )
-    .value(seconds(core.started.0));
-    engine(&mut page, &core.engine.metrics());
-    queues(&mut page, &core.engine, core.limits.metrics_queues_max).await;
+    .value(seconds(of.started.0));
+    engine(&mut page, &of.engine.metrics());
+    queues(&mut page, &of.engine, core.limits.metrics_queues_max).await;
     health::page(StatusCode::OK, CONTENT_TYPE, page.finish())
+}
+
+/// The page of a server without queues; `rest` are the figures of what answers in their place.
+pub(crate) fn page_without_queues(core: &Core, rest: &str) -> Response {
+    let mut page = Exposition::default();
+    build(&mut page);
+    http(&mut page, core);
+    health::page(StatusCode::OK, CONTENT_TYPE, page.finish() + rest)
+}
+
+fn build(page: &mut Exposition) {
+    page.gauge(
+        "lockgate_build_info",
+        "Always 1; the labels say what is running.",
+    )
+    .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
 }
 
 fn http(page: &mut Exposition, core: &Core) {

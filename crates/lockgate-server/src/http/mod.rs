@@ -3,7 +3,8 @@
 //! The way of a byte through the files: `listener` accepts the connection, `wire` follows its bytes
 //! (with `framing` and `progress`), hyper parses them under `connection`, `router` checks and
 //! routes the request (with `hosts`, `body` and `refusal`), and the SQS protocol, the admin API,
-//! `health` or `metrics` answers it.
+//! `health` or `metrics` answers it. Where a [`Handler`] stands in the place of queues, `handled`
+//! does what `router` does.
 
 mod backup;
 mod body;
@@ -14,6 +15,7 @@ pub(crate) mod drain;
 mod exposition;
 mod framing;
 pub(crate) mod fuzzing;
+mod handled;
 mod health;
 pub(crate) mod hosts;
 mod listener;
@@ -27,7 +29,10 @@ mod space;
 pub(crate) mod tls;
 mod wire;
 
-use std::sync::{Arc, atomic::AtomicU64};
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::SystemTime,
+};
 
 use hyper::{header::HeaderValue, server::conn::http1};
 use lockgate_core::WallTime;
@@ -45,6 +50,7 @@ use self::{
 use crate::{
     Deadlines, Limits, ServerOptions, api,
     auth::{AccessKeys, Authenticator},
+    handler::Handler,
     sqs,
 };
 
@@ -56,16 +62,10 @@ pub(crate) struct Core {
     limits: Limits,
     deadlines: Deadlines,
     hosts: Hosts,
-    /// The host in queue URLs, instead of the one that the client sent.
-    advertised_host: Option<String>,
-    service: sqs::Service,
-    api: api::Service,
-    engine: Engine,
-    started: WallTime,
+    behind: Behind,
     counters: Counters,
     bodies: BodyBudget,
     answers: Arc<BodyBudget>,
-    backup: backup::Slot,
     /// Log lines that were dropped, if the program counts them.
     pub(crate) lines_dropped: Arc<AtomicU64>,
     protocol: http1::Builder,
@@ -75,35 +75,69 @@ pub(crate) struct Core {
     tls: Option<Arc<Tls>>,
 }
 
+/// What answers requests.
+#[derive(Debug)]
+enum Behind {
+    Queues(Box<Queues>),
+    Handler(Arc<dyn Handler>),
+}
+
+/// The queues of an engine, and the APIs in front of them.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    /// The host in queue URLs, instead of the one that the client sent.
+    advertised_host: Option<String>,
+    service: sqs::Service,
+    api: api::Service,
+    engine: Engine,
+    started: WallTime,
+    backup: backup::Slot,
+}
+
+/// What is to answer requests.
+#[derive(Debug)]
+pub(crate) enum Answering {
+    Engine(Engine),
+    Handler(Arc<dyn Handler>),
+}
+
 impl Core {
     /// `options` have been checked.
-    pub(crate) fn new(options: ServerOptions, tls: Option<Tls>, engine: Engine) -> Self {
+    pub(crate) fn new(options: ServerOptions, tls: Option<Tls>, answering: Answering) -> Self {
         let (drain_trigger, drain) = drain::drain();
         let authenticator = Authenticator::new(&options.authentication, &options.region);
-        let config = sqs::Config {
-            account: options.account,
-            region: options.region,
-            https: tls.is_some(),
+        let behind = match answering {
+            Answering::Handler(handler) => Behind::Handler(handler),
+            Answering::Engine(engine) => {
+                let config = sqs::Config {
+                    account: options.account,
+                    region: options.region,
+                    https: tls.is_some(),
+                };
+                let keys = authenticator.as_ref().map(|who| who.keys().clone());
+                let service = sqs::Service::new(engine.clone(), config, drain.clone(), keys);
+                let changes = service.changes.clone();
+                let body_bytes_max = options.limits.body_bytes_max;
+                let api = api::Service::new(engine.clone(), drain.clone(), changes, body_bytes_max);
+                Behind::Queues(Box::new(Queues {
+                    advertised_host: options.advertised_host.clone(),
+                    service,
+                    api,
+                    started: engine.now().wall,
+                    engine,
+                    backup: backup::Slot::default(),
+                }))
+            }
         };
-        let keys = authenticator.as_ref().map(|who| who.keys().clone());
-        let service = sqs::Service::new(engine.clone(), config, drain.clone(), keys);
-        let changes = service.changes.clone();
-        let body_bytes_max = options.limits.body_bytes_max;
-        let api = api::Service::new(engine.clone(), drain.clone(), changes, body_bytes_max);
         let advertised = options.advertised_host.as_deref().and_then(hosts::split);
         let advertised_name = advertised.map(|(host, _port)| host.to_owned());
         Self {
             authenticator,
             hosts: Hosts::new(options.allowed_hosts.into_iter().chain(advertised_name)),
-            advertised_host: options.advertised_host,
-            service,
-            api,
-            started: engine.now().wall,
-            engine,
+            behind,
             counters: Counters::default(),
             bodies: BodyBudget::new(options.limits.bodies_bytes_max),
             answers: Arc::new(BodyBudget::new(options.limits.bodies_bytes_max)),
-            backup: backup::Slot::default(),
             lines_dropped: Arc::default(),
             protocol: connection::protocol(&options.limits),
             limits: options.limits,
@@ -114,9 +148,16 @@ impl Core {
         }
     }
 
-    /// An id for the next request, for answers that do not come from the SQS service.
-    pub(crate) fn request_id(&self) -> Option<HeaderValue> {
-        HeaderValue::try_from(self.service.request_id()).ok()
+    /// The time in answers.
+    fn now(&self) -> WallTime {
+        match &self.behind {
+            Behind::Queues(queues) => queues.engine.now().wall,
+            Behind::Handler(_) => {
+                let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+                let millis = since.unwrap_or_default().as_millis();
+                WallTime(u64::try_from(millis).unwrap_or(u64::MAX))
+            }
+        }
     }
 
     pub(crate) fn certificate(&self) -> Option<Certificate> {
@@ -125,5 +166,12 @@ impl Core {
 
     pub(crate) fn access_keys(&self) -> Option<AccessKeys> {
         self.authenticator.as_ref().map(|who| who.keys().clone())
+    }
+}
+
+impl Queues {
+    /// An id for the next request, for answers that do not come from the SQS service.
+    pub(crate) fn request_id(&self) -> Option<HeaderValue> {
+        HeaderValue::try_from(self.service.request_id()).ok()
     }
 }

@@ -16,8 +16,9 @@ use lockgate_core::HolderName;
 use tokio::time::Instant;
 
 use super::{
+    Queues,
     backup::{self, Answer},
-    body,
+    body::{self, AnswerShare},
     connection::Client,
     counters::{Action, Counters},
     health, metrics,
@@ -56,31 +57,35 @@ const TRACE_ID: HeaderName = HeaderName::from_static("x-amzn-trace-id");
 const CONSUMER: HeaderName = HeaderName::from_static("x-lockgate-consumer");
 
 /// Answers any request.
-pub(crate) async fn answer(client: &Arc<Client>, request: Request<Incoming>) -> Response<Answer> {
+pub(crate) async fn answer(
+    client: &Arc<Client>,
+    queues: &Queues,
+    request: Request<Incoming>,
+) -> Response<Answer> {
     let began = Instant::now();
     let index = client.progress.begin(began).await;
     let unanswered = Unanswered(&client.core.counters);
     let (parts, body) = request.into_parts();
     let route = Route::of(parts.uri.path());
     let page = page(route);
-    let outcome = match check(client, index, route, &parts) {
-        Ok(()) if route == Route::Backup => match back_up(client, index, &parts, body).await {
-            Ok(stream) => {
-                unanswered.answered(Action::Backup, StatusCode::OK);
-                client.progress.streaming();
-                return stream_answer(stream);
+    let is_signed = matches!(route, Route::Sqs | Route::Backup | Route::Api);
+    let outcome = match check(client, index, is_signed, &parts) {
+        Ok(()) if route == Route::Backup => {
+            match back_up(client, queues, index, &parts, body).await {
+                Ok(stream) => {
+                    unanswered.answered(Action::Backup, StatusCode::OK);
+                    client.progress.streaming();
+                    return stream_answer(stream);
+                }
+                Err(refusal) => Err(refusal),
             }
-            Err(refusal) => Err(refusal),
-        },
-        Ok(()) => serve(client, index, route, &parts, body).await,
+        }
+        Ok(()) => serve(client, queues, index, route, &parts, body).await,
         Err(refusal) => Err(refusal),
     };
     let outcome = outcome.and_then(|response| {
-        let (answers, len) = (&client.core.answers, response.body.len());
         let may_be_refused = may_be_refused(route, &parts.method, &response);
-        let share = answers
-            .hold(client.peer.ip(), len, may_be_refused)
-            .map_err(|_| Refusal::AnswersFull)?;
+        let share = hold(client, &response, may_be_refused)?;
         Ok((response, share))
     });
     let (response, share) = outcome.unwrap_or_else(|refusal| {
@@ -90,12 +95,36 @@ pub(crate) async fn answer(client: &Arc<Client>, request: Request<Incoming>) -> 
             refusal.problem()
         } else {
             let query = query_format(route, &parts);
-            refusal.response(client.core.request_id(), query)
+            refusal.response(queues.request_id(), query)
         };
         (response, None)
     });
     let action = page.unwrap_or_else(|| Action::of_sqs(response.action));
     unanswered.answered(action, response.status);
+    finish(client, &parts, action, began, response, share)
+}
+
+/// The part of the answers' budget for an answer.
+pub(super) fn hold(
+    client: &Client,
+    response: &response::Response,
+    may_be_refused: bool,
+) -> Result<Option<AnswerShare>, Refusal> {
+    let (answers, len) = (&client.core.answers, response.body.len());
+    answers
+        .hold(client.peer.ip(), len, may_be_refused)
+        .map_err(|_| Refusal::AnswersFull)
+}
+
+/// Logs the request, and puts its answer on the way.
+pub(super) fn finish(
+    client: &Client,
+    parts: &Parts,
+    action: Action,
+    began: Instant,
+    response: response::Response,
+    share: Option<AnswerShare>,
+) -> Response<Answer> {
     tracing::debug!(
         target: "lockgate::access",
         peer = %client.peer,
@@ -127,10 +156,10 @@ fn may_be_refused(route: Route, method: &Method, response: &response::Response) 
 }
 
 /// Counts a request as abandoned unless it is answered.
-struct Unanswered<'a>(&'a Counters);
+pub(super) struct Unanswered<'a>(pub(super) &'a Counters);
 
 impl Unanswered<'_> {
-    fn answered(self, action: Action, status: StatusCode) {
+    pub(super) fn answered(self, action: Action, status: StatusCode) {
         self.0.request(action, status);
         std::mem::forget(self);
     }
@@ -200,14 +229,18 @@ fn page(route: Route) -> Option<Action> {
     }
 }
 
-/// The checks of every request before its body is read.
-fn check(client: &Client, index: u64, route: Route, parts: &Parts) -> Result<(), Refusal> {
+/// The checks of every request before its body is read. `is_signed`: it has to be, where there is
+/// authentication.
+pub(super) fn check(
+    client: &Client,
+    index: u64,
+    is_signed: bool,
+    parts: &Parts,
+) -> Result<(), Refusal> {
     if let Some(violation) = client.progress.violation(index) {
         return Err(Refusal::Framing(violation));
     }
-    if client.core.authenticator.is_some()
-        && matches!(route, Route::Sqs | Route::Backup | Route::Api)
-    {
+    if client.core.authenticator.is_some() && is_signed {
         // A page cannot sign a request, whatever host name it uses for the server.
         return check_encoding(parts);
     }
@@ -267,6 +300,7 @@ fn check_encoding(parts: &Parts) -> Result<(), Refusal> {
 
 async fn serve(
     client: &Client,
+    queues: &Queues,
     index: u64,
     route: Route,
     parts: &Parts,
@@ -277,10 +311,10 @@ async fn serve(
         return Err(Refusal::Path { path });
     }
     if route == Route::Sqs {
-        return serve_sqs(client, index, parts, body).await;
+        return serve_sqs(client, queues, index, parts, body).await;
     }
     if route == Route::Api {
-        return serve_api(client, index, parts, body).await;
+        return serve_api(client, queues, index, parts, body).await;
     }
     if !matches!(parts.method, Method::GET | Method::HEAD) {
         return Err(Refusal::Method {
@@ -289,8 +323,8 @@ async fn serve(
         });
     }
     Ok(match route {
-        Route::Readyz => health::readyz(&client.core),
-        Route::Metrics => metrics::page(&client.core).await,
+        Route::Readyz => health::readyz(&client.core, queues),
+        Route::Metrics => metrics::page(&client.core, queues).await,
         Route::OpenApi => health::page(StatusCode::OK, "application/json", api::OPENAPI),
         _ => health::healthz(),
     })
@@ -299,6 +333,7 @@ async fn serve(
 /// Begins a backup if the client has the right to it.
 async fn back_up(
     client: &Arc<Client>,
+    queues: &Queues,
     index: u64,
     parts: &Parts,
     body: Incoming,
@@ -318,7 +353,7 @@ async fn back_up(
     if identified.identity.is_some_and(|key| !key.may_everything()) {
         return Err(Refusal::BackupDenied);
     }
-    backup::begin(client, &client.core.engine).await
+    backup::begin(client, queues).await
 }
 
 fn stream_answer(stream: backup::Stream) -> Response<Answer> {
@@ -334,6 +369,7 @@ fn stream_answer(stream: backup::Stream) -> Response<Answer> {
 
 async fn serve_sqs(
     client: &Client,
+    queues: &Queues,
     index: u64,
     parts: &Parts,
     body: Incoming,
@@ -378,14 +414,13 @@ async fn serve_sqs(
         by_link: identity.is_none() && is_link(parts),
         identity,
         hangup: client.progress.hangup().clone(),
-        host: client
-            .core
+        host: queues
             .advertised_host
             .clone()
             .or_else(|| text(HOST))
             .unwrap_or_else(|| client.local.to_string()),
     };
-    Ok(client.core.service.handle(request).await)
+    Ok(queues.service.handle(request).await)
 }
 
 /// Whether another site's page can make a browser send this request without `Origin`: as a link, an
@@ -405,6 +440,7 @@ fn is_form_or_json(kind: &str) -> bool {
 
 async fn serve_api(
     client: &Client,
+    queues: &Queues,
     index: u64,
     parts: &Parts,
     body: Incoming,
@@ -426,7 +462,7 @@ async fn serve_api(
         identity,
         hangup: client.progress.hangup().clone(),
     };
-    let mut response = client.core.api.handle(request).await;
+    let mut response = queues.api.handle(request).await;
     // Browsers must not guess another type for an answer.
     let nosniff = HeaderValue::from_static("nosniff");
     response.headers.insert("x-content-type-options", nosniff);
@@ -434,15 +470,15 @@ async fn serve_api(
 }
 
 /// A request with its body read, and its sender verified if authentication is on.
-struct Identified<'c> {
-    body: body::Whole<'c>,
+pub(super) struct Identified<'c> {
+    pub(super) body: body::Whole<'c>,
     /// The part of the URL behind `?`, not decoded; for a signed request, the part that was signed.
     query: Option<String>,
-    identity: Option<Arc<AccessKey>>,
+    pub(super) identity: Option<Arc<AccessKey>>,
 }
 
 /// Refuses what can be refused without the body, then reads the body and verifies the sender.
-async fn identify<'c>(
+pub(super) async fn identify<'c>(
     client: &'c Client,
     index: u64,
     parts: &Parts,

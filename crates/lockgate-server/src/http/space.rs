@@ -4,18 +4,17 @@
 use std::time::Duration;
 
 use lockgate_core::{LogSpace, SpaceState};
+use lockgate_engine::Engine;
 use tokio::time::sleep;
-
-use super::Core;
 
 /// How often the state is checked. A check costs a lock.
 const EVERY: Duration = Duration::from_millis(500);
 
 /// Watches for as long as it is polled; never ends.
-pub(crate) async fn watch(core: &Core) {
+pub(crate) async fn watch(engine: &Engine) {
     let mut last = SpaceState::Normal;
     loop {
-        let space = core.engine.metrics().maintenance.space;
+        let space = engine.metrics().maintenance.space;
         if space.state != last {
             tell(space);
             last = space.state;

@@ -11,6 +11,17 @@ use std::borrow::Cow;
 
 use crate::fault::shortened;
 
+/// Headers of a message.
+pub(crate) const HEADERS_MAX: usize = 10;
+
+/// Bytes of a content type or trace context.
+pub(crate) const LABEL_BYTES_MAX: usize = 1024;
+
+/// Whether a text can be a content type or trace context.
+pub(crate) fn is_label(text: &str) -> bool {
+    (1..=LABEL_BYTES_MAX).contains(&text.len()) && !text.chars().any(char::is_control)
+}
+
 /// Why a name, a tag or a header is refused. In AWS's words where it has some, because clients
 /// match them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

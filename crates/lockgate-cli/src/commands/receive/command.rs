@@ -9,6 +9,7 @@ use std::{
 };
 
 use base64::DecodeError;
+use lockgate_consumer::Job;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     process::{Pid, Signal},
@@ -20,7 +21,10 @@ use tokio::{
     process::{Child, ChildStdin, Command},
 };
 
-use crate::client::{Body, Header};
+use crate::{
+    client::{Body, Encoding, Header},
+    commands::instant,
+};
 
 /// Variables of a message, other than those of its headers.
 const VARIABLES: [&str; 13] = [
@@ -47,17 +51,17 @@ const VALUES_BYTES_MAX: usize = 256 << 10;
 
 /// A message, as the API gives it.
 #[derive(Debug, Deserialize)]
-pub(super) struct Leased {
-    pub(super) id: String,
-    pub(super) receipt: String,
-    pub(super) remaining_ms: u64,
+pub(in crate::commands) struct Leased {
+    pub(in crate::commands) id: String,
+    pub(in crate::commands) receipt: String,
+    pub(in crate::commands) remaining_ms: u64,
     attempt: u64,
     sequence: u64,
     #[serde(default)]
     priority: u8,
     sent_at: String,
     #[serde(default)]
-    pub(super) key: Option<String>,
+    pub(in crate::commands) key: Option<String>,
     #[serde(default)]
     group: Option<String>,
     #[serde(default)]
@@ -74,7 +78,7 @@ pub(super) struct Leased {
 
 /// How a command ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(in crate::commands) enum End {
     Success,
     /// In words.
     Failure(String),
@@ -85,11 +89,12 @@ pub(super) enum End {
 }
 
 /// Starts the command in a process group of its own, so that a signal of the terminal's does not reach it.
-pub(super) fn start(
+pub(in crate::commands) fn start(
     command: &str,
     queue: &str,
     endpoint: &str,
     message: &Leased,
+    stdout: Stdio,
 ) -> io::Result<Child> {
     let mut shell = Command::new("sh");
     shell.arg("-c").arg(command);
@@ -104,12 +109,13 @@ pub(super) fn start(
         .env("LOCKGATE_ENDPOINT", endpoint)
         .envs(environment(queue, message))
         .stdin(Stdio::piped())
+        .stdout(stdout)
         .process_group(0)
         .spawn()
 }
 
 /// Gives a command its message. One that does not want to read it is no failure.
-pub(super) async fn feed(mut stdin: ChildStdin, body: Vec<u8>) -> io::Result<()> {
+pub(in crate::commands) async fn feed(mut stdin: ChildStdin, body: Vec<u8>) -> io::Result<()> {
     match stdin.write_all(&body).await {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => result,
@@ -117,7 +123,7 @@ pub(super) async fn feed(mut stdin: ChildStdin, body: Vec<u8>) -> io::Result<()>
 }
 
 /// Ends a command with everything it has started.
-pub(super) fn kill(group: u32) {
+pub(in crate::commands) fn kill(group: u32) {
     let group = i32::try_from(group).ok().and_then(Pid::from_raw);
     if let Some(group) = group {
         // It may have ended by now.
@@ -126,13 +132,45 @@ pub(super) fn kill(group: u32) {
 }
 
 impl Leased {
+    /// A message that a worker has. Its receipt is the worker's own.
+    pub(in crate::commands) fn of(job: &Job) -> Self {
+        let text = |text: &Option<std::sync::Arc<str>>| text.as_deref().map(str::to_owned);
+        let message = job.message();
+        let headers = message.headers.iter().map(|header| {
+            let (value, encoding) = Encoding::of(&header.value);
+            let kind = header.kind.to_string();
+            let described = Header {
+                kind,
+                value,
+                encoding,
+            };
+            (header.name.to_string(), described)
+        });
+        Self {
+            id: job.name().map(ToString::to_string).unwrap_or_default(),
+            receipt: String::new(),
+            remaining_ms: 0,
+            attempt: job.attempt().into(),
+            sequence: job.sequence().map_or(0, |sequence| sequence.0),
+            priority: message.priority,
+            sent_at: job.accepted().and_then(instant).unwrap_or_default(),
+            key: message.key.as_ref().map(ToString::to_string),
+            group: message.group.as_ref().map(ToString::to_string),
+            unique_id: message.unique_id.as_ref().map(ToString::to_string),
+            body: Body::default(),
+            headers: headers.collect(),
+            content_type: text(&message.content_type),
+            trace_context: text(&message.trace_context),
+        }
+    }
+
     /// The payload, byte for byte.
-    pub(super) fn body(&self) -> Result<Vec<u8>, DecodeError> {
+    pub(in crate::commands) fn body(&self) -> Result<Vec<u8>, DecodeError> {
         self.body.decode()
     }
 
     /// The message in words.
-    pub(super) fn name(&self) -> String {
+    pub(in crate::commands) fn name(&self) -> String {
         match (&self.key, &self.group) {
             (Some(key), _) => format!("message {} of key {key}", self.id),
             (None, Some(group)) => format!("message {} of group {group}", self.id),
@@ -151,7 +189,9 @@ fn environment(queue: &str, message: &Leased) -> Vec<(String, OsString)> {
     set("LOCKGATE_ATTEMPT", &message.attempt.to_string());
     set("LOCKGATE_PRIORITY", &message.priority.to_string());
     set("LOCKGATE_SENT_AT", &message.sent_at);
-    set("LOCKGATE_RECEIPT", &message.receipt);
+    if !message.receipt.is_empty() {
+        set("LOCKGATE_RECEIPT", &message.receipt);
+    }
     for (name, value) in [
         ("LOCKGATE_KEY", &message.key),
         ("LOCKGATE_GROUP", &message.group),
@@ -198,7 +238,7 @@ fn variable(name: &str) -> String {
 }
 
 /// What an end says of the message, and of those to come.
-pub(super) fn judge(status: ExitStatus) -> End {
+pub(in crate::commands) fn judge(status: ExitStatus) -> End {
     const PIPE: i32 = Signal::PIPE.as_raw();
     // A shell says 128 and the signal's number of a process that it has waited for.
     const PIPE_CODE: i32 = 128 + PIPE;

@@ -8,6 +8,7 @@ use std::{
     collections::{HashMap, HashSet},
     io,
     pin::pin,
+    process::Stdio,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
@@ -327,7 +328,13 @@ impl Run {
     }
 
     async fn execute(&self, held: &Held, job: &Job) -> End {
-        let started = command::start(&self.command, &self.queue, &self.endpoint, &held.message);
+        let started = command::start(
+            &self.command,
+            &self.queue,
+            &self.endpoint,
+            &held.message,
+            Stdio::inherit(),
+        );
         let (mut child, group) = match started.map(|child| (child.id(), child)) {
             Ok((Some(group), child)) => (child, group),
             Ok((None, _)) => return End::NotStarted("it has no process id".to_owned()),

@@ -1,7 +1,7 @@
 //! `lockgate receive`.
 
 mod away;
-mod command;
+pub(super) mod command;
 mod exec;
 mod form;
 mod printer;

@@ -35,10 +35,10 @@ const READ_AHEAD: usize = 100;
 
 /// A message to be sent.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Outgoing {
+pub(in crate::commands) struct Outgoing {
     /// File and line, if it came from there.
-    pub(super) place: Option<String>,
-    pub(super) message: Message,
+    pub(in crate::commands) place: Option<String>,
+    pub(in crate::commands) message: Message,
 }
 
 impl Outgoing {
@@ -52,13 +52,17 @@ impl Outgoing {
 }
 
 /// Reads lines on a thread of its own, because a terminal or pipe can make it wait for ever.
-pub(super) struct Pump {
+pub(in crate::commands) struct Pump {
     lines: mpsc::Receiver<Result<Outgoing, Failure>>,
 }
 
 impl Pump {
-    /// Starts reading. What a line does not say is taken from `defaults`.
-    pub(super) fn start(path: &Path, defaults: Message) -> Result<Self, Failure> {
+    /// Starts reading. What a line does not say is taken from `defaults`. `raw`: a line is a body, as it is.
+    pub(in crate::commands) fn start(
+        path: &Path,
+        defaults: Message,
+        raw: bool,
+    ) -> Result<Self, Failure> {
         let (name, source): (_, Box<dyn BufRead + Send>) = if path == Path::new("-") {
             (
                 "standard input".to_owned(),
@@ -76,12 +80,12 @@ impl Pump {
         };
         let (sender, lines) = mpsc::channel(READ_AHEAD);
         // Not joined: it may be waiting for a terminal when the process has long done its work.
-        thread::spawn(move || read(source, &name, &defaults, &sender));
+        thread::spawn(move || read(source, &name, &defaults, raw, &sender));
         Ok(Self { lines })
     }
 
     /// The next message, or what is wrong with its line; `None` at the end.
-    pub(super) async fn next(&mut self) -> Option<Result<Outgoing, Failure>> {
+    pub(in crate::commands) async fn next(&mut self) -> Option<Result<Outgoing, Failure>> {
         self.lines.recv().await
     }
 
@@ -95,6 +99,7 @@ fn read(
     mut source: impl BufRead,
     name: &str,
     defaults: &Message,
+    raw: bool,
     sender: &mpsc::Sender<Result<Outgoing, Failure>>,
 ) {
     let mut line = Vec::new();
@@ -103,7 +108,7 @@ fn read(
         let limit = LINE_BYTES_MAX as u64 + 1;
         let read = source.by_ref().take(limit).read_until(b'\n', &mut line);
         let place = || format!("{name}:{number}");
-        if number == 1 && line.starts_with(BYTE_ORDER_MARK) {
+        if number == 1 && !raw && line.starts_with(BYTE_ORDER_MARK) {
             line.drain(..BYTE_ORDER_MARK.len());
         }
         let message = match read {
@@ -112,6 +117,10 @@ fn read(
                 "the line is longer than {}",
                 show_size(LINE_BYTES_MAX as u64)
             ))),
+            Ok(_) if raw => Ok(Message {
+                body: Body::bytes(line.strip_suffix(b"\n").unwrap_or(&line)),
+                ..defaults.clone()
+            }),
             Ok(_) if line.trim_ascii().is_empty() => continue,
             Ok(_) if !line.trim_ascii_start().starts_with(b"{") => Err(Failure::failed(
                 "this line is no JSON object, such as {\"body\": \"hello\"}",
@@ -156,7 +165,8 @@ struct Line<'a> {
     priority: Option<u64>,
 }
 
-fn parse(line: &[u8], defaults: &Message) -> Result<Message, String> {
+/// The message of a line.
+pub(in crate::commands) fn parse(line: &[u8], defaults: &Message) -> Result<Message, String> {
     let text = str::from_utf8(line).map_err(|error| {
         format!(
             "byte {} is not UTF-8, which JSON has to be",
@@ -338,7 +348,7 @@ mod tests {
     fn a_byte_order_mark_is_no_part_of_the_first_line() {
         let (sender, mut lines) = mpsc::channel(10);
         let text = "\u{feff}{\"body\":1}\r\n\u{feff}{\"body\":2}\r\n";
-        read(text.as_bytes(), "f", &defaults(), &sender);
+        read(text.as_bytes(), "f", &defaults(), false, &sender);
         assert_eq!(lines.try_recv().unwrap().unwrap().message.body.text, "1");
         let wrong = lines.try_recv().unwrap().unwrap_err().to_string();
         assert!(
@@ -348,10 +358,24 @@ mod tests {
     }
 
     #[test]
+    fn a_raw_line_is_a_body_as_it_is() {
+        let (sender, mut lines) = mpsc::channel(10);
+        read(&b"a\r\n\n{\xff\nend"[..], "f", &defaults(), true, &sender);
+        drop(sender);
+        let mut bodies = Vec::new();
+        while let Ok(line) = lines.try_recv() {
+            let message = line.unwrap().message;
+            assert_eq!(message.key.as_deref(), Some("default"));
+            bodies.push(message.body.decode().unwrap());
+        }
+        assert_eq!(bodies, [&b"a\r"[..], b"", b"{\xff", b"end"]);
+    }
+
+    #[test]
     fn lines_are_numbered_and_nothing_follows_a_wrong_one() {
         let (sender, mut lines) = mpsc::channel(10);
         let text = "{\"body\":1}\n\n{\"body\":2,\"key\":\"k\"}\nnonsense\n{\"body\":3}";
-        read(text.as_bytes(), "f", &defaults(), &sender);
+        read(text.as_bytes(), "f", &defaults(), false, &sender);
         drop(sender);
         let first = lines.try_recv().unwrap().unwrap();
         assert_eq!(

@@ -1,6 +1,6 @@
 //! `lockgate send`.
 
-mod lines;
+pub(super) mod lines;
 
 use std::{
     fs::File,
@@ -165,7 +165,7 @@ fn send_all(args: &Send, progress: Arc<Mutex<Progress>>) -> Result<(), Failure> 
         let mut sender = Sender::new(client, args, progress).await?;
         if args.reads_lines() {
             let source = args.lines.as_deref().unwrap_or(Path::new("-"));
-            let mut pump = Pump::start(source, defaults)?;
+            let mut pump = Pump::start(source, defaults, false)?;
             sender.drain(&mut pump).await?;
         } else {
             let message = Message {

@@ -18,9 +18,9 @@ const USUAL_MAX: u64 = 10_240;
 
 /// How many connections there may be, in all and of one address.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Connections {
-    pub(super) max: usize,
-    pub(super) per_address_max: usize,
+pub(in crate::commands) struct Connections {
+    pub(in crate::commands) max: usize,
+    pub(in crate::commands) per_address_max: usize,
 }
 
 /// What is said about connections.
@@ -37,7 +37,7 @@ struct Said {
 ///
 /// # Errors
 /// If nothing is left, or less than somebody asked for.
-pub(super) fn connections(settings: &Resolved) -> Result<Connections, Failure> {
+pub(in crate::commands) fn connections(settings: &Resolved) -> Result<Connections, Failure> {
     let kept = log_options(settings).files_max() as u64 + OTHERS;
     let allowed = allow_open_files();
     let said = Said {

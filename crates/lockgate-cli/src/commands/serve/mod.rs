@@ -1,7 +1,7 @@
 //! `lockgate serve`.
 
-mod files;
-mod signals;
+pub(super) mod files;
+pub(super) mod signals;
 
 use std::{
     convert::Infallible,
@@ -44,8 +44,15 @@ pub(crate) fn run(args: &Serve) -> Result<(), Failure> {
             Failure::from_error(Exit::Failed, error).context("starting the log's thread")
         })?;
     let result = serve(&settings, args.accept_loss, lines_dropped);
+    told_in_log(format, result)
+}
+
+/// Tells a failure in the log, if that is for programs: whoever reads it must find the end in it too.
+pub(super) fn told_in_log(
+    format: telemetry::LogFormat,
+    result: Result<(), Failure>,
+) -> Result<(), Failure> {
     match result {
-        // Whoever reads the log as JSON must find the end in it too.
         Err(failure) if !telemetry::is_text(format) => {
             error!(
                 error = failure.to_string(),
@@ -452,7 +459,7 @@ pub(super) fn server_options(settings: &Resolved) -> ServerOptions {
 }
 
 /// The access keys, and where they are read again; `None` if nobody has to say who they are.
-fn key_file(settings: &Resolved) -> Result<Option<(KeyFile, Vec<AccessKey>)>, Failure> {
+pub(super) fn key_file(settings: &Resolved) -> Result<Option<(KeyFile, Vec<AccessKey>)>, Failure> {
     match (
         settings.get(&table::AUTH),
         settings.get(&table::ACCESS_KEYS),
@@ -470,7 +477,7 @@ fn key_file(settings: &Resolved) -> Result<Option<(KeyFile, Vec<AccessKey>)>, Fa
     }
 }
 
-fn tls_files(settings: &Resolved) -> Result<Option<TlsFiles>, Failure> {
+pub(super) fn tls_files(settings: &Resolved) -> Result<Option<TlsFiles>, Failure> {
     match (
         settings.get(&table::TLS_CERT),
         settings.get(&table::TLS_KEY),
@@ -486,7 +493,7 @@ fn tls_files(settings: &Resolved) -> Result<Option<TlsFiles>, Failure> {
     }
 }
 
-fn bind_failure(error: BindError) -> Failure {
+pub(super) fn bind_failure(error: BindError) -> Failure {
     let taken = error
         .source()
         .and_then(|source| source.downcast_ref::<io::Error>())
@@ -525,7 +532,7 @@ async fn end(mut signals: Signals, engine: Engine) {
     });
 }
 
-fn signal_name(exit: Exit) -> &'static str {
+pub(super) fn signal_name(exit: Exit) -> &'static str {
     match exit {
         Exit::Interrupted => "SIGINT",
         Exit::Quit => "SIGQUIT",

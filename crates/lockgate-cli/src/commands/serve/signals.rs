@@ -18,15 +18,15 @@ use crate::{
 };
 
 /// What a running server reads again.
-pub(super) struct Renewable {
-    pub(super) keys: Option<(KeyFile, AccessKeys)>,
-    pub(super) certificate: Option<Certificate>,
+pub(in crate::commands) struct Renewable {
+    pub(in crate::commands) keys: Option<(KeyFile, AccessKeys)>,
+    pub(in crate::commands) certificate: Option<Certificate>,
 }
 
 /// The signals, heard from the moment this is made.
 ///
 /// SIGHUP is one of them also where it was ignored before (`nohup`): its handler ends nothing either.
-pub(super) struct Harmless {
+pub(in crate::commands) struct Harmless {
     hangup: Signal,
     user1: Signal,
     user2: Signal,
@@ -34,7 +34,7 @@ pub(super) struct Harmless {
 }
 
 impl Harmless {
-    pub(super) fn new() -> Result<Self, Failure> {
+    pub(in crate::commands) fn new() -> Result<Self, Failure> {
         Ok(Self {
             hangup: listen(SignalKind::hangup())?,
             user1: listen(SignalKind::user_defined1())?,
@@ -58,7 +58,10 @@ const HANGUP: &str = "SIGHUP";
 
 /// Reads keys and certificate again at SIGHUP, and the keys whenever their file changes; the server
 /// itself sees to changes of the certificate. What cannot be used changes nothing.
-pub(super) async fn attend(mut signals: Harmless, mut renewable: Renewable) -> Infallible {
+pub(in crate::commands) async fn attend(
+    mut signals: Harmless,
+    mut renewable: Renewable,
+) -> Infallible {
     loop {
         tokio::select! {
             signal = signals.next() => {

@@ -22,13 +22,11 @@ use crate::{
     },
     auth::Verb,
     few::ENTRIES_MAX,
-    queue::headers,
+    queue::{LABEL_BYTES_MAX, headers, is_label},
 };
 
 /// Messages of one request.
 pub(super) const BATCH_MAX: usize = ENTRIES_MAX;
-/// Bytes of a content type or trace context.
-const LABEL_BYTES_MAX: usize = 1024;
 
 impl Service {
     pub(in crate::api) async fn send_messages(
@@ -228,19 +226,13 @@ pub(super) fn named(field: &str, text: Option<String>) -> Result<Option<Key>, Pr
 
 fn label(field: &str, text: Option<String>) -> Result<Option<std::sync::Arc<str>>, Problem> {
     match text {
-        Some(text)
-            if text.is_empty()
-                || text.len() > LABEL_BYTES_MAX
-                || text.chars().any(char::is_control) =>
-        {
-            Err(Problem::invalid(
-                field,
-                format_args!(
-                    "there must be 1 to {LABEL_BYTES_MAX} bytes without control characters, not {} bytes like {text:?}",
-                    text.len()
-                ),
-            ))
-        }
+        Some(text) if !is_label(&text) => Err(Problem::invalid(
+            field,
+            format_args!(
+                "there must be 1 to {LABEL_BYTES_MAX} bytes without control characters, not {} bytes like {text:?}",
+                text.len()
+            ),
+        )),
         text => Ok(text.map(Into::into)),
     }
 }

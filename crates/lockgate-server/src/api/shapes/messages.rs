@@ -5,7 +5,10 @@ use lockgate_machine::QueueSettings;
 use serde::{Deserialize, Serialize};
 
 use super::{super::problem::Problem, Instant, ProducerMark, Within};
-use crate::few::{Few, FewByName};
+use crate::{
+    few::{Few, FewByName},
+    queue::HEADERS_MAX,
+};
 
 /// Messages to send.
 #[derive(Debug, Deserialize)]
@@ -49,7 +52,7 @@ pub(crate) struct OutgoingMessage {
     pub(crate) time_to_live_ms: Option<Within<1, { QueueSettings::DELAY_MAX }>>,
     /// Named values besides the body, up to 10 (SQS: message attributes).
     #[serde(default)]
-    pub(crate) headers: FewByName<HeaderValue, 10>,
+    pub(crate) headers: FewByName<HeaderValue, HEADERS_MAX>,
     /// Media type of the body.
     #[serde(default)]
     pub(crate) content_type: Option<String>,
