@@ -325,25 +325,17 @@ impl<S: Sink + 'static> Producer<S> {
 
     pub(crate) fn offer(&self, offered: &mut Option<Offered<Tell<S::Id>>>) -> Result<(), NoRoom> {
         let inner = &self.0.inner;
-        let Some(mut taken) = offered.take() else {
-            return Ok(());
-        };
-        // From when it is accepted, however long it waited for room.
-        let within = taken.within.or(inner.deliver_within);
-        taken.expires = within.map(|within| self.after(within));
-        let tenant = inner.tenant.as_ref().and_then(|of| of(&taken.message));
-        let result = inner.with(|buffer, now| buffer.offer(taken, tenant, now));
-        match result {
-            Ok(()) => {
-                inner.driver.notify_one();
-                inner.bell.notify_one();
-                Ok(())
-            }
-            Err((back, no_room)) => {
-                *offered = Some(back);
-                Err(no_room)
-            }
+        let mut tenant = None;
+        if let Some(offered) = offered {
+            // From when it is accepted, however long it waited for room.
+            let within = offered.within.or(inner.deliver_within);
+            offered.expires = within.map(|within| self.after(within));
+            tenant = inner.tenant.as_ref().and_then(|of| of(&offered.message));
         }
+        inner.with(|buffer, now| buffer.offer(offered, tenant, now))?;
+        inner.driver.notify_one();
+        inner.bell.notify_one();
+        Ok(())
     }
 }
 

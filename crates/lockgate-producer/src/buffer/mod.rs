@@ -270,16 +270,29 @@ impl<T, I: Clone> Buffer<T, I> {
 
     // ---- In ----
 
-    /// Takes a message in, or gives it back. `tenant`: whose it is, where there are quotas.
+    /// Takes a message in, or leaves it there. `tenant`: whose it is, where there are quotas.
     pub(crate) fn offer(
         &mut self,
-        offered: Offered<T>,
+        offer: &mut Option<Offered<T>>,
         tenant: Option<Key>,
         now: Millis,
-    ) -> Result<(), (Offered<T>, NoRoom)> {
+    ) -> Result<(), NoRoom> {
+        let Some(offered) = offer else {
+            return Ok(());
+        };
         let size = record_size(&offered.message);
         let tenant = tenant.filter(|_| self.rules.quota.is_some());
-        match self.place(&offered, size, tenant.as_ref()) {
+        let place = match self.place(offered, size, tenant.as_ref()) {
+            Place::None(no_room) => {
+                self.figures.refused += u64::from(!no_room.waits);
+                return Err(no_room);
+            }
+            place => place,
+        };
+        let Some(offered) = offer.take() else {
+            return Ok(());
+        };
+        match place {
             Place::Memory { spooled } => self.keep(offered, size, tenant, spooled, now),
             Place::Disk => self.keep_on_disk(offered, size, now),
             Place::Drop(reason) => {
@@ -289,10 +302,7 @@ impl<T, I: Clone> Buffer<T, I> {
                     self.told.push((tell, Told::dropped(reason)));
                 }
             }
-            Place::None(no_room) => {
-                self.figures.refused += u64::from(!no_room.waits);
-                return Err((offered, no_room));
-            }
+            Place::None(_) => {}
         }
         Ok(())
     }
@@ -644,10 +654,9 @@ impl<T, I: Clone> Buffer<T, I> {
         if record.label.opening != self.opening
             && let Some((limiter, state)) = &mut self.replay
             && let Err(held) = start([(&*limiter, state)], 1, now)
+            && let Wait::Until(until) = held.wait
         {
-            if let Wait::Until(until) = held.wait {
-                return Err(until.max(now + 1));
-            }
+            return Err(until.max(now + 1));
         }
         Ok(())
     }

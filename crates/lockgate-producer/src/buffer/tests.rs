@@ -228,7 +228,11 @@ impl World {
             .quota
             .as_ref()
             .and_then(|it| (it.tenant)(&offered.message));
-        if self.machine.offer(offered, tenant, self.now).is_ok() {
+        if self
+            .machine
+            .offer(&mut Some(offered), tenant, self.now)
+            .is_ok()
+        {
             self.accepted.insert(number);
         }
     }
@@ -579,8 +583,8 @@ fn offered(number: u64, level: AnswerLevel) -> Offered<u64> {
 }
 
 fn offer(world: &mut World, number: u64, level: AnswerLevel) {
-    let offered = offered(number, level);
-    world.machine.offer(offered, None, world.now).unwrap();
+    let mut offered = Some(offered(number, level));
+    world.machine.offer(&mut offered, None, world.now).unwrap();
 }
 
 #[test]

@@ -1,8 +1,3 @@
-#![expect(
-    clippy::unwrap_used,
-    reason = "a test that cannot go on says where it stopped"
-)]
-
 use proptest::prelude::*;
 
 use super::*;
@@ -411,7 +406,8 @@ fn values_that_cannot_be_are_named() {
             1.0,
         )
     };
-    let cases: [(&str, fn(&mut Model), &str); 18] = [
+    type Change = fn(&mut Model);
+    let cases: [(&str, Change, &str); 18] = [
         (
             "rate",
             |it| it.arrivals_per_second = 0.0,

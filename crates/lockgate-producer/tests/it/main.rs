@@ -1,5 +1,7 @@
 //! Producers as services use them, over a sink with faults.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod faults;
 mod levels;
 mod overload;
