@@ -371,9 +371,8 @@ pub(crate) fn not_built(error: BuildError) -> Failure {
 /// The exit code for an error of the server.
 pub(crate) fn exit_of(status: StatusCode, code: &str) -> Exit {
     match code {
-        "key_not_found" | "message_not_found" | "record_not_found" | "state_not_found" => {
-            Exit::NotFound
-        }
+        "key_not_found" | "message_not_found" | "producer_not_found" | "record_not_found"
+        | "state_not_found" => Exit::NotFound,
         _ if status == StatusCode::FORBIDDEN || status == StatusCode::UNAUTHORIZED => Exit::Denied,
         // As where several leases are settled: none of them was this one.
         "invalid_receipt" => Exit::Conflict,
