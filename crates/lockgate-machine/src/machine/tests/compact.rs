@@ -42,6 +42,16 @@ fn a_message_is_compacted_from_where_it_lives_and_only_once() {
     run.check_recovery();
 }
 
+/// Its mark was raised when it was accepted, and may be forgotten since.
+#[test]
+fn a_compacted_record_of_a_producer_raises_no_mark() {
+    let mut run = check("queue q\n open q p => i1\n send q mark=p/7/0/1\n forget q p => done");
+    let all = stored(&run);
+    assert!(compact(&mut run, all[0].clone()));
+    run.lines("producers q => nothing\n wait 1ms\n openings q => 0");
+    run.check_recovery();
+}
+
 #[test]
 fn compacting_asks_for_no_sync() {
     let run = check("queue q keyed\n send q key=a");
