@@ -59,8 +59,8 @@ async fn the_fate_of_every_answer_is_exact() {
     let raw = |bytes: &str| Then::AnswerAndClose(bytes.to_owned());
     for (then, expected) in [
         (whole(400, "invalid_value"), Fate::Refused),
-        (whole(401, "unauthenticated"), Fate::Refused),
-        (whole(403, "access_denied"), Fate::Refused),
+        (whole(401, "unauthenticated"), Fate::Closed),
+        (whole(403, "access_denied"), Fate::Closed),
         (whole(413, "body_too_large"), Fate::Refused),
         (whole(429, "queue_full"), Fate::Retry),
         (whole(503, "unavailable"), Fate::Retry),
