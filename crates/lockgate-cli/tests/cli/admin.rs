@@ -286,7 +286,8 @@ fn every_setting_of_a_queue_can_be_set() {
          --sync-records 9 --dedup-window 1h --dedup-scope key --dedup-content true \
          --dedup-bytes-max 1MiB --dedup-survives-purge true --dead-letter dead.fifo \
          --attempts-max 3 --key-policy skip --key-profile strict --quota-messages 10 \
-         --quota-bytes 1GiB --limit-rate 10/s --limit-concurrency 3 --limit-gap 5ms",
+         --quota-bytes 1GiB --limit-rate 10/s --limit-concurrency 3 --limit-gap 5ms \
+         --producer-age 7d --producers-max 9",
     )
     .ok();
     let after = settings();

@@ -175,10 +175,11 @@ fn the_sum_of_all_limits_is_told() {
     let (granted, text) = check(&sandbox);
     assert_eq!(granted["messages_max"], 5000, "{granted}");
     assert_eq!(granted["message_bytes_max"], 5 << 20, "{granted}");
-    let memory = 5 * ((256 << 20) + 1000 * 360);
+    // Beside messages and unique ids, 100,000 producers and as many openings of their spools.
+    let memory = 5_u64 * ((256 << 20) + 1000 * 360 + 200_000 * 320);
     assert_eq!(granted["memory_bytes_max"], memory, "{granted}");
     assert!(
-        text.contains("add up to 1.2 GiB of memory, 1.2 GiB of it"),
+        text.contains("add up to 1.5 GiB of memory, 1.2 GiB of it"),
         "{text}"
     );
     assert!(

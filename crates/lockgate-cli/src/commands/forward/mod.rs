@@ -118,6 +118,10 @@ fn options(args: &Forward) -> ProducerOptions {
             WhenFull::Spool if is_http => WhenSpoolFull::Reject,
             _ => WhenSpoolFull::Block,
         },
+        // A small spool has small files, because space comes back file by file.
+        file_bytes: u32::try_from(args.spool_max / 2)
+            .unwrap_or(u32::MAX)
+            .clamp(64 << 10, 8 << 20),
         ..SpoolOptions::new(folder)
     });
     let level = match args.spool {
