@@ -830,7 +830,12 @@ impl<T, I: Clone> Buffer<T, I> {
         }
         for (_, record) in &mut self.records {
             if let Some((_, tell)) = record.waits.take() {
-                self.told.push((tell, Told::left(DropReason::Fenced)));
+                let told = Told::Dropped(GivenUp {
+                    reason: DropReason::Fenced,
+                    may_be_there: record.spot.is_some() || record.may_be_there,
+                    error: None,
+                });
+                self.told.push((tell, told));
             }
         }
         if let Some(spool) = &mut self.spool {

@@ -192,7 +192,7 @@ async fn a_producer_whose_name_another_takes_sends_nothing_more_and_says_so() {
     assert!(matches!(
         lost.await.unwrap_err(),
         SendError::Dropped {
-            reason: DropReason::Closed,
+            reason: DropReason::Fenced,
             may_be_delivered: false,
             ..
         }
