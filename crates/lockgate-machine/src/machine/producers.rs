@@ -9,14 +9,11 @@
 //! - Each of both kinds of rows is at most `producers_max`, unless the setting was lowered since.
 //! - Rows outlive messages, purges and restarts. Who deletes the queue deletes them.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    ops::Bound,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use lockgate_core::{
     Level, MachineTime, Millis, Now, Position, Produced, ProducerIncarnation, ProducerMark,
-    ProducerName, ProducerRefused, QueueId, QueueName,
+    ProducerName, ProducerRefused, QueueId, QueueName, with_prefix,
 };
 
 use super::{Machine, draft::Draft, send::check_range, state::Timer};
@@ -591,9 +588,7 @@ impl Machine {
             return Ok(ProducerPage::default());
         };
         let now = self.monotonic(now);
-        let from = list.after.as_ref();
-        let from = from.map_or(Bound::Unbounded, |after| Bound::Excluded(after.clone()));
-        let mut matching = all.by_name.range((from, Bound::Unbounded));
+        let mut matching = with_prefix(&all.by_name, "", list.after.as_ref());
         let page = matching.by_ref().take(list.limit).map(|(name, &index)| {
             let entry = &all.entries[index];
             ProducerStatus {
