@@ -135,21 +135,22 @@ impl LaterQueue {
 
     /// The error of a send. After some the queue is opened anew.
     fn judge(&self, error: TransportError) -> TransportError {
-        if error.fate == Fate::Closed {
-            *self.opened() = None;
-        }
         let is_denied = matches!(
             error.source.downcast_ref(),
             Some(CallError::Refused { status, .. })
                 if matches!(*status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
         );
-        match is_denied {
-            true => TransportError {
+        if is_denied {
+            // The queue is as it was; who asks is at fault.
+            return TransportError {
                 fate: Fate::Retry,
                 ..error
-            },
-            false => error,
+            };
         }
+        if error.fate == Fate::Closed {
+            *self.opened() = None;
+        }
+        error
     }
 }
 
