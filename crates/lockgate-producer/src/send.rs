@@ -137,7 +137,7 @@ impl<Id> Future for Ticket<Id> {
         };
         let told = std::task::ready!(Pin::new(told).poll(cx));
         // A producer whose runtime has gone tells nobody.
-        let told = told.unwrap_or_else(|_| Told::dropped(DropReason::Closed));
+        let told = told.unwrap_or_else(|_| Told::dropped(DropReason::Closed, false));
         Poll::Ready(match told {
             Told::Durable => Ok(Answer::Durable),
             Told::Delivered(accepted) => Ok(Answer::Delivered(accepted)),

@@ -88,14 +88,10 @@ impl<T, I: Clone> Buffer<T, I> {
         for (place, blame) in back.into_iter().rev() {
             self.figures.retries += 1;
             let blame = blame && took;
+            self.set_state(place, Sending::Waits);
             let record = &mut self.records[place];
-            record.state = Sending::Waits;
             record.is_retry |= blame;
-            let (priority, seq) = (record.message.priority, record.seq);
-            self.shelf.order(priority, seq, place);
-            if let Some(shelf) = (record.tenant.as_ref()).and_then(|it| self.tenants.get_mut(it)) {
-                shelf.order(priority, seq, place);
-            }
+            let seq = record.seq;
             if blame && self.lanes.is_shared(record.lane) {
                 // Those behind it do not wait for it.
                 record.lane = self.lanes.solo();

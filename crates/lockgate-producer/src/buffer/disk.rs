@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lockgate_core::{Millis, WallTime};
 
-use super::{Buffer, GivenUp, Loaded, Staged, Told, Work, record_size};
+use super::{Buffer, Loaded, Staged, Told, Work, record_size};
 use crate::{AnswerLevel, DropReason};
 
 impl<T, I: Clone> Buffer<T, I> {
@@ -65,14 +65,8 @@ impl<T, I: Clone> Buffer<T, I> {
             told.extend(self.who_waits(spot, place));
         }
         for tell in told {
-            self.told.push((
-                tell,
-                Told::Dropped(GivenUp {
-                    reason: DropReason::SpoolFailed,
-                    may_be_there: true,
-                    error: None,
-                }),
-            ));
+            let told = Told::dropped(DropReason::SpoolFailed, true);
+            self.told.push((tell, told));
         }
     }
 
@@ -126,7 +120,7 @@ impl<T, I: Clone> Buffer<T, I> {
             self.figures.drop(DropReason::Unreadable);
             if let Some((_, tell)) = waits {
                 self.told
-                    .push((tell, Told::dropped(DropReason::Unreadable)));
+                    .push((tell, Told::dropped(DropReason::Unreadable, false)));
             }
         }
         if let Some(spool) = &mut self.spool {

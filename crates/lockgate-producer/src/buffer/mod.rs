@@ -85,20 +85,11 @@ pub(crate) struct GivenUp {
 }
 
 impl<I> Told<I> {
-    /// It stays in the spool, and the next producer that opens it delivers it.
-    fn left(reason: DropReason) -> Self {
+    /// It is given up, for no reason of the sink's. `may_be_there`: the sink may have it, or will have it from the spool.
+    pub(crate) fn dropped(reason: DropReason, may_be_there: bool) -> Self {
         Self::Dropped(GivenUp {
             reason,
-            may_be_there: true,
-            error: None,
-        })
-    }
-
-    /// It never reached the sink.
-    pub(crate) fn dropped(reason: DropReason) -> Self {
-        Self::Dropped(GivenUp {
-            reason,
-            may_be_there: false,
+            may_be_there,
             error: None,
         })
     }
@@ -281,14 +272,10 @@ impl<T, I: Clone> Buffer<T, I> {
             return Ok(());
         };
         let size = record_size(&offered.message);
-        let tenant = tenant.filter(|_| self.rules.quota.is_some());
-        let place = match self.place(offered, size, tenant.as_ref()) {
-            Place::None(no_room) => {
-                self.figures.refused += u64::from(!no_room.waits);
-                return Err(no_room);
-            }
-            place => place,
-        };
+        let place = self.place(offered, size, tenant.as_ref());
+        let place = place.inspect_err(|no_room| {
+            self.figures.refused += u64::from(!no_room.waits);
+        })?;
         let Some(offered) = offer.take() else {
             return Ok(());
         };
@@ -299,16 +286,20 @@ impl<T, I: Clone> Buffer<T, I> {
                 self.figures.accepted += 1;
                 self.figures.drop(reason);
                 if let Some(tell) = offered.tell {
-                    self.told.push((tell, Told::dropped(reason)));
+                    self.told.push((tell, Told::dropped(reason, false)));
                 }
             }
-            Place::None(_) => {}
         }
         Ok(())
     }
 
-    fn place(&mut self, offered: &Offered<T>, size: u64, tenant: Option<&Key>) -> Place {
-        let none = |full, waits| Place::None(NoRoom { full, waits });
+    fn place(
+        &mut self,
+        offered: &Offered<T>,
+        size: u64,
+        tenant: Option<&Key>,
+    ) -> Result<Place, NoRoom> {
+        let none = |full, waits| Err(NoRoom { full, waits });
         if self.closed {
             return none(Full::Closed, false);
         }
@@ -326,7 +317,9 @@ impl<T, I: Clone> Buffer<T, I> {
             };
             match self.rules.when_spool_full {
                 WhenSpoolFull::Block => return none(full, full == Full::Spool),
-                WhenSpoolFull::DropNewest if !is_durable => return Place::Drop(DropReason::Newest),
+                WhenSpoolFull::DropNewest if !is_durable => {
+                    return Ok(Place::Drop(DropReason::Newest));
+                }
                 // What is on disk only comes first, and there is no room behind it.
                 WhenSpoolFull::MemoryOnly if !is_durable && !spilled => spooled = false,
                 _ => return none(full, false),
@@ -341,7 +334,7 @@ impl<T, I: Clone> Buffer<T, I> {
             );
         }
         if spilled {
-            return Place::Disk;
+            return Ok(Place::Disk);
         }
         let mut drawn = None;
         loop {
@@ -354,20 +347,20 @@ impl<T, I: Clone> Buffer<T, I> {
             } else if !self.shelf.has_room(self.rules.buffer, size) {
                 (Full::Buffer, self.shelf.first())
             } else {
-                return Place::Memory { spooled };
+                return Ok(Place::Memory { spooled });
             };
             let reason = match self.rules.when_full {
                 WhenFull::Block => return none(full, true),
                 WhenFull::Reject => return none(full, false),
-                WhenFull::DropNewest => return Place::Drop(DropReason::Newest),
+                WhenFull::DropNewest => return Ok(Place::Drop(DropReason::Newest)),
                 WhenFull::Spool if full == Full::Tenant => return none(full, true),
-                WhenFull::Spool => return Place::Disk,
+                WhenFull::Spool => return Ok(Place::Disk),
                 WhenFull::DropOldest => DropReason::Oldest,
                 WhenFull::DropLowestPriority => {
                     let is_lowest =
                         victim.is_some_and(|(priority, _)| offered.message.priority <= priority);
                     if is_lowest {
-                        return Place::Drop(DropReason::LowestPriority);
+                        return Ok(Place::Drop(DropReason::LowestPriority));
                     }
                     DropReason::LowestPriority
                 }
@@ -378,7 +371,7 @@ impl<T, I: Clone> Buffer<T, I> {
                         self.sampled == 0
                     });
                     if !kept {
-                        return Place::Drop(DropReason::Sampled);
+                        return Ok(Place::Drop(DropReason::Sampled));
                     }
                     DropReason::Sampled
                 }
@@ -611,11 +604,12 @@ impl<T, I: Clone> Buffer<T, I> {
         let mut took = Fill::Full;
         while let Some(place) = self.lanes.front(lane) {
             let record = &self.records[place];
-            let bytes = record.message.size() as u64;
+            let (size, bytes) = (record.size, record.message.size() as u64);
+            let its_opening = record.label.opening;
             let is_over = batch.records.len() >= self.rules.batch.0
                 || (!batch.records.is_empty() && batch.bytes + bytes > self.rules.batch.1)
                 // A sink knows the records of one opening in their order, and nothing of those of two.
-                || opening.is_some_and(|opening| opening != record.label.opening);
+                || opening.is_some_and(|opening| opening != its_opening);
             if is_over {
                 break;
             }
@@ -625,14 +619,8 @@ impl<T, I: Clone> Buffer<T, I> {
                     _ => return Fill::Waits(until),
                 }
             }
-            let record = &mut self.records[place];
-            opening = Some(record.label.opening);
-            record.state = Sending::Away;
-            let (priority, seq, size) = (record.message.priority, record.seq, record.size);
-            self.shelf.unorder(priority, seq);
-            if let Some(shelf) = (record.tenant.as_ref()).and_then(|it| self.tenants.get_mut(it)) {
-                shelf.unorder(priority, seq);
-            }
+            opening = Some(its_opening);
+            self.set_state(place, Sending::Away);
             self.lanes.pop_front(lane, size);
             batch.bytes += bytes;
             batch.records.push(place);
@@ -642,6 +630,20 @@ impl<T, I: Clone> Buffer<T, I> {
             }
         }
         took
+    }
+
+    /// One that is being sent is none that may be dropped for another.
+    fn set_state(&mut self, place: usize, state: Sending) {
+        let record = &mut self.records[place];
+        record.state = state;
+        let (priority, seq) = (record.message.priority, record.seq);
+        let tenant = (record.tenant.as_ref()).and_then(|it| self.tenants.get_mut(it));
+        for shelf in [Some(&mut self.shelf), tenant].into_iter().flatten() {
+            match state {
+                Sending::Waits => shelf.order(priority, seq, place),
+                Sending::Away => shelf.unorder(priority, seq),
+            }
+        }
     }
 
     /// Whether the pace of replays and the budget of retries let a record go now, and else when.
@@ -792,24 +794,22 @@ impl<T, I: Clone> Buffer<T, I> {
         (self.closed, self.abandoned) = (true, true);
         // Nobody hears what the sink says of them any more.
         self.batches.clear();
-        for place in self
-            .records
-            .iter()
-            .map(|(place, _)| place)
-            .collect::<Vec<_>>()
-        {
+        let places: Vec<_> = self.records.iter().map(|(place, _)| place).collect();
+        for place in places {
             let record = &mut self.records[place];
             record.may_be_there |= record.state == Sending::Away;
             if record.spot.is_none() {
                 self.drop_record(place, DropReason::Closed, None);
             } else if let Some((_, tell)) = record.waits.take() {
-                self.told.push((tell, Told::left(DropReason::Closed)));
+                self.told
+                    .push((tell, Told::dropped(DropReason::Closed, true)));
             }
         }
         if let Some(spool) = &mut self.spool {
             let waiting = std::mem::take(&mut spool.waiting);
             for (_, (_, tell)) in waiting {
-                self.told.push((tell, Told::left(DropReason::Closed)));
+                self.told
+                    .push((tell, Told::dropped(DropReason::Closed, true)));
             }
             spool.close();
         }
@@ -830,17 +830,15 @@ impl<T, I: Clone> Buffer<T, I> {
         }
         for (_, record) in &mut self.records {
             if let Some((_, tell)) = record.waits.take() {
-                let told = Told::Dropped(GivenUp {
-                    reason: DropReason::Fenced,
-                    may_be_there: record.spot.is_some() || record.may_be_there,
-                    error: None,
-                });
+                let may_be_there = record.spot.is_some() || record.may_be_there;
+                let told = Told::dropped(DropReason::Fenced, may_be_there);
                 self.told.push((tell, told));
             }
         }
         if let Some(spool) = &mut self.spool {
             for (_, (_, tell)) in spool.waiting.drain() {
-                self.told.push((tell, Told::left(DropReason::Fenced)));
+                self.told
+                    .push((tell, Told::dropped(DropReason::Fenced, true)));
             }
         }
     }
@@ -897,7 +895,6 @@ enum Place {
     Memory { spooled: bool },
     Disk,
     Drop(DropReason),
-    None(NoRoom),
 }
 
 #[derive(Default)]

@@ -38,9 +38,8 @@ pub(crate) struct Recovered {
     pub(crate) done: Done,
     /// The spot of the next record.
     pub(crate) next: u64,
-    /// Records that are not over, and their bytes.
+    /// Records that are not over.
     pub(crate) count: u64,
-    pub(crate) bytes: u64,
     /// Bytes of files.
     pub(crate) used: u64,
 }
@@ -308,27 +307,23 @@ impl<T> Spooling<T> {
         let Some(since) = self.unsynced_since else {
             return self.closing;
         };
-        self.closing
-            || match self.persist {
-                Persist::Each => true,
-                Persist::Overflow => {
-                    !self.unsynced.is_empty() || now >= since.saturating_add(COUNT_WAIT)
-                }
-                Persist::Every(every) => now >= since.saturating_add(millis(every)),
-                Persist::Count(most) => {
-                    let count = self.next - self.synced;
-                    count >= u64::from(most.get()) || now >= since.saturating_add(COUNT_WAIT)
-                }
-            }
+        self.closing || now >= self.sync_due(since)
+    }
+
+    /// When records are to be synced of which the first was staged then.
+    fn sync_due(&self, since: Millis) -> Millis {
+        match self.persist {
+            Persist::Each => since,
+            Persist::Every(every) => since.saturating_add(millis(every)),
+            Persist::Count(most) if self.next - self.synced >= u64::from(most.get()) => since,
+            Persist::Overflow if !self.unsynced.is_empty() => since,
+            Persist::Count(_) | Persist::Overflow => since.saturating_add(COUNT_WAIT),
+        }
     }
 
     /// When there will be work though nothing happens.
     pub(super) fn next_wake(&self) -> Option<Millis> {
-        let sync = self.unsynced_since.map(|since| match self.persist {
-            Persist::Each => since,
-            Persist::Every(every) => since.saturating_add(millis(every)),
-            Persist::Count(_) | Persist::Overflow => since.saturating_add(COUNT_WAIT),
-        });
+        let sync = self.unsynced_since.map(|since| self.sync_due(since));
         let checkpoint = (self.over > 0).then(|| self.checkpoint_due());
         let checkpoint = checkpoint.into_iter().chain(self.untold_due()).min();
         match self.trouble {
@@ -391,12 +386,12 @@ impl<T> Spooling<T> {
     /// A load has ended: the records before `next` are in memory or over.
     pub(super) fn loaded(&mut self, next: u64) {
         self.loading = false;
-        if let Some(from) = &mut self.disk_from {
-            *from = next.max(*from);
-        }
-        if self.disk_from == Some(self.next) {
-            self.disk_from = None;
-        }
+        self.raise_disk_from(next);
+    }
+
+    fn raise_disk_from(&mut self, next: u64) {
+        let from = self.disk_from.map(|from| from.max(next));
+        self.disk_from = from.filter(|from| *from != self.next);
     }
 
     /// The first record that is on disk only, if it is still staged: it need not be read.
@@ -408,11 +403,8 @@ impl<T> Spooling<T> {
 
     /// That record is in memory now, or was a checkpoint.
     pub(super) fn pass_staged(&mut self) {
-        if let Some(from) = &mut self.disk_from {
-            *from += 1;
-        }
-        if self.disk_from == Some(self.next) {
-            self.disk_from = None;
+        if let Some(from) = self.disk_from {
+            self.raise_disk_from(from + 1);
         }
     }
 

@@ -473,13 +473,10 @@ fn machine(
         }
     }
     let mut done = Done::below(0);
-    let (mut count, mut bytes) = (0, 0);
+    let mut count = 0;
     for (spot, staged) in (0..).zip(log) {
         match staged {
-            Staged::Message { message, .. } if !last.contains(spot) => {
-                count += 1;
-                bytes += message.size() as u64;
-            }
+            Staged::Message { .. } if !last.contains(spot) => count += 1,
             Staged::Message { .. } => done.insert(spot),
             _ => done.insert_blank(spot),
         }
@@ -489,7 +486,6 @@ fn machine(
         done,
         next: log.len() as u64,
         count,
-        bytes,
         used: 0,
     });
     Buffer::new(options, can, name, opening, recovered, now)

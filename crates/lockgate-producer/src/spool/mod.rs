@@ -210,14 +210,13 @@ impl Store {
                 .or_else(|| name.cloned())
                 .unwrap_or_else(new_name),
             count: found.pending.len() as u64,
-            bytes: found.pending.iter().map(|(_, size)| *size).sum(),
             done: over(&done, &found.pending, next),
             next,
             used: found.files.iter().map(|file| file.bytes).sum(),
         };
         let report = SpoolReport {
             records: recovered.count,
-            bytes: recovered.bytes,
+            bytes: found.pending.iter().map(|(_, size)| *size).sum(),
             damaged_records: report.records_lost() + found.unreadable,
             cut_bytes: report.tail_bytes_cut,
         };
