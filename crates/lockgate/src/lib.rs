@@ -81,7 +81,7 @@
 //! # }
 //! ```
 //!
-//! A [producer](producer) stands in front of a queue that may be slow or away: it buffers, batches, tries again, and keeps
+//! A [`producer`] stands in front of a queue that may be slow or away: it buffers, batches, tries again, and keeps
 //! what it answered for on disk.
 //!
 //! With the feature `postgres`, a PostgreSQL database can keep the queues instead of a folder:
