@@ -37,7 +37,7 @@
 //! let orders = client.queue(&QueueName::new("orders.fifo")?).await?;
 //! let message = Message::new("post").with_key(Key::new("user-42")?);
 //! for sent in orders.send_batch(vec![message]).await {
-//!     println!("{}", sent?.id);
+//!     println!("{:?}", sent?.id);
 //! }
 //!
 //! let request = ReceiveRequest {

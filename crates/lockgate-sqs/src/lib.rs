@@ -42,7 +42,7 @@
 //! let mails = SqsQueue::open(client, url).await?;
 //! let message = Message::new("welcome").with_key(Key::new("user-42")?);
 //! for sent in mails.send_batch(vec![message]).await {
-//!     println!("{}", sent?.id);
+//!     println!("{:?}", sent?.id);
 //! }
 //!
 //! let worker = Worker::over(mails).concurrency(100).start(move |job: Job| {

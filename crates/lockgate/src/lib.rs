@@ -204,16 +204,16 @@ struct Readme;
 
 #[cfg(all(doctest, feature = "producer"))]
 #[doc = include_str!("../../../docs/producer.md")]
-struct ProducerPage;
+struct ProducerDocument;
 
 #[cfg(all(doctest, feature = "consumer"))]
 #[doc = include_str!("../../../docs/worker.md")]
-struct WorkerPage;
+struct WorkerDocument;
 
 #[cfg(all(doctest, feature = "consumer"))]
 #[doc = include_str!("../../../docs/coalescer.md")]
-struct CoalescerPage;
+struct CoalescerDocument;
 
 #[cfg(all(doctest, feature = "consumer"))]
 #[doc = include_str!("../../../docs/key-state.md")]
-struct KeyStatePage;
+struct KeyStateDocument;
