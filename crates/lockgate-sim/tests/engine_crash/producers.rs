@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use lockgate_core::{
-    Message, Produced, ProducerIncarnation, ProducerMark, ProducerName, ProducerRefused,
+    Clock as _, Message, Produced, ProducerIncarnation, ProducerMark, ProducerName, ProducerRefused,
 };
 use lockgate_engine::Request;
 use lockgate_machine::{Command, OpenProducer, Rejection, Reply, SendMessage};
@@ -116,7 +116,11 @@ impl World {
     }
 
     fn again(&mut self, queue: &'static str, message: u64) -> SendMessage {
-        let of_key = self.known(message).key;
+        // If this one is accepted, no earlier one was: the message enters its key's order now.
+        let now = self.clock.wall();
+        let known = self.known(message);
+        known.enters = now;
+        let of_key = known.key;
         let mut again = Message::new(self.body(message));
         again.key = of_key.map(key);
         SendMessage {
