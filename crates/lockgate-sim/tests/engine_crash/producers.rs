@@ -77,7 +77,7 @@ impl World {
             }
             Some((message, times)) => {
                 self.spool(queue).next = Some((message, times + 1));
-                let send = self.again(queue, message);
+                let send = self.again(queue, message, times == 0);
                 (AskedProducer::Record(message), spool.highest, send)
             }
             None => {
@@ -115,11 +115,15 @@ impl World {
         })
     }
 
-    fn again(&mut self, queue: &'static str, message: u64) -> SendMessage {
+    /// `is_first`: every one before it was refused.
+    fn again(&mut self, queue: &'static str, message: u64, is_first: bool) -> SendMessage {
         // If this one is accepted, no earlier one was: the message enters its key's order now.
         let now = self.clock.wall();
         let known = self.known(message);
         known.enters = now;
+        if is_first {
+            (known.state, known.doubtful) = (Existence::Perhaps, false);
+        }
         let of_key = known.key;
         let mut again = Message::new(self.body(message));
         again.key = of_key.map(key);
