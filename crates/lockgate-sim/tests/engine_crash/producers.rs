@@ -121,8 +121,10 @@ impl World {
         let now = self.clock.wall();
         let known = self.known(message);
         known.enters = now;
-        if is_first {
-            (known.state, known.doubtful) = (Existence::Perhaps, false);
+        // A purge or a cancellation says nothing of this one, and a refusal nothing at all.
+        if !known.seen {
+            known.state = Existence::Perhaps;
+            known.doubtful &= !is_first;
         }
         let of_key = known.key;
         let mut again = Message::new(self.body(message));
