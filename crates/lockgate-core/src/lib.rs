@@ -34,6 +34,7 @@ mod log;
 mod manual_clock;
 mod message;
 mod names;
+pub mod pack;
 mod producer;
 mod records;
 mod time;
