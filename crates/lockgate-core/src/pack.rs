@@ -54,7 +54,8 @@ const MAGIC: &[u8; 4] = b"LGPK";
 const VERSION: u8 = 1;
 const PLAIN: u8 = 0;
 const LZ4: u8 = 1;
-const HEADER: usize = 14;
+/// Bytes of a pack beside those of its messages.
+pub const HEADER_BYTES: usize = 14;
 
 /// Why a body is no pack that can be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -144,13 +145,13 @@ pub fn pack(messages: &[Message], compress: bool) -> Message {
         messages.len() <= MESSAGES_MAX && len <= BYTES_MAX,
         "a pack has {MESSAGES_MAX} messages and {BYTES_MAX} bytes at most"
     );
-    let mut body = Vec::with_capacity(HEADER + len);
+    let mut body = Vec::with_capacity(HEADER_BYTES + len);
     put_header(&mut body, PLAIN, messages.len(), len);
     for message in messages {
         put_message(&mut body, message);
     }
     if compress && len >= COMPRESS_MIN {
-        let block = lz4_flex::block::compress(&body[HEADER..]);
+        let block = lz4_flex::block::compress(&body[HEADER_BYTES..]);
         if block.len() <= len - len / 10 {
             body.clear();
             put_header(&mut body, LZ4, messages.len(), len);
@@ -177,7 +178,7 @@ pub fn pack(messages: &[Message], compress: bool) -> Message {
 /// If the body is none that [`pack`] makes. What it says of its sizes is checked before anything is allocated for it.
 pub fn unpack(pack: &Message) -> Result<Vec<Message>, PackError> {
     let mut from = pack.body.clone();
-    if from.len() < HEADER || !from.starts_with(MAGIC) {
+    if from.len() < HEADER_BYTES || !from.starts_with(MAGIC) {
         return Err(PackError::NoPack);
     }
     from.advance(MAGIC.len());
@@ -336,7 +337,7 @@ mod tests {
             }
             let packed = pack(&messages, compress);
             let len: usize = messages.iter().map(packed_len).sum();
-            prop_assert!(packed.body.len() <= HEADER + len);
+            prop_assert!(packed.body.len() <= HEADER_BYTES + len);
             prop_assert_eq!(unpack(&packed).unwrap(), messages);
         }
 
@@ -412,6 +413,6 @@ mod tests {
         .take(4_000)
         .collect();
         let packed = pack(&[Message::new(random)], true);
-        assert_eq!(packed.body.len(), HEADER + 5 + 4_000);
+        assert_eq!(packed.body.len(), HEADER_BYTES + 5 + 4_000);
     }
 }

@@ -102,6 +102,8 @@ pub struct Figures {
     pub batches: u64,
     /// Records in the batches that were sent, repeats included.
     pub sent: u64,
+    /// Messages that were sent with several records in them, repeats included.
+    pub packs: u64,
     /// Batches of which the sink took nothing.
     pub failed_batches: u64,
     /// Records that went back to be sent again.
@@ -195,6 +197,11 @@ impl Figures {
                 "sent",
                 "Records in the batches sent, repeats included.",
                 self.sent,
+            ),
+            (
+                "packs",
+                "Messages sent with several records in them, repeats included.",
+                self.packs,
             ),
             (
                 "failed_batches",

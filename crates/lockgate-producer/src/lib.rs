@@ -43,8 +43,8 @@ pub mod testing;
 
 pub use figures::{DropReason, Figures};
 pub use options::{
-    AnswerLevel, Breaker, Linger, OptionsError, Persist, ProducerOptions, Quota, RetryBudget,
-    SpoolOptions, TenantFn, WhenFull, WhenSpoolFull, WhenUnknown,
+    AnswerLevel, Breaker, Linger, OptionsError, PackOptions, Persist, ProducerOptions, Quota,
+    RetryBudget, SpoolOptions, TenantFn, WhenFull, WhenSpoolFull, WhenUnknown,
 };
 pub use pipeline::{Pipeline, PipelineFigures};
 pub use producer::{Closed, OpenError, Producer};

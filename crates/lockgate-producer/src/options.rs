@@ -2,7 +2,7 @@
 
 use std::{fmt, num::NonZeroU32, path::PathBuf, sync::Arc, time::Duration};
 
-use lockgate_core::{Backoff, Key, Message, ProducerName};
+use lockgate_core::{Backoff, Key, Message, ProducerName, SinkCapabilities, pack};
 
 /// When a send is answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -144,6 +144,46 @@ impl Quota {
     }
 }
 
+/// Several records in one message, for a sink that takes few messages, or for small records. A
+/// [worker](lockgate_consumer::Worker) takes them apart by itself; who receives without one uses [`pack::unpack`].
+///
+/// Records go together if they follow each other in their lane, have the same key, group, priority and level, and have no
+/// unique id, due time or time to live of their own. All of a pack have one message id. A pack that the sink refuses is
+/// sent again as single records, and so is what a spool has of an earlier run.
+///
+/// Over a sink that knows no [records of producers](SinkCapabilities::producers), a pack whose answer is lost is sent
+/// again as it was, with one unique id where the sink knows those; but a crash at that moment may make its records come
+/// twice, within the window of unique ids too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackOptions {
+    /// Records of a pack at most; 2 to [`pack::MESSAGES_MAX`]. Default: 256.
+    pub count_max: usize,
+    /// Bytes of its records at most, before they are compressed; 1 to [`pack::BYTES_MAX`], and what the sink takes in one
+    /// message if that is less. Default: 64 KiB.
+    pub bytes_max: u64,
+    /// Whether packs are compressed (LZ4) where that saves a tenth or more. Default: yes.
+    pub compress: bool,
+}
+
+impl Default for PackOptions {
+    fn default() -> Self {
+        Self {
+            count_max: 256,
+            bytes_max: 64 << 10,
+            compress: true,
+        }
+    }
+}
+
+impl PackOptions {
+    pub(crate) fn within(mut self, sink: &SinkCapabilities) -> Self {
+        let message_max = sink.message_bytes_max.min(sink.batch_bytes_max);
+        let room = message_max.saturating_sub(pack::HEADER_BYTES as u64);
+        self.bytes_max = self.bytes_max.min(room);
+        self
+    }
+}
+
 /// How long a batch waits for more records before it is sent, when it is not full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Linger {
@@ -228,6 +268,8 @@ pub struct ProducerOptions {
     pub batch_count: usize,
     /// Bytes of a batch at most, 1 or more; the sink may take fewer. A larger message goes alone. Default: 1 MiB.
     pub batch_bytes: u64,
+    /// Whether several records share a message. `None`: each is a message. Default: `None`.
+    pub pack: Option<PackOptions>,
     /// How long a batch waits for more. Default: adaptive, at most 5 ms.
     pub linger: Linger,
     /// Batches that are being sent at the same time, 1 or more. Default: 4.
@@ -261,6 +303,7 @@ impl Default for ProducerOptions {
             quota: None,
             batch_count: 1_000,
             batch_bytes: 1 << 20,
+            pack: None,
             linger: Linger::Adaptive(Duration::from_millis(5)),
             batches_in_flight: 4,
             send_timeout: Duration::from_secs(30),
@@ -301,6 +344,21 @@ pub enum OptionsError {
         /// The least.
         min: u32,
     },
+    /// A pack has other bounds.
+    #[error("{option} is {given}, and must be {min} to {max}")]
+    Range {
+        /// Its name.
+        option: &'static str,
+        /// What was given.
+        given: u64,
+        /// The least.
+        min: u64,
+        /// The most.
+        max: u64,
+    },
+    /// The sink carries no content types, by which a consumer knows a pack.
+    #[error("pack needs a sink that carries content types, and this one does not")]
+    NoPacks,
     /// A spool has room for at least two files, because the last one never goes.
     #[error("the spool's bytes_max is {given}, and must be at least {min}, twice its file_bytes")]
     SpoolBytes {
@@ -315,7 +373,8 @@ pub enum OptionsError {
 const FILE_BYTES_MIN: u32 = 64 << 10;
 
 impl ProducerOptions {
-    pub(crate) fn check(&self) -> Result<(), OptionsError> {
+    /// Whether they fit, and fit the sink.
+    pub(crate) fn check(&self, sink: &SinkCapabilities) -> Result<(), OptionsError> {
         let zero = |it: bool, option| it.then_some(OptionsError::Zero { option });
         let quota = self.quota.as_ref();
         let wrong = [
@@ -336,6 +395,23 @@ impl ProducerOptions {
         ];
         if let Some(wrong) = wrong.into_iter().flatten().next() {
             return Err(wrong);
+        }
+        if let Some(pack) = &self.pack {
+            let of = |option, given, min, max| match (min..=max).contains(&given) {
+                true => Ok(()),
+                false => Err(OptionsError::Range {
+                    option,
+                    given,
+                    min,
+                    max,
+                }),
+            };
+            let (count, bytes) = (pack::MESSAGES_MAX as u64, pack::BYTES_MAX as u64);
+            of("pack.count_max", pack.count_max as u64, 2, count)?;
+            of("pack.bytes_max", pack.bytes_max, 1, bytes)?;
+            if !sink.headers {
+                return Err(OptionsError::NoPacks);
+            }
         }
         let Some(spool) = &self.spool else {
             let needs = |option| Err(OptionsError::NeedsSpool { option });

@@ -57,6 +57,8 @@ struct Inner<S: Sink + 'static> {
     send_timeout: Duration,
     tenant: Option<Arc<TenantFn>>,
     spool_bytes_max: Option<u64>,
+    /// Whether packs are compressed where that pays.
+    compress: bool,
     report: Option<SpoolReport>,
     clock: ProducerClock,
     buffer: Mutex<SinkBuffer<S>>,
@@ -129,7 +131,8 @@ impl<S: Sink + 'static> Producer<S> {
     /// If the options are wrong or the spool cannot be used. Damage in the spool is no error: the
     /// [report](Self::spool_report) counts it.
     pub async fn open(sink: S, options: ProducerOptions) -> Result<Self, OpenError> {
-        options.check()?;
+        let can = sink.sink_capabilities();
+        options.check(&can)?;
         let opening = random()?;
         let random_name = random()?;
         let new_name = move || {
@@ -150,7 +153,6 @@ impl<S: Sink + 'static> Producer<S> {
             (None, Some(name)) => name.clone(),
             (None, None) => new_name(),
         };
-        let can = sink.sink_capabilities();
         let clock = ProducerClock::start();
         let now = clock.now();
         let spool = options.spool.as_ref();
@@ -171,6 +173,7 @@ impl<S: Sink + 'static> Producer<S> {
             send_timeout: options.send_timeout,
             tenant: options.quota.as_ref().map(|it| it.tenant.clone()),
             spool_bytes_max: spool.map(|it| record_bytes_max(it.file_bytes) as u64),
+            compress: options.pack.is_some_and(|pack| pack.compress),
             report,
             clock,
             bell: Condvar::new(),
@@ -458,13 +461,14 @@ async fn drive<S: Sink + 'static>(inner: Arc<Inner<S>>) {
             errands.insert(task.id(), Errand::Open);
         }
         for batch in batches {
-            let inner = inner.clone();
+            let (inner, id) = (inner.clone(), batch.id);
             let task = tasks.spawn(async move {
-                let sent = timeout(inner.send_timeout, inner.sink.send_batch(batch.messages));
+                let messages = batch.messages(inner.compress);
+                let sent = timeout(inner.send_timeout, inner.sink.send_batch(messages));
                 // Answers that did not come are unknown.
                 Back::Sent(sent.await.unwrap_or_default())
             });
-            errands.insert(task.id(), Errand::Batch(batch.id));
+            errands.insert(task.id(), Errand::Batch(id));
         }
         tokio::select! {
             Some(ended) = tasks.join_next_with_id() => {

@@ -2,7 +2,7 @@
 
 use lockgate_core::{Accepted, Fate, Millis, ProducerRefused, TransportError};
 
-use super::{Buffer, Sending};
+use super::{Buffer, Sending, packing::Packing};
 use crate::{DropReason, options::WhenUnknown};
 
 enum Verdict {
@@ -28,30 +28,48 @@ impl<T, I: Clone> Buffer<T, I> {
         let mut results = results.into_iter();
         let (mut took, mut failed) = (false, false);
         let mut back = Vec::new();
-        for place in sent.records {
+        for pack in sent.packs.of(&sent.records) {
             let result = results.next().unwrap_or_else(|| {
                 Err(TransportError::new(
                     Fate::Unknown,
                     "the sink gave no answer",
                 ))
             });
-            match result {
-                Ok(accepted) => {
-                    took = true;
-                    self.deliver(place, accepted);
+            let is_refused = (result.as_ref())
+                .is_err_and(|error| matches!(error.fate, Fate::Refused | Fate::Unsupported));
+            took |= is_refused || result.is_ok();
+            if is_refused && pack.len() > 1 {
+                // Perhaps for one of them, or for its size.
+                for &place in pack {
+                    self.records[place].packing = Packing::Alone;
+                    match self.again(place, false, now) {
+                        Verdict::Drop(reason) => self.drop_record(place, reason, None),
+                        Verdict::Again { blame } => back.push((place, blame)),
+                    }
                 }
-                Err(error) => match self.judge(place, &error, now) {
+                continue;
+            }
+            for &place in pack {
+                let error = match &result {
+                    Ok(accepted) => {
+                        self.deliver(place, accepted.clone());
+                        continue;
+                    }
+                    Err(error) => error.clone(),
+                };
+                let is_unknown = error.fate == Fate::Unknown;
+                match self.judge(place, &error, now) {
                     Verdict::Drop(reason) => {
-                        let is_refused = matches!(error.fate, Fate::Refused | Fate::Unsupported);
-                        took |= is_refused;
                         failed |= !is_refused;
                         self.drop_record(place, reason, Some(error));
                     }
                     Verdict::Again { blame } => {
+                        let record = &mut self.records[place];
+                        record.packing = record.packing.after(is_unknown, record.may_be_there);
                         failed |= blame;
                         back.push((place, blame));
                     }
-                },
+                }
             }
         }
         match (took, failed) {
@@ -85,6 +103,7 @@ impl<T, I: Clone> Buffer<T, I> {
         random: u64,
     ) {
         let mut blamed = Vec::new();
+        let mut solo = None;
         for (place, blame) in back.into_iter().rev() {
             self.figures.retries += 1;
             let blame = blame && took;
@@ -94,7 +113,17 @@ impl<T, I: Clone> Buffer<T, I> {
             let seq = record.seq;
             if blame && self.lanes.is_shared(record.lane) {
                 // Those behind it do not wait for it.
+                if let (Packing::In(pack), Some((before, lane))) = (record.packing, solo)
+                    && pack == before
+                {
+                    record.lane = lane;
+                    self.lanes.push_front(lane, seq, place, record.size);
+                    continue;
+                }
                 record.lane = self.lanes.solo();
+                if let Packing::In(pack) = record.packing {
+                    solo = Some((pack, record.lane));
+                }
                 let until = now.saturating_add(self.rules.backoff.after(1, random));
                 self.lanes.get_mut(record.lane).failures = 1;
                 self.lanes.push_front(record.lane, seq, place, record.size);

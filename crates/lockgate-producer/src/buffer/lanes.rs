@@ -177,6 +177,11 @@ impl Lanes {
         self.all[lane].queue.front().map(|(_, place)| *place)
     }
 
+    /// The places of the lane's records, in their order.
+    pub(super) fn places(&self, lane: usize) -> impl Iterator<Item = usize> {
+        self.all[lane].queue.iter().map(|(_, place)| *place)
+    }
+
     /// The next ready lane becomes busy.
     pub(super) fn take_ready(&mut self) -> Option<usize> {
         loop {

@@ -14,6 +14,7 @@ mod answers;
 mod disk;
 mod health;
 mod lanes;
+mod packing;
 mod shelf;
 mod spooling;
 #[cfg(test)]
@@ -29,11 +30,17 @@ use lockgate_core::{
 use slab::Slab;
 
 pub(crate) use self::spooling::{Load, Loaded, Recovered, Staged, Work};
-use self::{health::Health, lanes::Lanes, shelf::Shelf, spooling::Spooling};
+use self::{
+    health::Health,
+    lanes::Lanes,
+    packing::{Packing, Packs},
+    shelf::Shelf,
+    spooling::Spooling,
+};
 use crate::{
     AnswerLevel, DropReason, Figures, Full,
     clock::millis,
-    options::{Linger, ProducerOptions, WhenFull, WhenSpoolFull, WhenUnknown},
+    options::{Linger, PackOptions, ProducerOptions, WhenFull, WhenSpoolFull, WhenUnknown},
     spool::codec::{Label, message_len},
 };
 
@@ -99,7 +106,9 @@ impl<I> Told<I> {
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) id: usize,
-    pub(crate) messages: Vec<Message>,
+    records: Vec<Message>,
+    /// How many of the records each message has.
+    packs: Packs,
 }
 
 #[derive(Debug)]
@@ -118,6 +127,7 @@ struct Record<T> {
     state: Sending,
     /// Whether a send of it failed while others succeeded.
     is_retry: bool,
+    packing: Packing,
     /// Whether the sink may have it.
     may_be_there: bool,
 }
@@ -131,6 +141,7 @@ enum Sending {
 #[derive(Debug)]
 struct Sent {
     records: Vec<usize>,
+    packs: Packs,
     lanes: Vec<usize>,
     has_retries: bool,
     at: Millis,
@@ -146,6 +157,7 @@ struct Rules {
     buffer: (usize, u64),
     quota: Option<(usize, u64)>,
     batch: (usize, u64),
+    pack: Option<PackOptions>,
     linger: Linger,
     in_flight_max: usize,
     backoff: lockgate_core::Backoff,
@@ -159,6 +171,7 @@ pub(crate) struct Buffer<T, I> {
     incarnation: Option<ProducerIncarnation>,
     is_opening: bool,
     numbers: [u64; ProducerMark::LANES as usize],
+    last_pack: u64,
     records: Slab<Record<T>>,
     next_seq: u64,
     lanes: Lanes,
@@ -228,6 +241,7 @@ impl<T, I: Clone> Buffer<T, I> {
                     options.batch_count.min(sink.batch_max.max(1)),
                     options.batch_bytes.min(sink.batch_bytes_max),
                 ),
+                pack: options.pack.map(|pack| pack.within(sink)),
                 linger: options.linger,
                 in_flight_max: options.batches_in_flight,
                 backoff: options.backoff,
@@ -238,6 +252,7 @@ impl<T, I: Clone> Buffer<T, I> {
             incarnation: None,
             is_opening: false,
             numbers: [0; ProducerMark::LANES as usize],
+            last_pack: 0,
             records: Slab::new(),
             next_seq: 0,
             lanes: Lanes::new(sink.producers),
@@ -456,6 +471,7 @@ impl<T, I: Clone> Buffer<T, I> {
         self.next_seq += 1;
         let lane = self.lanes.lane(&message, label.lane);
         let priority = message.priority;
+        let packing = Packing::of(&message, label.opening != self.opening);
         let place = self.records.insert(Record {
             seq,
             spot,
@@ -468,6 +484,7 @@ impl<T, I: Clone> Buffer<T, I> {
             waits,
             state: Sending::Waits,
             is_retry: false,
+            packing,
             may_be_there: false,
         });
         self.shelf.add(size);
@@ -546,7 +563,7 @@ impl<T, I: Clone> Buffer<T, I> {
             return None;
         }
         let mut batch = Filling::default();
-        while batch.records.len() < self.rules.batch.0 {
+        while batch.packs.len() < self.rules.batch.0 {
             let Some(lane) = self.lanes.take_ready() else {
                 break;
             };
@@ -564,24 +581,34 @@ impl<T, I: Clone> Buffer<T, I> {
         }
         self.ready_since = (self.lanes.ready_count > 0).then_some(now);
         let mut last = [0; ProducerMark::LANES as usize];
-        let messages = batch.records.iter();
-        let messages = messages
-            .map(|place| self.message(*place, &mut last))
-            .collect();
+        let mut records = Vec::with_capacity(batch.records.len());
+        for pack in batch.packs.of(&batch.records) {
+            let (last_one, others) = pack
+                .split_last()
+                .unwrap_or_else(|| unreachable!("no record"));
+            let others = others
+                .iter()
+                .map(|place| self.records[*place].message.clone());
+            records.extend(others);
+            records.push(self.message(*last_one, &mut last));
+        }
         self.figures.batches += 1;
         self.figures.sent += batch.records.len() as u64;
+        self.figures.packs += batch.packs.count_of_many() as u64;
+        let packs = batch.packs.clone();
         let id = self.batches.insert(Sent {
             records: batch.records,
+            packs: batch.packs,
             lanes: batch.lanes,
             has_retries: batch.has_token,
             at: now,
         });
-        Some(Batch { id, messages })
+        Some(Batch { id, records, packs })
     }
 
     /// When the records that are ready are to be sent.
     fn batch_due(&self) -> Millis {
-        let is_full = self.lanes.ready_count >= self.rules.batch.0
+        let is_full = self.lanes.ready_count >= self.records_max()
             || self.lanes.ready_bytes >= self.rules.batch.1;
         let since = self.ready_since.unwrap_or_default();
         if is_full || self.hurry > 0 || self.closed {
@@ -597,26 +624,42 @@ impl<T, I: Clone> Buffer<T, I> {
         }
     }
 
+    /// How many records make a full batch.
+    fn records_max(&self) -> usize {
+        let of_one = self.rules.pack.map_or(1, |pack| pack.count_max);
+        self.rules.batch.0.saturating_mul(of_one)
+    }
+
     /// Puts records of a lane into a batch.
     fn fill(&mut self, batch: &mut Filling, lane: usize, now: Millis) -> Fill {
         let many = self.lanes.takes_many(lane);
         let mut opening = None;
-        let mut took = Fill::Full;
+        let mut open = None;
         while let Some(place) = self.lanes.front(lane) {
             let record = &self.records[place];
-            let (size, bytes) = (record.size, record.message.size() as u64);
-            let its_opening = record.label.opening;
-            let is_over = batch.records.len() >= self.rules.batch.0
-                || (!batch.records.is_empty() && batch.bytes + bytes > self.rules.batch.1)
+            let (size, its_opening) = (record.size, record.label.opening);
+            let joined = self.joined(open, record);
+            let is_first = joined.is_none();
+            // The rest of a pack that must go as it went has its room since its first.
+            let is_promised = !is_first && matches!(record.packing, Packing::In(_));
+            let bytes = match is_promised {
+                true => 0,
+                false => self.bytes_in_batch(place, is_first),
+            };
+            let is_over = (is_first && batch.packs.len() >= self.rules.batch.0)
+                || (is_first && opening.is_some() && !many)
+                || (!batch.records.is_empty()
+                    && !is_promised
+                    && batch.bytes + bytes > self.rules.batch.1)
                 // A sink knows the records of one opening in their order, and nothing of those of two.
                 || opening.is_some_and(|opening| opening != its_opening);
             if is_over {
                 break;
             }
             if let Err(until) = self.may_send(place, batch, now) {
-                match took {
-                    Fill::Took => break,
-                    _ => return Fill::Waits(until),
+                match opening {
+                    Some(_) => break,
+                    None => return Fill::Waits(until),
                 }
             }
             opening = Some(its_opening);
@@ -624,12 +667,24 @@ impl<T, I: Clone> Buffer<T, I> {
             self.lanes.pop_front(lane, size);
             batch.bytes += bytes;
             batch.records.push(place);
-            took = Fill::Took;
-            if !many {
-                break;
+            match joined {
+                Some(joined) => {
+                    batch.packs.add_to_last();
+                    for place in [joined.first, place] {
+                        self.records[place].packing = Packing::In(joined.number);
+                    }
+                    open = Some(joined);
+                }
+                None => {
+                    batch.packs.add();
+                    open = Some(self.open_pack(place));
+                }
             }
         }
-        took
+        match opening {
+            Some(_) => Fill::Took,
+            None => Fill::Full,
+        }
     }
 
     /// One that is being sent is none that may be dropped for another.
@@ -683,7 +738,10 @@ impl<T, I: Clone> Buffer<T, I> {
             }));
         } else if self.rules.has_unique_ids && message.unique_id.is_none() {
             // Within what every broker takes as an id. The opening is random, so it is no other producer's.
-            let id = format!("{opening:016x}-{lane:x}-{number}");
+            let id = match record.packing {
+                Packing::In(pack) => format!("{opening:016x}-p{pack}"),
+                _ => format!("{opening:016x}-{lane:x}-{number}"),
+            };
             message.unique_id = UniqueId::new(&id).ok();
         }
         message
@@ -900,6 +958,7 @@ enum Place {
 #[derive(Default)]
 struct Filling {
     records: Vec<usize>,
+    packs: Packs,
     lanes: Vec<usize>,
     bytes: u64,
     has_token: bool,

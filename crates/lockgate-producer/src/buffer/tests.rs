@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use lockgate_core::{Backoff, Fate, Level};
+use lockgate_core::{Backoff, Fate, Level, pack};
 use lockgate_sim::SeededRandom;
 
 use super::*;
@@ -81,7 +81,11 @@ impl Queue {
     }
 
     fn take(&mut self, message: &Message) -> Result<Accepted<u64>, TransportError> {
-        if is_refused(number(message)) {
+        let records = match pack::is_pack(message) {
+            true => pack::unpack(message).unwrap(),
+            false => vec![message.clone()],
+        };
+        if records.iter().any(|record| is_refused(number(record))) {
             return Err(TransportError::new(Fate::Refused, "no"));
         }
         let known = Accepted {
@@ -109,7 +113,7 @@ impl Queue {
         {
             return Ok(known);
         }
-        self.taken.push(message.clone());
+        self.taken.extend(records);
         Ok(Accepted {
             id: Some(0),
             sequence: None,
@@ -132,8 +136,8 @@ struct World {
     now: Millis,
     queue: Queue,
     /// Batches on their way, and those whose process has died since.
-    away: Vec<Batch>,
-    late: Vec<Batch>,
+    away: Vec<(usize, Vec<Message>)>,
+    late: Vec<(usize, Vec<Message>)>,
     /// The log, and how many of its records are durable.
     log: Vec<Staged>,
     durable: usize,
@@ -247,8 +251,9 @@ impl World {
             self.machine.opened(opened, self.now, random);
         }
         while let Some(batch) = self.machine.next_batch(self.now) {
-            assert!(batch.messages.len() <= self.options.batch_count);
-            self.away.push(batch);
+            let (id, messages) = (batch.id, batch.messages(true));
+            assert!(messages.len() <= self.options.batch_count);
+            self.away.push((id, messages));
         }
     }
 
@@ -258,10 +263,10 @@ impl World {
             return;
         }
         let at = self.one_of(self.away.len() as u64);
-        let batch = self.away.remove(usize::try_from(at).unwrap());
+        let (id, messages) = self.away.remove(usize::try_from(at).unwrap());
         let away = !self.calm && self.one_of(6) == 0;
         let mut results = Vec::new();
-        for message in &batch.messages {
+        for message in &messages {
             let fault = if self.calm { 9 } else { self.one_of(10) };
             results.push(match fault {
                 _ if away => Err(TransportError::new(Fate::Retry, "away")),
@@ -281,13 +286,13 @@ impl World {
             results.clear();
         }
         let random = self.random.next_u64();
-        self.machine.answered(batch.id, results, self.now, random);
+        self.machine.answered(id, results, self.now, random);
     }
 
     /// What a process had sent when it died reaches the sink.
     fn arrive_late(&mut self) {
-        if let Some(batch) = self.late.pop() {
-            for message in &batch.messages {
+        if let Some((_, messages)) = self.late.pop() {
+            for message in &messages {
                 let _ = self.queue.take(message);
             }
         }
@@ -491,7 +496,9 @@ fn machine(
     Buffer::new(options, can, name, opening, recovered, now)
 }
 
-fn run(options: &ProducerOptions, can: &SinkCapabilities, crashes: bool) {
+/// Returns how many packs were sent.
+fn run(options: &ProducerOptions, can: &SinkCapabilities, crashes: bool) -> u64 {
+    let mut packs = 0;
     for seed in 0..300 {
         let mut world = World::new(seed, options.clone(), can.clone());
         if !crashes {
@@ -506,7 +513,9 @@ fn run(options: &ProducerOptions, can: &SinkCapabilities, crashes: bool) {
         if keeps_all {
             world.judge_durable();
         }
+        packs += world.machine.figures().packs;
     }
+    packs
 }
 
 #[test]
@@ -529,6 +538,37 @@ fn a_spool_keeps_what_it_promised_over_crashes() {
             run(&spooled(persist), &can, true);
         }
     }
+}
+
+fn packing(options: ProducerOptions) -> ProducerOptions {
+    ProducerOptions {
+        buffer_count: 20,
+        buffer_bytes: 20 * 300,
+        batch_count: 3,
+        batch_bytes: 400,
+        pack: Some(PackOptions {
+            count_max: 4,
+            ..PackOptions::default()
+        }),
+        ..options
+    }
+}
+
+/// Also where the sink knows unique ids only, as long as the process lives.
+#[test]
+fn packed_records_are_delivered_once_and_in_order_whatever_the_sink_does() {
+    for can in [marked(), unmarked()] {
+        let packs = run(&packing(options()), &can, false);
+        assert!(packs > 1_000, "{packs} packs");
+    }
+    for persist in [Persist::Each, Persist::Overflow] {
+        run(&packing(spooled(persist)), &marked(), true);
+    }
+    let dropping = ProducerOptions {
+        when_full: WhenFull::DropOldest,
+        ..packing(options())
+    };
+    run(&dropping, &unmarked(), false);
 }
 
 #[test]
@@ -595,9 +635,10 @@ fn a_queue_that_forgot_the_producer_is_opened_once_nothing_is_on_its_way() {
     world.queue.marks.clear();
     for left in [1, 0] {
         let batch = world.away.remove(0);
-        let unknown = batch.messages.iter();
+        let (id, messages) = batch;
+        let unknown = messages.iter();
         let unknown = unknown.map(|_| Err(ProducerRefused::Unknown.into()));
-        (world.machine).answered(batch.id, unknown.collect(), world.now, 0);
+        (world.machine).answered(id, unknown.collect(), world.now, 0);
         world.now += 1_000;
         assert_eq!(world.machine.take_open(world.now), left == 0);
     }
@@ -616,8 +657,8 @@ fn answers_that_come_after_the_end_change_nothing() {
     world.send();
     let batch = world.away.remove(0);
     world.machine.abandon();
-    let taken = world.queue.take(&batch.messages[0]);
-    world.machine.answered(batch.id, vec![taken], world.now, 0);
+    let taken = world.queue.take(&batch.1[0]);
+    world.machine.answered(batch.0, vec![taken], world.now, 0);
     world.hear();
     world.check();
     assert!(matches!(&world.told[&0][..], [Told::Dropped(it)] if it.may_be_there));
