@@ -145,6 +145,8 @@ struct World {
     /// What each send was told, and whether it was accepted.
     told: HashMap<u64, Vec<Told<u64>>>,
     accepted: HashSet<u64>,
+    /// The key and priority of each message.
+    parts: HashMap<u64, (Option<Key>, u8)>,
     expire: HashSet<u64>,
     crashes: u32,
     calm: bool,
@@ -170,6 +172,7 @@ impl World {
             next: 0,
             told: HashMap::new(),
             accepted: HashSet::new(),
+            parts: HashMap::new(),
             expire: HashSet::new(),
             crashes: 0,
             calm: false,
@@ -204,6 +207,8 @@ impl World {
             message = message.with_key(key);
         }
         message.priority = u8::try_from(self.one_of(3)).unwrap();
+        let parts = (message.key.clone(), message.priority);
+        self.parts.insert(number, parts);
         let levels = [
             AnswerLevel::Accepted,
             AnswerLevel::Durable,
@@ -395,6 +400,8 @@ impl World {
         let mut last: HashMap<Key, u64> = HashMap::new();
         for message in &self.queue.taken {
             let number = number(message);
+            let parts = (message.key.clone(), message.priority);
+            assert_eq!(parts, self.parts[&number], "{number} has another's");
             *times.entry(number).or_default() += 1;
             if let Some(key) = &message.key
                 && times[&number] == 1
@@ -545,7 +552,7 @@ fn packing(options: ProducerOptions) -> ProducerOptions {
         buffer_count: 20,
         buffer_bytes: 20 * 300,
         batch_count: 3,
-        batch_bytes: 400,
+        batch_bytes: 120,
         pack: Some(PackOptions {
             count_max: 4,
             ..PackOptions::default()
