@@ -7,6 +7,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use lockgate_core::{
@@ -88,6 +89,14 @@ fn of_all(ends: &[Option<Settlement>]) -> Option<Settlement> {
         }
     }
     let (index, worst) = worst?;
+    let is_rejected = |how: &Option<Settlement>| matches!(how, Some(Settlement::Reject { .. }));
+    if *worst == Settlement::GiveBack && ends.iter().any(is_rejected) {
+        // What is behind a rejected message goes back. If it cost no attempt, workers could hand the pack on for ever.
+        return Some(Settlement::Nack {
+            delay: Duration::ZERO,
+            reason: None,
+        });
+    }
     let mut how = worst.clone();
     if let Settlement::Nack { reason, .. } | Settlement::Reject { reason } = &mut how
         && let Some(reason) = reason
@@ -193,8 +202,6 @@ impl Remembered {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
