@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lockgate_core::{Millis, WallTime};
 
-use super::{Buffer, Loaded, Staged, Told, Work, record_size};
+use super::{Buffer, Loaded, Sending, Spooling, Staged, Told, Used, Work, record_size};
 use crate::{AnswerLevel, DropReason};
 
 impl<T, I: Clone> Buffer<T, I> {
@@ -22,23 +22,45 @@ impl<T, I: Clone> Buffer<T, I> {
         self.spool.as_ref()?.next_wake()
     }
 
-    pub(crate) fn spool_wrote(&mut self, count: usize, used: u64) {
+    pub(crate) fn spool_wrote(&mut self, count: usize, used: Used) {
         if let Some(spool) = &mut self.spool {
             spool.wrote(count, used);
         }
     }
 
     /// The spool's files have so many bytes.
-    pub(crate) fn spool_used(&mut self, used: u64) {
+    pub(crate) fn spool_used(&mut self, used: Used) {
         if let Some(spool) = &mut self.spool {
             spool.wrote(0, used);
         }
     }
 
-    pub(crate) fn spool_full(&mut self, used: u64, now: Millis) {
+    pub(crate) fn spool_full(&mut self, used: Used, now: Millis) {
         self.figures.spool_full += 1;
         if let Some(spool) = &mut self.spool {
             spool.is_out_of_room(used, now);
+        }
+    }
+
+    /// Drops what is in the oldest file, apart from what is being sent, unless that was done before.
+    pub(super) fn drop_oldest_file(&mut self) {
+        let Some((until, on_disk)) = self.spool.as_mut().and_then(Spooling::give_up_oldest) else {
+            return;
+        };
+        for waits in on_disk {
+            self.figures.drop(DropReason::Oldest);
+            if let Some((_, tell)) = waits {
+                // A crash before the next checkpoint brings it back.
+                let told = Told::dropped(DropReason::Oldest, true);
+                self.told.push((tell, told));
+            }
+        }
+        let in_memory = self.records.iter().filter(|(_, record)| {
+            record.state == Sending::Waits && record.spot.is_some_and(|spot| spot < until)
+        });
+        let in_memory: Vec<_> = in_memory.map(|(place, _)| place).collect();
+        for place in in_memory {
+            self.drop_record(place, DropReason::Oldest, None);
         }
     }
 

@@ -122,6 +122,9 @@ impl Queue {
     }
 }
 
+/// Records of a file.
+const FILE: u64 = 8;
+
 /// What a message is: who sent it first, second, ...
 fn number(message: &Message) -> u64 {
     u64::from_be_bytes(message.body[..8].try_into().unwrap())
@@ -310,14 +313,18 @@ impl World {
         };
         let count = work.write.len();
         if !self.calm && count > 0 && self.one_of(8) == 0 {
-            self.machine.spool_full(0, self.now);
+            let used = self.used();
+            self.machine.spool_full(used, self.now);
         } else {
             self.log.extend(work.write);
-            self.machine.spool_wrote(count, 0);
+            let used = self.used();
+            self.machine.spool_wrote(count, used);
         }
         if self.crashes_now() {
             return;
         }
+        let used = self.used();
+        self.machine.spool_used(used);
         if work.sync {
             self.durable = self.log.len();
             self.machine.spool_synced(self.durable as u64, self.now);
@@ -331,6 +338,17 @@ impl World {
                 .spool_loaded(loaded, until as u64, Vec::new(), self.now, wall(self.now));
         }
         self.crashes_now();
+    }
+
+    /// What the files take that are not over: each has eight records of 300 bytes.
+    fn used(&self) -> Used {
+        let spots = self.log.len() as u64;
+        let last = spots.saturating_sub(1) / FILE;
+        let first = (self.machine.spool_floor() / FILE).min(last);
+        Used {
+            bytes: (spots - first * FILE) * 300,
+            oldest: (first < last).then_some(((first + 1) * FILE, FILE * 300)),
+        }
     }
 
     fn crashes_now(&mut self) -> bool {
@@ -498,7 +516,7 @@ fn machine(
         done,
         next: log.len() as u64,
         count,
-        used: 0,
+        used: Used::default(),
     });
     Buffer::new(options, can, name, opening, recovered, now)
 }
@@ -516,7 +534,9 @@ fn run(options: &ProducerOptions, can: &SinkCapabilities, crashes: bool) -> u64 
         }
         world.calm_down();
         world.judge();
-        let keeps_all = matches!(options.when_full, WhenFull::Reject | WhenFull::Spool);
+        let spool = options.spool.as_ref().map(|it| it.when_full);
+        let keeps_all = matches!(options.when_full, WhenFull::Reject | WhenFull::Spool)
+            && spool != Some(WhenSpoolFull::DropOldest);
         if keeps_all {
             world.judge_durable();
         }
@@ -604,11 +624,12 @@ fn a_full_spool_does_what_it_is_told() {
         WhenSpoolFull::Block,
         WhenSpoolFull::Reject,
         WhenSpoolFull::DropNewest,
+        WhenSpoolFull::DropOldest,
         WhenSpoolFull::MemoryOnly,
     ] {
         let mut options = spooled(Persist::Each);
         if let Some(spool) = &mut options.spool {
-            spool.bytes_max = 5 * 300;
+            spool.bytes_max = 3 * FILE * 300;
             spool.when_full = when_full;
         }
         run(&options, &marked(), true);
@@ -679,13 +700,13 @@ fn a_record_that_is_dropped_before_it_was_written_is_not_durable() {
         offer(&mut world, number, AnswerLevel::Accepted);
     }
     let written = world.machine.spool_work(world.now).unwrap().write;
-    world.machine.spool_wrote(written.len(), 0);
+    world.machine.spool_wrote(written.len(), Used::default());
     world.log.extend(written);
     // On disk only, and the disk has no room.
     offer(&mut world, 10, AnswerLevel::Durable);
     assert!(is_refused(10));
     world.machine.spool_work(world.now);
-    world.machine.spool_full(0, world.now);
+    world.machine.spool_full(Used::default(), world.now);
     for _ in 0..20 {
         world.send();
         world.answer();
