@@ -52,6 +52,7 @@ pub enum WhenSpoolFull {
     DropNewest,
     /// The records of the oldest file are dropped, apart from those that are being sent, durable ones too; when none can
     /// be, or the disk gives the room back later, it waits as with [`Block`](Self::Block).
+    /// A crash within about a second brings dropped records back, perhaps behind later ones of their key.
     DropOldest,
     /// It is kept in memory only, as far as there is room, and a crash loses it. A send of level
     /// [`Durable`](AnswerLevel::Durable) is refused.

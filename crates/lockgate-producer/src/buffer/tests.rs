@@ -426,7 +426,7 @@ impl World {
             {
                 let before = last.insert(key.clone(), number);
                 assert!(
-                    before.is_none_or(|before| before < number),
+                    before.is_none_or(|before| before < number) || self.may_come_back(),
                     "order of {key}"
                 );
             }
@@ -446,6 +446,12 @@ impl World {
                 Told::Durable => {}
             }
         }
+    }
+
+    /// Whether a crash may bring back what was dropped, behind what came later.
+    fn may_come_back(&self) -> bool {
+        let spool = self.options.spool.as_ref().map(|it| it.when_full);
+        spool == Some(WhenSpoolFull::DropOldest)
     }
 
     /// What is durable is there, unless its time was over or the sink refuses it.
@@ -534,9 +540,8 @@ fn run(options: &ProducerOptions, can: &SinkCapabilities, crashes: bool) -> u64 
         }
         world.calm_down();
         world.judge();
-        let spool = options.spool.as_ref().map(|it| it.when_full);
         let keeps_all = matches!(options.when_full, WhenFull::Reject | WhenFull::Spool)
-            && spool != Some(WhenSpoolFull::DropOldest);
+            && !world.may_come_back();
         if keeps_all {
             world.judge_durable();
         }
