@@ -275,14 +275,15 @@ impl<S: Sink + 'static> Producer<S> {
         let is_over = |buffer: &SinkBuffer<S>| buffer.pending() == 0 || buffer.is_stuck();
         let _in_time = timeout(within, inner.wait_until(is_over)).await;
         inner.stop_sending();
-        // What was over is noted, so that the next opening sends less again. A disk that is full or slow is left alone.
+        // What was over is noted, so that the next opening sends less again. A disk that is slow is left alone.
         let settled = inner.wait_until(Buffer::is_settled);
         let _in_time = timeout(SETTLE_WAIT, settled).await;
         inner.stopped.send_modify(|stopped| stopped.spool = true);
         inner.bell.notify_all();
         let mut stopped = inner.stopped.subscribe();
         let ended = stopped.wait_for(|stopped| stopped.spool_ended);
-        let _in_time = timeout(SETTLE_WAIT, ended).await;
+        let has_ended = timeout(SETTLE_WAIT, ended).await.is_ok();
+        inner.with(|buffer, _| buffer.drop_unwritten(has_ended));
         let figures = inner.lock().figures();
         Closed {
             left: figures.pending,
@@ -512,7 +513,12 @@ impl<S: Sink + 'static> Inner<S> {
             }
             (Errand::Open, Some(Back::Opened(opened))) => {
                 if let Err(error) = &opened {
-                    warn!(producer = %self.name, error = with_sources(error), "the sink cannot be opened");
+                    let (producer, error) = (&self.name, with_sources(error));
+                    // It is tried for as long as it takes.
+                    match self.lock().figures().breaker_open {
+                        true => debug!(%producer, error, "the sink still cannot be opened"),
+                        false => warn!(%producer, error, "the sink cannot be opened"),
+                    }
                 }
                 self.with(|buffer, now| buffer.opened(opened, now, random));
             }
@@ -575,8 +581,10 @@ impl<S: Sink + 'static> Employer for Inner<S> {
     }
 
     fn full(&self, used: u64) {
-        warn!(producer = %self.name, "the disk of the spool is full");
-        self.with(|buffer, now| buffer.spool_full(used, now));
+        if self.with(|buffer, now| buffer.spool_full(used, now)) {
+            warn!(producer = %self.name, "the disk of the spool is full");
+        }
+        self.note_progress();
     }
 
     fn synced(&self, before: u64) {

@@ -912,9 +912,9 @@ impl<T, I: Clone> Buffer<T, I> {
         self.records.len() as u64 + self.spool.as_ref().map_or(0, |it| it.disk_count)
     }
 
-    /// Whether the spool has all that it is to have, or there is none.
+    /// Whether the spool has all that it is to have, or cannot get it, or there is none.
     pub(crate) fn is_settled(&self) -> bool {
-        (self.spool.as_ref()).is_none_or(|it| it.is_settled() || it.has_failed())
+        self.spool.as_ref().is_none_or(Spooling::is_settled)
     }
 
     /// The first spot whose record is not over: files before it are not needed.
@@ -939,6 +939,7 @@ impl<T, I: Clone> Buffer<T, I> {
                 .sum(),
             spool_count: spool.map_or(0, |it| it.disk_count),
             spool_bytes: spool.map_or(0, Spooling::used),
+            spool_failed: spool.is_some_and(Spooling::has_failed),
             breaker_open: self.health.is_open(),
             delayed_lanes: self.lanes.delayed() as u64,
             fenced: self.fenced.is_some(),
