@@ -659,3 +659,55 @@ fn messages_whose_way_is_cut_are_still_where_they_came_from() {
     assert_eq!(forwarder.terminate().code, Some(0));
     assert_eq!(bodies(&town.drain("in")), ["a"]);
 }
+
+/// It is lost, or in a dead-letter queue: whoever moves a queue learns of it.
+#[test]
+fn a_message_that_is_rejected_is_told() {
+    let town = Town::new();
+    town.run("queue create in").ok();
+    town.run("queue create clicks").ok();
+    town.run("send in a").ok();
+    let mut command = town
+        .sandbox
+        .command("forward --from in --to clicks --until-empty");
+    command.arg("--exec").arg("head -c 1048577 /dev/zero");
+    let done: Done = command.output().unwrap().into();
+    assert_eq!(done.code, Some(1), "{done:?}");
+    for told in [
+        "a message is rejected",
+        "1048576 bytes",
+        "1 message rejected",
+    ] {
+        assert!(done.stderr.contains(told), "{told}: {done:?}");
+    }
+    assert!(town.drain("in").is_empty());
+}
+
+/// Whether anybody reads the figures changes nothing of that.
+#[test]
+fn dropped_messages_are_exit_code_1_though_nobody_reads_the_figures() {
+    let away = Away::new();
+    let arguments = "forward --from stdin --raw --to clicks --level accepted --drain 0s --json";
+    let mut command = away.sandbox.command(arguments);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut process = command.spawn().unwrap();
+    drop(process.stdout.take());
+    process.stdin.take().unwrap().write_all(b"a\n").unwrap();
+    assert_eq!(process.wait().unwrap().code(), Some(1));
+}
+
+/// A collector whose spool has failed can only be started again, and whoever watches it learns that.
+#[test]
+fn a_collector_whose_spool_has_failed_is_not_ready() {
+    let away = Away::new();
+    let arguments = format!("{SPOOL} --spool-max 128KiB --drain 0s");
+    let mut forwarder = Forwarder::listening(&away.sandbox, &arguments);
+    assert_eq!(forwarder.get("/readyz").0, 200);
+    std::fs::remove_dir_all(away.sandbox.path().join("spool")).unwrap();
+    let body = "x".repeat(30_000);
+    while forwarder.post("", &body).0 == 202 {}
+    forwarder.event("the spool has failed");
+    let (status, why) = forwarder.get("/readyz");
+    assert_eq!(status, 503);
+    assert!(why.contains("the spool has failed"), "{why}");
+}

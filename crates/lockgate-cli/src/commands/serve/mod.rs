@@ -53,7 +53,7 @@ pub(super) fn told_in_log(
     result: Result<(), Failure>,
 ) -> Result<(), Failure> {
     match result {
-        Err(failure) if !telemetry::is_text(format) => {
+        Err(failure) if !telemetry::is_text(format) && !failure.is_silent() => {
             error!(
                 error = failure.to_string(),
                 hint = failure.advice(),
