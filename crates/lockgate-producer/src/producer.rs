@@ -24,8 +24,8 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    AnswerLevel, Figures, OptionsError, ProducerOptions, Refusal, Refused, Send, SpoolError,
-    SpoolReport, TenantFn, Ticket,
+    AnswerLevel, DropReason, Figures, OptionsError, ProducerOptions, Refusal, Refused, Send,
+    SpoolError, SpoolReport, TenantFn, Ticket,
     buffer::{Buffer, Loaded, NoRoom, Offered, Told, Work},
     clock::{ProducerClock, millis},
     spool::{
@@ -327,7 +327,11 @@ impl<S: Sink + 'static> Producer<S> {
         self.0.inner.room.notified()
     }
 
-    pub(crate) fn offer(&self, offered: &mut Option<Offered<Tell<S::Id>>>) -> Result<(), NoRoom> {
+    /// Returns why it was dropped, if that was at once.
+    pub(crate) fn offer(
+        &self,
+        offered: &mut Option<Offered<Tell<S::Id>>>,
+    ) -> Result<Option<DropReason>, NoRoom> {
         let inner = &self.0.inner;
         let mut tenant = None;
         if let Some(offered) = offered {
@@ -336,10 +340,10 @@ impl<S: Sink + 'static> Producer<S> {
             offered.expires = within.map(|within| self.after(within));
             tenant = inner.tenant.as_ref().and_then(|of| of(&offered.message));
         }
-        inner.with(|buffer, now| buffer.offer(offered, tenant, now))?;
+        let dropped = inner.with(|buffer, now| buffer.offer(offered, tenant, now))?;
         inner.driver.notify_one();
         inner.bell.notify_one();
-        Ok(())
+        Ok(dropped)
     }
 }
 

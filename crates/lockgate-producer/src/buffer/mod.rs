@@ -276,15 +276,16 @@ impl<T, I: Clone> Buffer<T, I> {
 
     // ---- In ----
 
-    /// Takes a message in, or leaves it there. `tenant`: whose it is, where there are quotas.
+    /// Takes a message in, or leaves it there. `tenant`: whose it is, where there are quotas. Returns why it was dropped, if
+    /// that was at once.
     pub(crate) fn offer(
         &mut self,
         offer: &mut Option<Offered<T>>,
         tenant: Option<Key>,
         now: Millis,
-    ) -> Result<(), NoRoom> {
+    ) -> Result<Option<DropReason>, NoRoom> {
         let Some(offered) = offer else {
-            return Ok(());
+            return Ok(None);
         };
         let size = record_size(&offered.message);
         let place = self.place(offered, size, tenant.as_ref());
@@ -292,7 +293,7 @@ impl<T, I: Clone> Buffer<T, I> {
             self.figures.refused += u64::from(!no_room.waits);
         })?;
         let Some(offered) = offer.take() else {
-            return Ok(());
+            return Ok(None);
         };
         match place {
             Place::Memory { spooled } => self.keep(offered, size, tenant, spooled, now),
@@ -303,9 +304,10 @@ impl<T, I: Clone> Buffer<T, I> {
                 if let Some(tell) = offered.tell {
                     self.told.push((tell, Told::dropped(reason, false)));
                 }
+                return Ok(Some(reason));
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     fn place(
