@@ -13,7 +13,7 @@ use std::{
 };
 
 use lockgate_core::{
-    Accepted, Message, Millis, ProducerIncarnation, ProducerName, ProducerRefused, Sink,
+    Accepted, Fate, Message, Millis, ProducerIncarnation, ProducerName, ProducerRefused, Sink,
     SinkCapabilities, TransportError, WallTime, with_sources,
 };
 use tokio::{
@@ -276,11 +276,14 @@ impl<S: Sink + 'static> Producer<S> {
         let _in_time = timeout(within, inner.wait_until(is_over)).await;
         inner.stop_sending();
         // What was over is noted, so that the next opening sends less again. A disk that is slow is left alone.
-        let settled = inner.wait_until(Buffer::is_settled);
-        let _in_time = timeout(SETTLE_WAIT, settled).await;
+        let mut stopped = inner.stopped.subscribe();
+        tokio::select! {
+            () = inner.wait_until(Buffer::is_settled) => {}
+            _ = stopped.wait_for(|stopped| stopped.spool_ended) => {}
+            () = tokio::time::sleep(SETTLE_WAIT) => {}
+        }
         inner.stopped.send_modify(|stopped| stopped.spool = true);
         inner.bell.notify_all();
-        let mut stopped = inner.stopped.subscribe();
         let ended = stopped.wait_for(|stopped| stopped.spool_ended);
         let has_ended = timeout(SETTLE_WAIT, ended).await.is_ok();
         inner.with(|buffer, _| buffer.drop_unwritten(has_ended));
@@ -460,7 +463,7 @@ async fn drive<S: Sink + 'static>(inner: Arc<Inner<S>>) {
                 let open = inner.sink.open_producer(inner.name.clone());
                 Back::Opened(match timeout(inner.send_timeout, open).await {
                     Ok(opened) => opened,
-                    Err(late) => Err(TransportError::new(lockgate_core::Fate::Unknown, late)),
+                    Err(late) => Err(TransportError::new(Fate::Unknown, late)),
                 })
             });
             errands.insert(task.id(), Errand::Open);
@@ -510,7 +513,12 @@ impl<S: Sink + 'static> Inner<S> {
                     Some(Back::Sent(results)) => results,
                     _ => Vec::new(),
                 };
-                if let Some(Err(error)) = results.iter().find(|result| result.is_err()) {
+                let errors = || results.iter().filter_map(|result| result.as_ref().err());
+                let is_refused =
+                    |it: &&TransportError| matches!(it.fate, Fate::Refused | Fate::Unsupported);
+                if let Some(error) = errors().find(is_refused) {
+                    warn!(producer = %self.name, error = with_sources(error), "the sink refuses records, which are dropped");
+                } else if let Some(error) = errors().next() {
                     debug!(producer = %self.name, error = with_sources(error), "records of a batch were not taken");
                 }
                 self.with(|buffer, now| buffer.answered(id, results, now, random));
@@ -527,7 +535,7 @@ impl<S: Sink + 'static> Inner<S> {
                 self.with(|buffer, now| buffer.opened(opened, now, random));
             }
             (Errand::Open, _) => {
-                let error = TransportError::new(lockgate_core::Fate::Unknown, "the sink panicked");
+                let error = TransportError::new(Fate::Unknown, "the sink panicked");
                 self.with(|buffer, now| buffer.opened(Err(error), now, random));
             }
         }

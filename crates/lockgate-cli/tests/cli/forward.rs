@@ -689,7 +689,10 @@ fn dropped_messages_are_exit_code_1_though_nobody_reads_the_figures() {
     let away = Away::new();
     let arguments = "forward --from stdin --raw --to clicks --level accepted --drain 0s --json";
     let mut command = away.sandbox.command(arguments);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
     let mut process = command.spawn().unwrap();
     drop(process.stdout.take());
     process.stdin.take().unwrap().write_all(b"a\n").unwrap();
@@ -710,4 +713,41 @@ fn a_collector_whose_spool_has_failed_is_not_ready() {
     let (status, why) = forwarder.get("/readyz");
     assert_eq!(status, 503);
     assert!(why.contains("the spool has failed"), "{why}");
+}
+
+/// Whoever confuses the two folders loses nothing.
+#[test]
+fn a_spool_and_the_data_of_a_server_are_not_opened_as_each_other() {
+    let town = Town::new();
+    town.run("queue create clicks").ok();
+    town.run("send clicks a").ok();
+    let Town { sandbox, server } = town;
+    server.signal(Signal::TERM);
+    server.wait();
+    let done = sandbox.run("forward --from stdin --to clicks --spool data --spool-free-min 1B");
+    assert!(done.fails_with(1).contains("no spool"));
+    let forwarder = Forwarder::listening(&sandbox, SPOOL);
+    assert_eq!(forwarder.post("", "b").0, 202);
+    forwarder.kill();
+    let done = sandbox.run("serve --listen 127.0.0.1:0 --data spool");
+    assert!(done.fails_with(4).contains("is the spool of a producer"));
+
+    let server = Server::start(&sandbox);
+    let endpoint = format!("--endpoint {}", server.url);
+    let forwarder = Forwarder::listening(&sandbox, &format!("{SPOOL} {endpoint}"));
+    assert_eq!(ended(&forwarder.terminate())["recovered"], 1);
+    let receive = format!("receive clicks --max 10 --wait 1s --ack {endpoint}");
+    assert_eq!(bodies(&sandbox.run(&receive).json()), ["a", "b"]);
+}
+
+/// Its sender was answered before the queue was asked.
+#[test]
+fn a_message_that_its_queue_refuses_is_told_in_the_log() {
+    let town = Town::new();
+    town.run("queue create clicks --message-bytes-max 10B").ok();
+    let mut forwarder = Forwarder::listening(&town.sandbox, "--level accepted");
+    assert_eq!(forwarder.post("", "longer than ten bytes").0, 202);
+    let told = forwarder.event("the sink refuses records, which are dropped");
+    assert!(told["error"].as_str().unwrap().contains("10"), "{told}");
+    assert_eq!(forwarder.terminate().code, Some(1));
 }

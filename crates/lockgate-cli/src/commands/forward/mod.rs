@@ -322,11 +322,14 @@ async fn tell(client: Client, producer: Producer<Target>, queue: QueueName) {
             is_away = figures.breaker_open;
             match is_away {
                 false => info!(%queue, "the queue can be reached again"),
-                true => {
-                    let error = client.inner().queue(&queue).await.err();
-                    let error = error.map(|error| with_sources(&error));
-                    warn!(%queue, error, "the queue cannot be reached; messages wait");
-                }
+                true => match client.inner().queue(&queue).await {
+                    Err(error) => {
+                        let error = with_sources(&error);
+                        warn!(%queue, error, "the queue cannot be reached; messages wait");
+                    }
+                    // The producer says what it is told there.
+                    Ok(_) => warn!(%queue, "the queue takes no messages now; they wait"),
+                },
             }
         }
         if is_terminal && Instant::now() >= next {
