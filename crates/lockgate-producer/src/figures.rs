@@ -36,6 +36,10 @@ pub enum DropReason {
     /// Another producer has taken over, so nothing is sent any more. What a spool has stays there.
     #[error("another producer has taken over; what a spool has is sent when it is opened again")]
     Fenced,
+    /// The disk of the spool has no room for it. It is still sent as long as this process lives, and written when there is
+    /// room.
+    #[error("the disk of the spool is full, so the record is in memory only")]
+    SpoolFull,
     /// The spool could not write or sync it. It is still sent as long as this process lives.
     #[error("the spool has failed, so the record is in memory only")]
     SpoolFailed,
@@ -71,6 +75,7 @@ impl DropReason {
             Self::Refused => "refused",
             Self::Closed => "closed",
             Self::Fenced => "fenced",
+            Self::SpoolFull => "spool_full",
             Self::SpoolFailed => "spool_failed",
             Self::Unreadable => "unreadable",
         }
@@ -122,6 +127,8 @@ pub struct Figures {
     pub spool_bytes: u64,
     /// Times that the disk of the spool had no room.
     pub spool_full: u64,
+    /// Whether the spool has failed, so that it takes nothing before the producer is opened again.
+    pub spool_failed: bool,
     /// Whether the sink is left alone because batches failed.
     pub breaker_open: bool,
     /// Lanes or keys that wait because the sink could not take one of their records.
@@ -265,6 +272,11 @@ impl Figures {
                 "spool_bytes",
                 "Bytes of the spool's files.",
                 self.spool_bytes,
+            ),
+            (
+                "spool_failed",
+                "1 if the spool has failed, and takes nothing before another start.",
+                self.spool_failed.into(),
             ),
             (
                 "breaker_open",

@@ -51,4 +51,4 @@ pub use producer::{Closed, OpenError, Producer};
 pub use send::{Answer, Full, Refusal, Refused, Send, SendError, Ticket};
 #[doc(hidden)]
 pub use spool::codec::fuzz as fuzz_spool;
-pub use spool::{SpoolError, SpoolReport};
+pub use spool::{SPOOL_MARK, SpoolError, SpoolReport};

@@ -13,6 +13,7 @@ use std::{
 use lockgate_consumer::{Ended, Failure, Job, StartError, Worker, WorkerBuilder, WorkerState};
 use lockgate_core::{Fate, Message, MessageName, Sink, UniqueId};
 use tokio::{task::spawn_blocking, time::Instant};
+use tracing::warn;
 
 use crate::{DropReason, Figures, Producer, SendError};
 
@@ -231,7 +232,10 @@ fn failure(error: &SendError) -> Failure {
     };
     let text = lockgate_core::with_sources(error);
     match never {
-        true => Failure::reject(text),
+        true => {
+            warn!(why = text, "a message is rejected");
+            Failure::reject(text)
+        }
         false => Failure::retry(text, None),
     }
 }

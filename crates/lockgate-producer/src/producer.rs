@@ -13,7 +13,7 @@ use std::{
 };
 
 use lockgate_core::{
-    Accepted, Message, Millis, ProducerIncarnation, ProducerName, ProducerRefused, Sink,
+    Accepted, Fate, Message, Millis, ProducerIncarnation, ProducerName, ProducerRefused, Sink,
     SinkCapabilities, TransportError, WallTime, with_sources,
 };
 use tokio::{
@@ -24,8 +24,8 @@ use tokio::{
 use tracing::{debug, warn};
 
 use crate::{
-    AnswerLevel, Figures, OptionsError, ProducerOptions, Refusal, Refused, Send, SpoolError,
-    SpoolReport, TenantFn, Ticket,
+    AnswerLevel, DropReason, Figures, OptionsError, ProducerOptions, Refusal, Refused, Send,
+    SpoolError, SpoolReport, TenantFn, Ticket,
     buffer::{Buffer, Loaded, NoRoom, Offered, Told, Used, Work},
     clock::{ProducerClock, millis},
     spool::{
@@ -275,14 +275,18 @@ impl<S: Sink + 'static> Producer<S> {
         let is_over = |buffer: &SinkBuffer<S>| buffer.pending() == 0 || buffer.is_stuck();
         let _in_time = timeout(within, inner.wait_until(is_over)).await;
         inner.stop_sending();
-        // What was over is noted, so that the next opening sends less again. A disk that is full or slow is left alone.
-        let settled = inner.wait_until(Buffer::is_settled);
-        let _in_time = timeout(SETTLE_WAIT, settled).await;
+        // What was over is noted, so that the next opening sends less again. A disk that is slow is left alone.
+        let mut stopped = inner.stopped.subscribe();
+        tokio::select! {
+            () = inner.wait_until(Buffer::is_settled) => {}
+            _ = stopped.wait_for(|stopped| stopped.spool_ended) => {}
+            () = tokio::time::sleep(SETTLE_WAIT) => {}
+        }
         inner.stopped.send_modify(|stopped| stopped.spool = true);
         inner.bell.notify_all();
-        let mut stopped = inner.stopped.subscribe();
         let ended = stopped.wait_for(|stopped| stopped.spool_ended);
-        let _in_time = timeout(SETTLE_WAIT, ended).await;
+        let has_ended = timeout(SETTLE_WAIT, ended).await.is_ok();
+        inner.with(|buffer, _| buffer.drop_unwritten(has_ended));
         let figures = inner.lock().figures();
         Closed {
             left: figures.pending,
@@ -326,7 +330,11 @@ impl<S: Sink + 'static> Producer<S> {
         self.0.inner.room.notified()
     }
 
-    pub(crate) fn offer(&self, offered: &mut Option<Offered<Tell<S::Id>>>) -> Result<(), NoRoom> {
+    /// Returns why it was dropped, if that was at once.
+    pub(crate) fn offer(
+        &self,
+        offered: &mut Option<Offered<Tell<S::Id>>>,
+    ) -> Result<Option<DropReason>, NoRoom> {
         let inner = &self.0.inner;
         let mut tenant = None;
         if let Some(offered) = offered {
@@ -335,10 +343,10 @@ impl<S: Sink + 'static> Producer<S> {
             offered.expires = within.map(|within| self.after(within));
             tenant = inner.tenant.as_ref().and_then(|of| of(&offered.message));
         }
-        inner.with(|buffer, now| buffer.offer(offered, tenant, now))?;
+        let dropped = inner.with(|buffer, now| buffer.offer(offered, tenant, now))?;
         inner.driver.notify_one();
         inner.bell.notify_one();
-        Ok(())
+        Ok(dropped)
     }
 }
 
@@ -455,7 +463,7 @@ async fn drive<S: Sink + 'static>(inner: Arc<Inner<S>>) {
                 let open = inner.sink.open_producer(inner.name.clone());
                 Back::Opened(match timeout(inner.send_timeout, open).await {
                     Ok(opened) => opened,
-                    Err(late) => Err(TransportError::new(lockgate_core::Fate::Unknown, late)),
+                    Err(late) => Err(TransportError::new(Fate::Unknown, late)),
                 })
             });
             errands.insert(task.id(), Errand::Open);
@@ -505,19 +513,29 @@ impl<S: Sink + 'static> Inner<S> {
                     Some(Back::Sent(results)) => results,
                     _ => Vec::new(),
                 };
-                if let Some(Err(error)) = results.iter().find(|result| result.is_err()) {
+                let errors = || results.iter().filter_map(|result| result.as_ref().err());
+                let is_refused =
+                    |it: &&TransportError| matches!(it.fate, Fate::Refused | Fate::Unsupported);
+                if let Some(error) = errors().find(is_refused) {
+                    warn!(producer = %self.name, error = with_sources(error), "the sink refuses records, which are dropped");
+                } else if let Some(error) = errors().next() {
                     debug!(producer = %self.name, error = with_sources(error), "records of a batch were not taken");
                 }
                 self.with(|buffer, now| buffer.answered(id, results, now, random));
             }
             (Errand::Open, Some(Back::Opened(opened))) => {
                 if let Err(error) = &opened {
-                    warn!(producer = %self.name, error = with_sources(error), "the sink cannot be opened");
+                    let (producer, error) = (&self.name, with_sources(error));
+                    // It is tried for as long as it takes.
+                    match self.lock().figures().breaker_open {
+                        true => debug!(%producer, error, "the sink still cannot be opened"),
+                        false => warn!(%producer, error, "the sink cannot be opened"),
+                    }
                 }
                 self.with(|buffer, now| buffer.opened(opened, now, random));
             }
             (Errand::Open, _) => {
-                let error = TransportError::new(lockgate_core::Fate::Unknown, "the sink panicked");
+                let error = TransportError::new(Fate::Unknown, "the sink panicked");
                 self.with(|buffer, now| buffer.opened(Err(error), now, random));
             }
         }
@@ -575,8 +593,10 @@ impl<S: Sink + 'static> Employer for Inner<S> {
     }
 
     fn full(&self, used: Used) {
-        warn!(producer = %self.name, "the disk of the spool is full");
-        self.with(|buffer, now| buffer.spool_full(used, now));
+        if self.with(|buffer, now| buffer.spool_full(used, now)) {
+            warn!(producer = %self.name, "the disk of the spool is full");
+        }
+        self.note_progress();
     }
 
     fn synced(&self, before: u64) {

@@ -118,8 +118,19 @@ pub enum SendError {
 pub struct Ticket<Id>(Waits<Id>);
 
 enum Waits<Id> {
-    Over,
+    Accepted,
+    /// At once, where nobody else tells it.
+    Dropped(DropReason),
     Told(oneshot::Receiver<Told<Id>>),
+}
+
+impl<Id> Ticket<Id> {
+    fn or_dropped(self, dropped: Option<DropReason>) -> Self {
+        match (self.0, dropped) {
+            (Waits::Accepted, Some(reason)) => Self(Waits::Dropped(reason)),
+            (waits, _) => Self(waits),
+        }
+    }
 }
 
 impl<Id> fmt::Debug for Ticket<Id> {
@@ -132,12 +143,13 @@ impl<Id> Future for Ticket<Id> {
     type Output = Result<Answer<Id>, SendError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Waits::Told(told) = &mut self.0 else {
-            return Poll::Ready(Ok(Answer::Accepted));
+        let told = match &mut self.0 {
+            Waits::Accepted => return Poll::Ready(Ok(Answer::Accepted)),
+            Waits::Dropped(reason) => Told::dropped(*reason, false),
+            // A producer whose runtime has gone tells nobody.
+            Waits::Told(told) => std::task::ready!(Pin::new(told).poll(cx))
+                .unwrap_or_else(|_| Told::dropped(DropReason::Closed, false)),
         };
-        let told = std::task::ready!(Pin::new(told).poll(cx));
-        // A producer whose runtime has gone tells nobody.
-        let told = told.unwrap_or_else(|_| Told::dropped(DropReason::Closed, false));
         Poll::Ready(match told {
             Told::Durable => Ok(Answer::Durable),
             Told::Delivered(accepted) => Ok(Answer::Delivered(accepted)),
@@ -195,7 +207,7 @@ impl<S: Sink + 'static> Send<'_, S> {
         let producer = self.producer;
         let (mut offered, ticket) = self.offered()?;
         match producer.offer(&mut offered) {
-            Ok(()) => Ok(ticket),
+            Ok(dropped) => Ok(ticket.or_dropped(dropped)),
             Err(no_room) => Err(refused(offered, no_room.full)),
         }
     }
@@ -217,7 +229,7 @@ impl<S: Sink + 'static> Send<'_, S> {
             // From here on no room that comes is missed.
             room.as_mut().enable();
             match producer.offer(&mut offered) {
-                Ok(()) => return Ok(ticket),
+                Ok(dropped) => return Ok(ticket.or_dropped(dropped)),
                 Err(no_room) if !no_room.waits => return Err(refused(offered, no_room.full)),
                 Err(no_room) => match until {
                     None => room.await,
@@ -242,7 +254,7 @@ impl<S: Sink + 'static> Send<'_, S> {
             });
         }
         let (tell, ticket) = match self.level {
-            AnswerLevel::Accepted => (None, Ticket(Waits::Over)),
+            AnswerLevel::Accepted => (None, Ticket(Waits::Accepted)),
             _ => {
                 let (tell, told) = oneshot::channel();
                 (Some(tell), Ticket(Waits::Told(told)))

@@ -21,7 +21,8 @@ pub trait Handler: fmt::Debug + Send + Sync + 'static {
     /// The answer to a request that is not taken.
     fn takes(&self, method: &Method, path: &str) -> Result<(), Box<HandlerAnswer>>;
 
-    /// Answers a request that is taken. It may go on though its client is gone, and is dropped at the end of a shutdown.
+    /// Answers a request that is taken. It is dropped where the client has ended its side of the connection, after
+    /// [`Deadlines::transfer_grace`](crate::Deadlines::transfer_grace), and at the end of a shutdown.
     fn answer(
         &self,
         request: HandlerRequest,

@@ -100,7 +100,8 @@ pub struct Deadlines {
     /// How long a body, or an answer that the client is slow to take, may stall or be behind
     /// [`transfer_rate_min`](Self::transfer_rate_min). Faster bytes make up for lost time, but
     /// never earn more than this time ahead: a body that stalls is given up after this time,
-    /// however much came before. In a backup, every byte counts. Default 10 s.
+    /// however much came before. In a backup, every byte counts. It is also how long a [`Handler`]
+    /// may take for an answer once the client has ended its side. Default 10 s.
     pub transfer_grace: Duration,
     /// The lowest rate of a body or an answer, in bytes a second. 1 or more; default 16 KiB/s.
     pub transfer_rate_min: u64,

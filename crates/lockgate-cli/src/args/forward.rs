@@ -47,8 +47,8 @@ use crate::{
 /// for all others. What finds the spool full waits, or is refused over HTTP.
 ///
 /// SIGINT or SIGTERM: the command takes nothing more, sends what it has for up to --drain, and says what is left. What is
-/// in the spool stays there, and that is exit code 0. Messages that were dropped, for whatever reason, are exit code 1; a
-/// message that another queue gets back is not dropped. A second signal ends the command at once.
+/// in the spool stays there, and that is exit code 0. Messages that were dropped or rejected are exit code 1; a message
+/// that another queue gets back is not dropped. A second signal ends the command at once.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -683,3 +683,95 @@ fn packed_messages_are_taken_apart_by_whoever_works_on_them() {
     received.sort_unstable();
     assert!(received.into_iter().eq(0..300));
 }
+
+/// It is lost, or in a dead-letter queue: whoever moves a queue learns of it.
+#[test]
+fn a_message_that_is_rejected_is_told() {
+    let town = Town::new();
+    town.run("queue create in").ok();
+    town.run("queue create clicks").ok();
+    town.run("send in a").ok();
+    let mut command = town
+        .sandbox
+        .command("forward --from in --to clicks --until-empty");
+    command.arg("--exec").arg("head -c 1048577 /dev/zero");
+    let done: Done = command.output().unwrap().into();
+    assert_eq!(done.code, Some(1), "{done:?}");
+    for told in [
+        "a message is rejected",
+        "1048576 bytes",
+        "1 message rejected",
+    ] {
+        assert!(done.stderr.contains(told), "{told}: {done:?}");
+    }
+    assert!(town.drain("in").is_empty());
+}
+
+/// Whether anybody reads the figures changes nothing of that.
+#[test]
+fn dropped_messages_are_exit_code_1_though_nobody_reads_the_figures() {
+    let away = Away::new();
+    let arguments = "forward --from stdin --raw --to clicks --level accepted --drain 0s --json";
+    let mut command = away.sandbox.command(arguments);
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    let mut process = command.spawn().unwrap();
+    drop(process.stdout.take());
+    process.stdin.take().unwrap().write_all(b"a\n").unwrap();
+    assert_eq!(process.wait().unwrap().code(), Some(1));
+}
+
+/// A collector whose spool has failed can only be started again, and whoever watches it learns that.
+#[test]
+fn a_collector_whose_spool_has_failed_is_not_ready() {
+    let away = Away::new();
+    let arguments = format!("{SPOOL} --spool-max 128KiB --drain 0s");
+    let mut forwarder = Forwarder::listening(&away.sandbox, &arguments);
+    assert_eq!(forwarder.get("/readyz").0, 200);
+    std::fs::remove_dir_all(away.sandbox.path().join("spool")).unwrap();
+    let body = "x".repeat(30_000);
+    while forwarder.post("", &body).0 == 202 {}
+    forwarder.event("the spool has failed");
+    let (status, why) = forwarder.get("/readyz");
+    assert_eq!(status, 503);
+    assert!(why.contains("the spool has failed"), "{why}");
+}
+
+/// Whoever confuses the two folders loses nothing.
+#[test]
+fn a_spool_and_the_data_of_a_server_are_not_opened_as_each_other() {
+    let town = Town::new();
+    town.run("queue create clicks").ok();
+    town.run("send clicks a").ok();
+    let Town { sandbox, server } = town;
+    server.signal(Signal::TERM);
+    server.wait();
+    let done = sandbox.run("forward --from stdin --to clicks --spool data --spool-free-min 1B");
+    assert!(done.fails_with(1).contains("no spool"));
+    let forwarder = Forwarder::listening(&sandbox, SPOOL);
+    assert_eq!(forwarder.post("", "b").0, 202);
+    forwarder.kill();
+    let done = sandbox.run("serve --listen 127.0.0.1:0 --data spool");
+    assert!(done.fails_with(4).contains("is the spool of a producer"));
+
+    let server = Server::start(&sandbox);
+    let endpoint = format!("--endpoint {}", server.url);
+    let forwarder = Forwarder::listening(&sandbox, &format!("{SPOOL} {endpoint}"));
+    assert_eq!(ended(&forwarder.terminate())["recovered"], 1);
+    let receive = format!("receive clicks --max 10 --wait 1s --ack {endpoint}");
+    assert_eq!(bodies(&sandbox.run(&receive).json()), ["a", "b"]);
+}
+
+/// Its sender was answered before the queue was asked.
+#[test]
+fn a_message_that_its_queue_refuses_is_told_in_the_log() {
+    let town = Town::new();
+    town.run("queue create clicks --message-bytes-max 10B").ok();
+    let mut forwarder = Forwarder::listening(&town.sandbox, "--level accepted");
+    assert_eq!(forwarder.post("", "longer than ten bytes").0, 202);
+    let told = forwarder.event("the sink refuses records, which are dropped");
+    assert!(told["error"].as_str().unwrap().contains("10"), "{told}");
+    assert_eq!(forwarder.terminate().code, Some(1));
+}

@@ -79,6 +79,17 @@ fn json_has_the_report_and_the_model_that_gives_it_again() {
 }
 
 #[test]
+fn names_from_a_file_do_nothing_to_a_terminal() {
+    let sandbox = Sandbox::new();
+    let model = r#"{"arrivals_per_second":1,"outage":{"stage":"\u001b[31m","seconds":1},
+                    "stages":[{"name":"\u001b[31m","service":{"per_second":2}}]}"#;
+    sandbox.write("model.json", model);
+    let said = sandbox.run("size --from model.json").ok();
+    assert!(said.contains("the bottleneck is \\u{1b}[31m"), "{said}");
+    assert!(!said.contains('\u{1b}'), "{said}");
+}
+
+#[test]
 fn the_simulation_stands_beside_the_prediction() {
     let sandbox = Sandbox::new();
     let typed = "size --arrivals 80 --stage a=100x1 --outage 10s --simulate 3";

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use lockgate_core::{Millis, WallTime};
 
 use super::{Buffer, Loaded, Sending, Spooling, Staged, Told, Used, Work, record_size};
-use crate::{AnswerLevel, DropReason};
+use crate::{AnswerLevel, DropReason, options::WhenSpoolFull};
 
 impl<T, I: Clone> Buffer<T, I> {
     /// What the thread of the spool is to do now.
@@ -35,10 +35,51 @@ impl<T, I: Clone> Buffer<T, I> {
         }
     }
 
-    pub(crate) fn spool_full(&mut self, used: Used, now: Millis) {
+    /// The disk had no room. Where sends do not wait for it, those that found it out are told. Returns whether it had room
+    /// before.
+    pub(crate) fn spool_full(&mut self, used: Used, now: Millis) -> bool {
         self.figures.spool_full += 1;
-        if let Some(spool) = &mut self.spool {
-            spool.is_out_of_room(used, now);
+        let Some(spool) = &mut self.spool else {
+            return false;
+        };
+        let is_news = spool.is_out_of_room(used, now);
+        let waits = matches!(
+            self.rules.when_spool_full,
+            WhenSpoolFull::Block | WhenSpoolFull::DropOldest
+        );
+        if !waits {
+            for (spot, place) in spool.take_unwritten() {
+                if let Some(tell) = self.who_waits(spot, place) {
+                    let told = Told::dropped(DropReason::SpoolFull, true);
+                    self.told.push((tell, told));
+                }
+            }
+        }
+        is_news
+    }
+
+    /// The producer has ended: what the log does not have is dropped, because nobody sends it any more. `has_ended`: the log
+    /// gets nothing more.
+    pub(crate) fn drop_unwritten(&mut self, has_ended: bool) {
+        let Some(spool) = &self.spool else {
+            return;
+        };
+        let may_be_written = !has_ended || spool.has_failed();
+        let (written, on_disk) = (spool.written, spool.unwritten());
+        let records = self.records.iter();
+        let records = records.filter(|(_, it)| it.spot.is_some_and(|spot| spot >= written));
+        let places: Vec<_> = records.map(|(place, _)| place).collect();
+        for place in places {
+            self.records[place].may_be_there |= may_be_written;
+            self.drop_record(place, DropReason::Closed, None);
+        }
+        for spot in on_disk {
+            self.figures.drop(DropReason::Closed);
+            self.figures.dropped_uncertain += u64::from(may_be_written);
+            if let Some(spool) = &mut self.spool {
+                spool.finish(spot);
+                spool.disk_count = spool.disk_count.saturating_sub(1);
+            }
         }
     }
 

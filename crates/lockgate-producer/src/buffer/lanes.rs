@@ -6,7 +6,7 @@
 //! sink may accept a message though the one before it in the batch has failed. Records without a key then share a few
 //! lanes without an order.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use lockgate_core::{Key, Message, Millis, ProducerMark};
 use slab::Slab;
@@ -31,13 +31,15 @@ pub(super) struct Lane {
     queue: VecDeque<(u64, usize)>,
     bytes: u64,
     state: State,
+    /// Its place in the list of ready lanes, if it is there.
+    turn: Option<u64>,
     /// How many times in a row its first record has failed while others succeeded.
     pub(super) failures: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// In the list of ready lanes, or empty.
+    /// In the list of ready lanes if it is not empty.
     Ready,
     /// A batch of it is on its way.
     Busy,
@@ -54,7 +56,8 @@ pub(super) struct Lanes {
     all: Slab<Lane>,
     keyed: HashMap<Key, usize>,
     shared: [usize; SHARED as usize],
-    ready: VecDeque<usize>,
+    ready: BTreeMap<u64, usize>,
+    next_turn: u64,
     delayed: BTreeSet<(Millis, usize)>,
     /// Records and bytes of the ready lanes.
     pub(super) ready_count: usize,
@@ -80,7 +83,8 @@ impl Lanes {
             all,
             keyed: HashMap::new(),
             shared,
-            ready: VecDeque::new(),
+            ready: BTreeMap::new(),
+            next_turn: 0,
             delayed: BTreeSet::new(),
             ready_count: 0,
             ready_bytes: 0,
@@ -152,8 +156,15 @@ impl Lanes {
         let was_empty = self.add(lane, size);
         self.all[lane].queue.push_back((seq, place));
         if was_empty && self.all[lane].state == State::Ready {
-            self.ready.push_back(lane);
+            self.list(lane);
         }
+    }
+
+    /// Puts a lane at the end of the list of ready lanes.
+    fn list(&mut self, lane: usize) {
+        self.all[lane].turn = Some(self.next_turn);
+        self.ready.insert(self.next_turn, lane);
+        self.next_turn += 1;
     }
 
     /// Puts a record back that was taken. The lane is busy until it is [released](Self::release).
@@ -184,14 +195,12 @@ impl Lanes {
 
     /// The next ready lane becomes busy.
     pub(super) fn take_ready(&mut self) -> Option<usize> {
-        loop {
-            let lane = self.ready.pop_front()?;
-            let it = self.all.get(lane);
-            if it.is_some_and(|it| it.state == State::Ready && !it.queue.is_empty()) {
-                self.leave_ready(lane, State::Busy);
-                return Some(lane);
-            }
-        }
+        let (_, lane) = self.ready.pop_first()?;
+        let it = &mut self.all[lane];
+        (it.turn, it.state) = (None, State::Busy);
+        self.ready_count -= it.queue.len();
+        self.ready_bytes -= it.bytes;
+        Some(lane)
     }
 
     /// Takes the first record of a busy lane.
@@ -218,8 +227,11 @@ impl Lanes {
         if self.all[lane].queue.is_empty() {
             match state {
                 State::Busy => return,
-                // It stays in the list of ready lanes, where it is passed over.
-                State::Ready => {}
+                State::Ready => {
+                    if let Some(turn) = self.all[lane].turn.take() {
+                        self.ready.remove(&turn);
+                    }
+                }
                 State::Delayed(until) => {
                     self.delayed.remove(&(until, lane));
                     self.all[lane].state = State::Ready;
@@ -250,14 +262,7 @@ impl Lanes {
         it.state = State::Ready;
         self.ready_count += it.queue.len();
         self.ready_bytes += it.bytes;
-        self.ready.push_back(lane);
-    }
-
-    fn leave_ready(&mut self, lane: usize, state: State) {
-        let it = &mut self.all[lane];
-        it.state = state;
-        self.ready_count -= it.queue.len();
-        self.ready_bytes -= it.bytes;
+        self.list(lane);
     }
 
     fn forget_empty(&mut self, lane: usize) {
@@ -302,7 +307,33 @@ impl Lane {
             queue: VecDeque::new(),
             bytes: 0,
             state: State::Ready,
+            turn: None,
             failures: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// While a sink is away nothing is taken from the list of ready lanes, and policies and deadlines drop what comes.
+    #[test]
+    fn lanes_whose_records_are_dropped_leave_nothing_behind() {
+        for is_marked in [false, true] {
+            let mut lanes = Lanes::new(is_marked);
+            for number in 0..100 {
+                let key = Key::new(&format!("k{number}"));
+                let message = Message::new("").with_key(key.unwrap_or_else(|_| unreachable!()));
+                let of = lanes.number(&message);
+                let lane = lanes.lane(&message, of);
+                lanes.push_back(lane, number, 0, 1);
+                assert_eq!(lanes.ready.len(), 1);
+                lanes.remove(lane, number, 1);
+                assert!(lanes.ready.is_empty());
+            }
+            assert!(lanes.all.len() <= 16);
+            assert_eq!(lanes.take_ready(), None);
         }
     }
 }

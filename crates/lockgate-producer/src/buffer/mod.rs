@@ -276,15 +276,16 @@ impl<T, I: Clone> Buffer<T, I> {
 
     // ---- In ----
 
-    /// Takes a message in, or leaves it there. `tenant`: whose it is, where there are quotas.
+    /// Takes a message in, or leaves it there. `tenant`: whose it is, where there are quotas. Returns why it was dropped, if
+    /// that was at once.
     pub(crate) fn offer(
         &mut self,
         offer: &mut Option<Offered<T>>,
         tenant: Option<Key>,
         now: Millis,
-    ) -> Result<(), NoRoom> {
+    ) -> Result<Option<DropReason>, NoRoom> {
         let Some(offered) = offer else {
-            return Ok(());
+            return Ok(None);
         };
         let size = record_size(&offered.message);
         let place = self.place(offered, size, tenant.as_ref());
@@ -292,7 +293,7 @@ impl<T, I: Clone> Buffer<T, I> {
             self.figures.refused += u64::from(!no_room.waits);
         })?;
         let Some(offered) = offer.take() else {
-            return Ok(());
+            return Ok(None);
         };
         match place {
             Place::Memory { spooled } => self.keep(offered, size, tenant, spooled, now),
@@ -303,9 +304,10 @@ impl<T, I: Clone> Buffer<T, I> {
                 if let Some(tell) = offered.tell {
                     self.told.push((tell, Told::dropped(reason, false)));
                 }
+                return Ok(Some(reason));
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     fn place(
@@ -927,9 +929,9 @@ impl<T, I: Clone> Buffer<T, I> {
         self.records.len() as u64 + self.spool.as_ref().map_or(0, |it| it.disk_count)
     }
 
-    /// Whether the spool has all that it is to have, or there is none.
+    /// Whether the spool has all that it is to have, or cannot get it, or there is none.
     pub(crate) fn is_settled(&self) -> bool {
-        (self.spool.as_ref()).is_none_or(|it| it.is_settled() || it.has_failed())
+        self.spool.as_ref().is_none_or(Spooling::is_settled)
     }
 
     /// The first spot whose record is not over: files before it are not needed.
@@ -954,6 +956,7 @@ impl<T, I: Clone> Buffer<T, I> {
                 .sum(),
             spool_count: spool.map_or(0, |it| it.disk_count),
             spool_bytes: spool.map_or(0, Spooling::used),
+            spool_failed: spool.is_some_and(Spooling::has_failed),
             breaker_open: self.health.is_open(),
             delayed_lanes: self.lanes.delayed() as u64,
             fenced: self.fenced.is_some(),

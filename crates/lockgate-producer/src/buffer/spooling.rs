@@ -111,7 +111,7 @@ pub(crate) struct Loaded {
 /// Why the spool takes nothing now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
-    /// The disk is full; it is tried again then.
+    /// The disk was full; it is tried again then, and takes nothing else before it has taken what waits.
     Full(Millis),
     /// The log has failed, and only another start can tell what it has.
     Failed,
@@ -276,8 +276,12 @@ impl<T> Spooling<T> {
         self.over += 1;
     }
 
+    /// The last of all is written now. A full disk is tried once more.
     pub(super) fn close(&mut self) {
         self.closing = true;
+        if !self.has_failed() {
+            self.trouble = None;
+        }
     }
 
     /// What the thread is to do now. `room` is how many records and bytes may be read into memory, if any.
@@ -285,10 +289,11 @@ impl<T> Spooling<T> {
         if self.trouble == Some(Trouble::Failed) {
             return None;
         }
-        if matches!(self.trouble, Some(Trouble::Full(until)) if until <= now) {
+        let is_full = matches!(self.trouble, Some(Trouble::Full(until)) if now < until);
+        if !is_full && !self.staged.iter().any(|it| self.needs_room(it)) {
+            // The next one that comes tries it.
             self.trouble = None;
         }
-        let is_full = self.trouble.is_some();
         let is_due = self.over > 0 && (now >= self.checkpoint_due() || self.closing);
         let is_untold = self.untold_due().is_some_and(|due| due <= now);
         if !is_full && (is_due || is_untold) {
@@ -372,6 +377,9 @@ impl<T> Spooling<T> {
     /// So many of the staged records are written.
     pub(super) fn wrote(&mut self, count: usize, used: Used) {
         self.set_used(used);
+        if self.staged.iter().take(count).any(|it| self.needs_room(it)) {
+            self.trouble = None;
+        }
         for staged in self.staged.drain(..count) {
             if let Staged::Message { size, .. } = staged {
                 self.staged_bytes -= size;
@@ -380,10 +388,17 @@ impl<T> Spooling<T> {
         self.written += count as u64;
     }
 
-    /// The disk had no room for the records that were handed over last, from the first that is not written.
-    pub(super) fn is_out_of_room(&mut self, used: Used, now: Millis) {
+    /// Whether it is a message that is not over.
+    fn needs_room(&self, staged: &Staged) -> bool {
+        matches!(staged, Staged::Message { spot, .. } if !self.done.contains(*spot))
+    }
+
+    /// The disk had no room for the records that were handed over last, from the first that is not written. Returns
+    /// whether it had room before.
+    pub(super) fn is_out_of_room(&mut self, used: Used, now: Millis) -> bool {
         self.set_used(used);
-        self.trouble = Some(Trouble::Full(now.saturating_add(FULL_PAUSE)));
+        let full = Trouble::Full(now.saturating_add(FULL_PAUSE));
+        self.trouble.replace(full).is_none()
     }
 
     pub(super) fn fail(&mut self) {
@@ -405,6 +420,24 @@ impl<T> Spooling<T> {
             self.unsynced.pop_front();
         }
         durable
+    }
+
+    /// Those who wait for a sync of what is not even written.
+    pub(super) fn take_unwritten(&mut self) -> Vec<(u64, Option<(u64, usize)>)> {
+        let written = self.written;
+        let at = self.unsynced.partition_point(|(spot, _)| *spot < written);
+        self.unsynced.split_off(at).into()
+    }
+
+    /// The messages that are neither written nor over, and on disk only.
+    pub(super) fn unwritten(&self) -> Vec<u64> {
+        let staged = self.staged.iter().filter(|it| self.needs_room(it));
+        let spots = staged.filter_map(|it| match it {
+            Staged::Message { spot, .. } => Some(*spot),
+            _ => None,
+        });
+        let from = self.disk_from.unwrap_or(u64::MAX);
+        spots.filter(|spot| *spot >= from).collect()
     }
 
     /// All who wait for a sync, which will not come.
@@ -448,8 +481,9 @@ impl<T> Spooling<T> {
         self.disk_from.get_or_insert(self.next);
     }
 
-    /// Whether the log has everything that it is to have.
+    /// Whether the log has everything that it is to have, or cannot get it.
     pub(super) fn is_settled(&self) -> bool {
-        self.staged.is_empty() && self.synced >= self.written && self.over == 0
+        let has_all = self.staged.is_empty() && self.synced >= self.written && self.over == 0;
+        has_all || self.has_failed() || (self.closing && self.trouble.is_some())
     }
 }

@@ -641,6 +641,42 @@ fn a_full_spool_does_what_it_is_told() {
     }
 }
 
+/// Otherwise each try of the disk would take in records that it has no room for.
+#[test]
+fn a_full_disk_takes_nothing_new_before_it_took_what_waits() {
+    let mut options = spooled(Persist::Each);
+    if let Some(spool) = &mut options.spool {
+        spool.when_full = WhenSpoolFull::Reject;
+    }
+    let mut world = World::new(1, options, marked());
+    offer(&mut world, 0, AnswerLevel::Durable);
+    let mut try_disk = |has_room: bool| {
+        let work = world.machine.spool_work(world.now).unwrap();
+        assert!(matches!(work.write.last(), Some(Staged::Message { .. })));
+        let is_taken = |world: &mut World| {
+            let mut offered = Some(offered(1, AnswerLevel::Durable));
+            (world.machine).offer(&mut offered, None, world.now).is_ok()
+        };
+        let before = is_taken(&mut world);
+        match has_room {
+            true => world.machine.spool_wrote(work.write.len(), 0),
+            false => drop(world.machine.spool_full(0, world.now)),
+        }
+        world.hear();
+        if !has_room {
+            assert!(
+                matches!(&world.told[&0][..], [Told::Dropped(it)] if it.reason == DropReason::SpoolFull)
+            );
+            world.now = world.machine.spool_wake().unwrap();
+        }
+        (before, is_taken(&mut world))
+    };
+    // Nobody knew yet.
+    assert_eq!(try_disk(false), (true, false));
+    assert_eq!(try_disk(false), (false, false));
+    assert_eq!(try_disk(true), (false, true));
+}
+
 fn offered(number: u64, level: AnswerLevel) -> Offered<u64> {
     Offered {
         message: Message::new(number.to_be_bytes().to_vec()),

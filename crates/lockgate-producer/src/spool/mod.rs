@@ -10,7 +10,7 @@ pub(crate) mod done;
 mod tests;
 pub(crate) mod thread;
 
-use std::{collections::VecDeque, ops::ControlFlow, path::PathBuf, sync::Arc};
+use std::{collections::VecDeque, fs, ops::ControlFlow, path::PathBuf, sync::Arc};
 
 use lockgate_core::{
     AppendError, Disk, DiskError, Epoch, Log as _, LogError, LogReader, LogSource as _, Position,
@@ -35,6 +35,10 @@ const RECORD_BYTES_MAX: usize = 16 << 20;
 
 /// What a file has beside one record, at most.
 const OVERHEAD: usize = 8 << 10;
+
+/// The file that tells other programs what a folder is. Its name begins with a dot, so a folder whose log has gone may
+/// still be used as one that is empty.
+pub const SPOOL_MARK: &str = ".spool";
 
 /// Why a spool could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +75,15 @@ pub enum SpoolError {
         folder: PathBuf,
         /// Why.
         source: AppendError,
+    },
+    /// The folder has a log of something else, such as the data of a server. Nothing in it was changed.
+    #[error(
+        "{} has a log that is no spool, or one of a newer version: use another folder",
+        folder.display()
+    )]
+    Foreign {
+        /// The folder.
+        folder: PathBuf,
     },
     /// A newer version has written records that this one cannot read. Nothing was changed.
     #[error(
@@ -152,7 +165,13 @@ impl Store {
             folder: folder(),
             source,
         })?;
-        Self::open_on(Arc::new(disk), options, name, new_name)
+        let opened = Self::open_on(Arc::new(disk), options, name, new_name)?;
+        // It is a help for others, and the spool itself needs none.
+        let _written = fs::write(
+            options.folder.join(SPOOL_MARK),
+            "This folder is the spool of a producer.\n",
+        );
+        Ok(opened)
     }
 
     pub(crate) fn open_on(
@@ -191,6 +210,10 @@ impl Store {
                 has: has.clone(),
                 given: given.clone(),
             });
+        }
+        // What was damaged is not read at all: records that are whole, and no records of a spool, are somebody else's.
+        if found.unreadable > 0 && !found.is_spool {
+            return Err(SpoolError::Foreign { folder: folder() });
         }
         if found.is_newer {
             return Err(SpoolError::Newer { folder: folder() });
@@ -464,6 +487,8 @@ struct Found {
     files: VecDeque<File>,
     unreadable: u64,
     is_newer: bool,
+    /// There is a record of a spool.
+    is_spool: bool,
 }
 
 impl Found {
@@ -475,7 +500,9 @@ impl Found {
             payload.len() as u64,
         );
         let is_newer = codec::is_newer(&payload);
-        match decode(payload) {
+        let decoded = decode(payload);
+        self.is_spool |= decoded.is_some();
+        match decoded {
             Some(Decoded::Message(it)) => {
                 self.pending
                     .push_back((spot, message_len(&it.message) as u64));

@@ -4,8 +4,8 @@ use std::{num::NonZeroU32, time::Duration};
 
 use lockgate_core::Message;
 use lockgate_producer::{
-    Answer, AnswerLevel, DropReason, Full, ProducerOptions, Quota, Refusal, SpoolOptions, WhenFull,
-    testing::TestSink,
+    Answer, AnswerLevel, DropReason, Full, ProducerOptions, Quota, Refusal, SendError,
+    SpoolOptions, WhenFull, testing::TestSink,
 };
 
 use crate::{LONG, bodies, check_law, keyed, open};
@@ -85,6 +85,28 @@ async fn each_policy_does_what_it_says() {
             (there, dropped, refused),
             "{when_full:?}"
         );
+    }
+}
+
+#[tokio::test]
+async fn the_sender_of_what_is_dropped_at_once_is_told_at_every_level() {
+    let sink = TestSink::new();
+    sink.stop();
+    let producer = open(&sink, small(WhenFull::DropNewest)).await;
+    for number in 0..4 {
+        let sent = producer.send(keyed("k", number.to_string())).await;
+        assert_eq!(sent.unwrap(), Answer::Accepted);
+    }
+    for level in [AnswerLevel::Accepted, AnswerLevel::Delivered] {
+        let sent = producer.send(keyed("k", "4")).level(level).await;
+        assert!(matches!(
+            sent.unwrap_err(),
+            SendError::Dropped {
+                reason: DropReason::Newest,
+                may_be_delivered: false,
+                ..
+            }
+        ));
     }
 }
 

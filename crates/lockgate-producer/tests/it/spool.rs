@@ -4,7 +4,8 @@ use std::{fs, path::Path, time::Duration};
 
 use lockgate_core::{Message, ProducerName};
 use lockgate_producer::{
-    AnswerLevel, DropReason, Producer, ProducerOptions, SendError, SpoolOptions, testing::TestSink,
+    AnswerLevel, DropReason, Full, Producer, ProducerOptions, Refusal, SendError, SpoolOptions,
+    WhenFull, WhenSpoolFull, testing::TestSink,
 };
 
 use crate::{LONG, bodies, check_law, keyed, open};
@@ -157,4 +158,50 @@ async fn a_producer_that_is_dropped_leaves_its_spool_to_the_next() {
     };
     producer.flush().await;
     assert_eq!(bodies(&sink), ["a"]);
+}
+
+/// The sender is told and does not wait for the disk, and a producer that ends does not call the record kept.
+#[tokio::test]
+async fn what_the_disk_has_no_room_for_is_neither_durable_nor_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let sink = TestSink::new();
+    sink.stop();
+    for when_full in [WhenFull::Reject, WhenFull::Spool] {
+        let mut options = spooled(&folder.path().join(format!("{when_full:?}")));
+        options.when_full = when_full;
+        options.buffer_count = 1;
+        if let Some(spool) = &mut options.spool {
+            spool.free_bytes_min = u64::MAX;
+            spool.when_full = WhenSpoolFull::Reject;
+        }
+        let producer = open(&sink, options.clone()).await;
+        // With room in memory, and perhaps without. A file has a little room from its beginning.
+        let sends: Vec<_> = (0..2)
+            .filter_map(|_| producer.try_send(keyed("k", vec![b'x'; 3 << 20])).ok())
+            .collect();
+        let count = sends.len() as u64;
+        for ticket in sends {
+            assert!(matches!(
+                ticket.await.unwrap_err(),
+                SendError::Dropped {
+                    reason: DropReason::SpoolFull,
+                    may_be_delivered: true,
+                    ..
+                }
+            ));
+        }
+        assert_eq!(producer.figures().pending, count);
+        let refused = producer.send(keyed("k", "y")).await.unwrap_err();
+        assert!(
+            matches!(&refused, SendError::Refused(it) if matches!(it.why, Refusal::Full(Full::Spool))),
+            "{refused}"
+        );
+        let closed = producer.close(Duration::from_millis(1)).await;
+        check_law(&producer);
+        assert_eq!(closed.left, 0);
+        assert_eq!(closed.figures.dropped(DropReason::Closed), count);
+        drop(producer);
+        let producer = open(&sink, options).await;
+        assert_eq!(producer.figures().recovered, 0);
+    }
 }

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use hyper::{Method, Request, Response, StatusCode, body::Incoming, http::request::Parts};
 use serde_json::json;
-use tokio::time::Instant;
+use tokio::{
+    select,
+    time::{Instant, sleep},
+};
 
 use super::{
     backup::Answer,
@@ -79,7 +82,11 @@ async fn serve(
         // The body keeps its part of the budget until it is answered.
         let bytes = identified.body.bytes.clone();
         let request = HandlerRequest::new(parts.headers.clone(), bytes, identified.identity);
-        return Ok(handler.answer(request).await.into());
+        return Ok(select! {
+            biased;
+            answer = handler.answer(request) => answer.into(),
+            () = unheard(client) => too_late(),
+        });
     }
     if !matches!(parts.method, Method::GET | Method::HEAD) {
         return Err(Refusal::Method {
@@ -92,6 +99,21 @@ async fn serve(
         Route::Readyz => readyz(client, handler),
         _ => health::healthz(),
     })
+}
+
+/// Waits until a client has ended its side, and then as long as it may take for its answer: it is gone, or has no more
+/// requests, which nobody can tell apart. Clients that are gone must not fill the server while answers take long.
+async fn unheard(client: &Client) {
+    client.progress.hangup().come().await;
+    sleep(client.core.deadlines.transfer_grace).await;
+}
+
+fn too_late() -> response::Response {
+    let detail = "the client has ended its side of the connection, and the answer takes too long; what was asked may be done \
+                  all the same";
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    let body = json!({ "status": status.as_u16(), "code": "client_ended", "detail": detail });
+    health::page(status, "application/problem+json", format!("{body}\n"))
 }
 
 fn readyz(client: &Client, handler: &dyn Handler) -> response::Response {

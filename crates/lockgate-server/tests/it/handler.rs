@@ -16,7 +16,7 @@ use lockgate_server::{
     AccessKey, Authentication, Grant, Handler, HandlerAnswer, HandlerRequest, Limits, Names,
     Secret, Server, ServerOptions, Verb, check_message,
 };
-use tokio::{net::TcpStream, sync::oneshot};
+use tokio::{io::AsyncWriteExt as _, net::TcpStream, sync::oneshot};
 
 use crate::support::{Answer, Raw, in_time, sign};
 
@@ -225,4 +225,25 @@ fn a_message_is_checked_as_the_api_checks_it() {
         let error = check_message(&message).unwrap_err();
         assert!(error.contains(about), "{error}");
     }
+}
+
+/// It may be gone, and must not hold its connection for as long as the handler takes.
+#[tokio::test]
+async fn a_client_that_has_ended_its_side_is_not_waited_for_for_ever() {
+    let server = start(|options| {
+        options.deadlines.transfer_grace = Duration::from_millis(10);
+    })
+    .await;
+    let mut raw = server.connect().await;
+    let head = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nwait";
+    raw.send(head).await;
+    raw.0.shutdown().await.unwrap();
+    let answer = raw.answer().await;
+    assert_eq!(answer.status, 503);
+    assert!(answer.body.contains("client_ended"), "{}", answer.body);
+    // One that is answered in time is answered as always.
+    let mut raw = server.connect().await;
+    raw.send(head.replace("wait", "here")).await;
+    raw.0.shutdown().await.unwrap();
+    assert_eq!(raw.answer().await.status, 202);
 }

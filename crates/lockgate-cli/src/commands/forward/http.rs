@@ -168,9 +168,12 @@ impl Handler for Collector {
     }
 
     fn ready(&self) -> Result<(), String> {
-        match self.producer.fenced() {
-            Some(why) => Err(with_sources(&why)),
-            None => Ok(()),
+        if let Some(why) = self.producer.fenced() {
+            return Err(with_sources(&why));
+        }
+        match self.producer.figures().spool_failed {
+            true => Err("the spool has failed: start the command again".to_owned()),
+            false => Ok(()),
         }
     }
 

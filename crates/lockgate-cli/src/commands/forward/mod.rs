@@ -285,6 +285,14 @@ fn tell_spool(args: &Forward, producer: &Producer<Target>) {
             records, bytes, "an earlier run has left messages in the spool; they are sent first"
         );
     }
+    if report.cut_bytes > 0 {
+        let bytes = report.cut_bytes;
+        info!(
+            spool,
+            bytes,
+            "bytes at the end of the spool are not whole and were cut; a crash leaves what it was writing like that"
+        );
+    }
     if report.damaged_records > 0 {
         let records = report.damaged_records;
         warn!(
@@ -315,11 +323,14 @@ async fn tell(client: Client, producer: Producer<Target>, queue: QueueName) {
             is_away = figures.breaker_open;
             match is_away {
                 false => info!(%queue, "the queue can be reached again"),
-                true => {
-                    let error = client.inner().queue(&queue).await.err();
-                    let error = error.map(|error| with_sources(&error));
-                    warn!(%queue, error, "the queue cannot be reached; messages wait");
-                }
+                true => match client.inner().queue(&queue).await {
+                    Err(error) => {
+                        let error = with_sources(&error);
+                        warn!(%queue, error, "the queue cannot be reached; messages wait");
+                    }
+                    // The producer says what it is told there.
+                    Ok(_) => warn!(%queue, "the queue takes no messages now; they wait"),
+                },
             }
         }
         if is_terminal && Instant::now() >= next {
@@ -469,11 +480,22 @@ fn finish(args: &Forward, stop: Result<Stop, Failure>, closed: &Closed) -> Resul
         left,
         "ended"
     );
-    if args.json {
-        let mut output = Output::new();
-        output.json(&json(figures, *left))?;
-        output.flush()?;
-    }
+    let told = match args.json {
+        true => {
+            let mut output = Output::new();
+            let told = output.json(&json(figures, *left));
+            told.and_then(|()| output.flush())
+        }
+        false => Ok(()),
+    };
+    // What became of the messages counts more than whether somebody reads it.
+    judge(args, stop, closed).and(told)
+}
+
+/// How the command ends.
+fn judge(args: &Forward, stop: Result<Stop, Failure>, closed: &Closed) -> Result<(), Failure> {
+    let Closed { figures, left, .. } = closed;
+    let dropped = figures.dropped_all();
     let stop = stop?;
     if figures.fenced {
         let what =

@@ -22,6 +22,7 @@ use crate::{
         receive::command::{self, End, Leased},
     },
     exit::{Exit, Failure},
+    output::count,
 };
 
 /// How often a queue is looked at whose end is waited for, and a server that is away.
@@ -62,10 +63,10 @@ pub(super) async fn run(
     let mut hopeless = work.hopeless.subscribe();
     let stop = tokio::select! {
         biased;
-        exit = signals.next() => Ok(Stop::signal(args, exit, None)),
+        exit = signals.next() => Ok(Some(Stop::signal(args, exit, None))),
         _ = hopeless.wait_for(|&hopeless| hopeless) => Err(work.why()),
-        () = empty(&pipeline, &forwarding.client, from), if args.until_empty => Ok(Stop::End),
-        ended = closed(&pipeline) => Err(ended),
+        () = empty(&pipeline, &forwarding.client, from), if args.until_empty => Ok(Some(Stop::End)),
+        () = closed(&pipeline) => Ok(None),
     };
     // A record that waits for its level may get there yet.
     let ended = super::or_second_signal(signals, pipeline.drain(args.drain)).await;
@@ -73,10 +74,28 @@ pub(super) async fn run(
     info!(
         received = counts.arrived,
         acknowledged = counts.acknowledged,
+        rejected = counts.rejected,
         left = ended.left,
         "the source is left"
     );
-    stop
+    let Some(stop) = stop? else {
+        let why = ended.error.map(|error| with_sources(&error));
+        let why = why.map_or_else(String::new, |why| format!(": {why}"));
+        return Err(Failure::failed(format!(
+            "the queue gives no messages any more{why}"
+        )));
+    };
+    match counts.rejected {
+        0 => Ok(stop),
+        rejected => Err(Failure::failed(format!(
+            "{} rejected, because {} can never take what was made of them",
+            count(rejected, "message"),
+            args.to
+        ))
+        .hint(format!(
+            "they are in the dead-letter queue of {from}, if it has one"
+        ))),
+    }
 }
 
 /// Opens the source when it can be reached.
@@ -114,18 +133,9 @@ async fn empty(pipeline: &Pipeline<Target>, client: &Client, queue: &str) {
 }
 
 /// Waits until the worker has ended by itself.
-async fn closed(pipeline: &Pipeline<Target>) -> Failure {
-    let mut error = None;
-    loop {
+async fn closed(pipeline: &Pipeline<Target>) {
+    while pipeline.figures().await.worker.is_some() {
         sleep(EVERY).await;
-        match pipeline.figures().await.worker {
-            Some(state) => error = state.errors.into_iter().flatten().next().or(error),
-            None => {
-                let why =
-                    error.map_or_else(String::new, |error| format!(": {}", with_sources(&error)));
-                return Failure::failed(format!("the queue gives no messages any more{why}"));
-            }
-        }
     }
 }
 
@@ -214,9 +224,11 @@ impl Work {
         if body.len() as u64 > self.body_bytes_max {
             drop(group);
             let max = self.body_bytes_max;
-            return Err(Unhandled::reject(format!(
+            let why = format!(
                 "the command has printed more than {max} bytes, the most that a message has"
-            )));
+            );
+            warn!(id = told.id, why, "a message is rejected");
+            return Err(Unhandled::reject(why));
         }
         let status = child.wait().await;
         group.has_ended();

@@ -15,6 +15,7 @@ use std::{
 use lockgate_core::{AppendError, LockError, Storage};
 use lockgate_engine::{Engine, EngineOptions, StartError, StartReport, Status, StopReason};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, OpenError, SystemClock};
+use lockgate_producer::SPOOL_MARK;
 use lockgate_server::{
     AccessKey, Authentication, BindError, Deadlines, DeclareError, Declared, Limits, RunReport,
     Server, ServerOptions, TlsFiles, declare_queues,
@@ -53,7 +54,7 @@ pub(super) fn told_in_log(
     result: Result<(), Failure>,
 ) -> Result<(), Failure> {
     match result {
-        Err(failure) if !telemetry::is_text(format) => {
+        Err(failure) if !telemetry::is_text(format) && !failure.is_silent() => {
             error!(
                 error = failure.to_string(),
                 hint = failure.advice(),
@@ -260,6 +261,11 @@ fn start_engine(
 
 fn open_folder(data: &Path, options: LocalLogOptions) -> Result<Storage, Failure> {
     let hint = "the folder and all that is in it must belong to the user who serves";
+    if data.join(SPOOL_MARK).exists() {
+        // A server makes nothing of its records, and its own would make the spool useless.
+        let what = format!("{} is the spool of a producer", data.display());
+        return Err(Failure::new(Exit::Conflict, what).hint("name another folder with --data"));
+    }
     let disk = FolderDisk::open(data).map_err(|error| {
         let is_denied = error.is_denied();
         if error.source.kind() == io::ErrorKind::DirectoryNotEmpty {

@@ -13,7 +13,7 @@ pub use self::source::fuzz;
 use crate::{
     args::Size,
     exit::{Exit, Failure},
-    output::{Output, Table},
+    output::{Output, Table, printable},
     svg,
 };
 
@@ -93,11 +93,13 @@ fn print(
     report: &Report,
     simulated: Option<&[SimulatedStage]>,
 ) -> Result<(), Failure> {
-    output.line(&format!(
+    let what = format!(
         "{} records/s arrive{}",
         number(report.arrivals_per_second),
         events(model)
-    ))?;
+    );
+    // Names of stages may come from a file.
+    output.line(&printable(&what))?;
     output.line("")?;
     let mut table = Table::new([
         "STAGE", "TAKES/S", "USED", "WAITING", "WAIT", "AT END", "PEAK", "BUFFER", "NEEDS",
@@ -133,7 +135,7 @@ fn print(
     }
     output.line("")?;
     for line in &report.verdict {
-        output.line(line)?;
+        output.line(&printable(line))?;
     }
     Ok(())
 }
