@@ -55,5 +55,6 @@ pub use lockgate_core::limits;
 pub use memory::{MemoryOptions, MemoryQueue};
 pub use memory_records::MemoryRecords;
 pub use worker::{
-    Coalesce, CoalesceError, Ended, StartError, StateError, Worker, WorkerBuilder, WorkerState,
+    Coalesce, CoalesceError, Ended, StartError, StateError, TokioClock, Worker, WorkerBuilder,
+    WorkerState,
 };

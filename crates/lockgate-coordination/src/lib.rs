@@ -1,0 +1,47 @@
+//! Exactly one of many works, the switch is clean, and nobody who was deposed can still write.
+//!
+//! A [`Coordinator`] elects one of the candidates of an election. Its leader has a term with an epoch, which is higher
+//! than that of every earlier term, and gives the term's [`Fence`] to whatever it writes to.
+//!
+//! ```
+//! use lockgate_consumer::MemoryRecords;
+//! use lockgate_coordination::{Campaign, Coordinator, EndReason, RecordsCoordinator, Tenure};
+//! use lockgate_core::{ElectionName, HolderName};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let coordinator = RecordsCoordinator::new(MemoryRecords::new());
+//! let reports = ElectionName::new("reports")?;
+//! let campaign = Campaign::new(reports, HolderName::new("host-1")?);
+//!
+//! let tenure = coordinator.campaign(campaign.clone()).await?;
+//! let first = tenure.term().epoch;
+//! tenure.fence().check()?;
+//! tenure.resign(EndReason::EndOfTerm, Some("page 7".into())).await?;
+//!
+//! let tenure = coordinator.campaign(campaign).await?;
+//! assert!(tenure.term().epoch > first);
+//! assert_eq!(tenure.term().last_checkpoint.as_ref().unwrap().value, "page 7");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What decides are two pure machines: see [`protocol`].
+
+// Users read these docs.
+#![warn(missing_docs)]
+
+mod chronicle;
+pub mod protocol;
+mod records;
+mod time;
+
+pub use lockgate_core::coordination::*;
+
+pub use self::records::{RecordsCoordinator, RecordsTenure};
+
+/// What a fuzzer gives its bytes to, in place of the value of a term's record.
+#[doc(hidden)]
+pub fn fuzz_term(bytes: &[u8]) -> Result<(), String> {
+    chronicle::fuzz(bytes)
+}
