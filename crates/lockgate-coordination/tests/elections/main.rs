@@ -1,0 +1,6 @@
+//! Elections over records in memory.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod lossy;
+mod memory;
