@@ -26,19 +26,27 @@
 //! # }
 //! ```
 //!
+//! A [`Singleton`] runs a [`LeaderCareer`] in one of many processes: term after term, with hand-overs in between.
+//!
 //! What decides are two pure machines: see [`protocol`].
 
 // Users read these docs.
 #![warn(missing_docs)]
 
+mod career;
 mod chronicle;
 pub mod protocol;
 mod records;
+mod singleton;
 mod time;
 
 pub use lockgate_core::coordination::*;
 
-pub use self::records::{RecordsCoordinator, RecordsTenure};
+pub use self::{
+    career::{HandOver, InFlight, LeaderCareer, Next, Unit},
+    records::{RecordsCoordinator, RecordsTenure},
+    singleton::{Ended, Singleton},
+};
 
 /// What a fuzzer gives its bytes to, in place of the value of a term's record.
 #[doc(hidden)]

@@ -70,6 +70,7 @@ pub(super) struct Book {
 struct Calls {
     asked: Option<HolderName>,
     is_lost: bool,
+    is_over: bool,
 }
 
 #[derive(Debug)]
@@ -147,6 +148,7 @@ impl<S: Records + 'static> Tenure for RecordsTenure<S> {
             Ok(Calls {
                 asked: Some(by),
                 is_lost: false,
+                ..
             }) => Call::Asked { by: by.clone() },
             _ => Call::LeaseLost,
         }
@@ -156,6 +158,12 @@ impl<S: Records + 'static> Tenure for RecordsTenure<S> {
         let mut calls = self.shared.calls.subscribe();
         // The sender lives as long as this.
         let _ = calls.wait_for(|calls| calls.is_lost).await;
+    }
+
+    async fn over(&self) {
+        let mut calls = self.shared.calls.subscribe();
+        // The sender lives as long as this.
+        let _ = calls.wait_for(|calls| calls.is_over).await;
     }
 
     fn remaining(&self) -> Duration {
@@ -228,11 +236,12 @@ impl<S: Records + 'static> Shared<S> {
         let mut holder = self.holder.lock().unwrap_or_else(PoisonError::into_inner);
         let result = act(&mut holder);
         self.span.stop_at.store(holder.stop_at(), Ordering::Release);
-        let is_called = holder.is_called();
+        let (is_called, is_over) = (holder.is_called(), holder.stop_at() == 0);
         drop(holder);
         self.calls.send_if_modified(|calls| {
-            let is_new = is_called && !calls.is_lost;
+            let is_new = is_called && !calls.is_lost || is_over && !calls.is_over;
             calls.is_lost |= is_called;
+            calls.is_over |= is_over;
             is_new
         });
         result

@@ -384,6 +384,13 @@ pub trait Tenure: Send + Sync + 'static {
     /// Nothing is missed.
     fn lost(&self) -> impl Future<Output = ()> + Send;
 
+    /// Waits until the leader may not work any more: its lease less the margin is over, or the lease is another's. Then
+    /// the [fence](Self::fence) is over too.
+    ///
+    /// # Cancellation
+    /// Nothing is missed.
+    fn over(&self) -> impl Future<Output = ()> + Send;
+
     /// How long it is until the successor may lead, by the leader's own clock: the rest of the lease.
     fn remaining(&self) -> Duration;
 
