@@ -35,6 +35,8 @@
 
 mod career;
 mod chronicle;
+#[cfg(target_os = "linux")]
+mod file;
 pub mod protocol;
 mod records;
 mod singleton;
@@ -42,6 +44,8 @@ mod time;
 
 pub use lockgate_core::coordination::*;
 
+#[cfg(target_os = "linux")]
+pub use self::file::FileRecords;
 pub use self::{
     career::{HandOver, InFlight, LeaderCareer, Next, Unit},
     records::{RecordsCoordinator, RecordsTenure},

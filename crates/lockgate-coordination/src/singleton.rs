@@ -2,7 +2,6 @@
 
 use std::{
     future::Future,
-    hash::{BuildHasher as _, RandomState},
     pin::pin,
     sync::{
         Arc,
@@ -20,7 +19,10 @@ use lockgate_core::{
 };
 use tracing::{info, warn};
 
-use crate::career::{HandOver, InFlight, LeaderCareer, Next, Unit};
+use crate::{
+    career::{HandOver, InFlight, LeaderCareer, Next, Unit},
+    time::drawn,
+};
 
 /// Runs a [`LeaderCareer`] in exactly one of the processes that run one for the same election.
 ///
@@ -181,10 +183,7 @@ impl<C: Coordinator> Singleton<C> {
             };
             if has_failed {
                 failures += 1;
-                // The hasher is seeded at random.
-                let wait = self
-                    .backoff
-                    .after(failures, RandomState::new().hash_one(()));
+                let wait = self.backoff.after(failures, drawn());
                 tokio::select! {
                     biased;
                     () = &mut stop => return Ok(Ended::Stopped),

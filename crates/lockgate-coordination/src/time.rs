@@ -3,6 +3,7 @@
 use std::{
     fmt,
     hash::{BuildHasher as _, RandomState},
+    process,
     sync::Arc,
     time::Duration,
 };
@@ -73,10 +74,14 @@ impl Time {
     }
 }
 
+/// 64 random bits: each hasher is seeded at random.
+pub(crate) fn drawn() -> u64 {
+    RandomState::new().hash_one((process::id(), Instant::now()))
+}
+
 /// A random share of it, at least a half.
 pub(crate) fn jittered(span: Duration) -> Duration {
-    // The hasher is seeded at random.
-    let share = RandomState::new().hash_one(()) % 1_001;
+    let share = drawn() % 1_001;
     span / 2 + span.mul_f64(share as f64 / 2_000.0)
 }
 

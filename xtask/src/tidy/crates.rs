@@ -27,7 +27,7 @@ const LAYERS: [(&str, &[&str]); 22] = [
     ("lockgate-consumer", &["lockgate-core"]),
     (
         "lockgate-coordination",
-        &["lockgate-core", "lockgate-consumer"],
+        &["lockgate-core", "lockgate-log", "lockgate-consumer"],
     ),
     ("lockgate-sql", &["lockgate-core", "lockgate-consumer"]),
     ("lockgate-sqs", &["lockgate-core"]),

@@ -1,6 +1,6 @@
 //! A store of records in the memory of this process.
 
-mod state;
+pub(crate) mod state;
 #[cfg(test)]
 mod tests;
 

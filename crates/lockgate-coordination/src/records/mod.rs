@@ -6,8 +6,6 @@ mod tenure;
 
 use std::{
     fmt,
-    hash::{BuildHasher as _, RandomState},
-    process,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -32,7 +30,7 @@ use self::{
 };
 use crate::{
     chronicle::{Asked, Chronicle, HISTORY_MAX},
-    time::{Time, jittered},
+    time::{Time, drawn, jittered},
 };
 
 /// How long one watch lasts, after which the caller looks again. A store that is embedded keeps a watch that is given up
@@ -89,7 +87,7 @@ impl<S: Records + 'static> RecordsCoordinator<S> {
 
     fn with(records: S, prefix: String, time: Time) -> Self {
         // Two writers with one number would take each other's leases for their own: each draws 64 random bits.
-        let writer = RandomState::new().hash_one((process::id(), Instant::now()));
+        let writer = drawn();
         Self(Arc::new(Inner {
             records,
             prefix,

@@ -3,5 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod careers;
+#[cfg(target_os = "linux")]
+mod file;
 mod lossy;
 mod memory;
