@@ -41,6 +41,7 @@ pub mod protocol;
 mod records;
 mod singleton;
 mod time;
+mod worker;
 
 pub use lockgate_core::coordination::*;
 
@@ -50,10 +51,18 @@ pub use self::{
     career::{HandOver, InFlight, LeaderCareer, Next, Unit},
     records::{RecordsCoordinator, RecordsTenure},
     singleton::{Ended, Singleton},
+    worker::{WorkerCareer, WorkerCareerError},
 };
 
 /// What a fuzzer gives its bytes to, in place of the value of a term's record.
 #[doc(hidden)]
 pub fn fuzz_term(bytes: &[u8]) -> Result<(), String> {
     chronicle::fuzz(bytes)
+}
+
+/// The same, in place of the file of a folder's records.
+#[cfg(target_os = "linux")]
+#[doc(hidden)]
+pub fn fuzz_file(bytes: &[u8]) -> Result<(), String> {
+    file::fuzz(bytes)
 }

@@ -122,6 +122,7 @@ const LAYERS: [(&str, &[&str]); 22] = [
             "lockgate-log",
             "lockgate-engine",
             "lockgate-consumer",
+            "lockgate-coordination",
             "lockgate-producer",
             "lockgate-server",
             "lockgate-cli",

@@ -407,3 +407,11 @@ impl Records for FileRecords {
         self.at_once(act, true).await
     }
 }
+
+/// What a fuzzer gives its bytes to: what is read is the same after it was written.
+pub(crate) fn fuzz(bytes: &[u8]) -> Result<(), String> {
+    let written = Saved::decode(bytes)?.encode();
+    let again = Saved::decode(&written).map(|saved| saved.encode());
+    assert_eq!(again, Ok(written), "encoded again");
+    Ok(())
+}

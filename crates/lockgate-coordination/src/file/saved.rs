@@ -93,6 +93,7 @@ impl Saved {
         }
         let boot = STANDARD.decode(&stored.boot).map_err(|e| e.to_string())?;
         let boot = boot.try_into().map_err(|_| "boot has not 16 bytes")?;
+        stored.check()?;
         let records = stored.records.into_iter().map(StoredRecord::into_saved);
         let saved = SavedRecords {
             revision: stored.revision,
@@ -108,6 +109,37 @@ impl Saved {
             offset: stored.offset_ms,
             state: saved.into(),
         })
+    }
+}
+
+/// Above this nothing has counted so far, and what rises could not.
+const NUMBER_MAX: u64 = u64::MAX / 4;
+
+impl Stored {
+    fn check(&self) -> Result<(), String> {
+        let times = [self.offset_ms, self.machine_ms, self.revision];
+        let numbers = self.records.iter().flat_map(|record| {
+            let until = record.lease.as_ref().map_or(0, |lease| lease.until_ms);
+            [record.version, until]
+        });
+        let mut numbers = times
+            .into_iter()
+            .chain([self.deleted_version])
+            .chain(numbers);
+        if let Some(number) = numbers.find(|number| *number > NUMBER_MAX) {
+            return Err(format!("{number} is too high"));
+        }
+        for record in &self.records {
+            let epoch = record.lease.as_ref().map_or(0, |lease| lease.epoch);
+            if record.revision.max(epoch) > self.revision {
+                return Err(format!("record {} is newer than all of it", record.name));
+            }
+        }
+        let names = self.records.iter().map(|record| &record.name);
+        match names.is_sorted_by(|before, after| before < after) {
+            true => Ok(()),
+            false => Err("its records are not in order, or one is there twice".to_owned()),
+        }
     }
 }
 
@@ -130,5 +162,42 @@ impl StoredRecord {
             written: WallTime(self.written_ms),
             lease: lease.transpose()?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_said_is_refused() {
+        let why = |fields: &str, records: &str| {
+            let boot = "AAAAAAAAAAAAAAAAAAAAAA==";
+            let text = format!(
+                "{{\"format\":1,\"boot\":\"{boot}\",\"deleted_version\":0,\"wall_ms\":0,{fields},\"records\":[{records}]}}"
+            );
+            Saved::decode(text.as_bytes()).map(|saved| saved.encode())
+        };
+        let fields = "\"offset_ms\":0,\"machine_ms\":0,\"revision\":7";
+        let record = |name: &str, revision| {
+            format!(
+                "{{\"name\":\"{name}\",\"value\":\"\",\"version\":1,\"revision\":{revision},\"written_ms\":0,\"lease\":null}}"
+            )
+        };
+        let [a, b, newer] = [record("a", 7), record("b", 6), record("c", 8)];
+        assert!(why(fields, &format!("{a},{b}")).is_ok());
+        for (fields, records, what) in [
+            (fields, format!("{b},{a}"), "not in order"),
+            (fields, format!("{a},{a}"), "there twice"),
+            (fields, newer, "newer"),
+            (
+                "\"offset_ms\":0,\"machine_ms\":0,\"revision\":18446744073709551615",
+                a,
+                "too high",
+            ),
+        ] {
+            let why = why(fields, &records).unwrap_err();
+            assert!(why.contains(what), "{why}");
+        }
     }
 }

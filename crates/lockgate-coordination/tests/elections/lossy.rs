@@ -110,7 +110,7 @@ async fn a_lost_answer_is_looked_up() {
         |number| (drawn(number) < 4).then_some(true),
         |number| (drawn(number) < 4).then_some(false),
         |number| (drawn(number) < 6).then_some(true),
-        |number| (drawn(number) < 6).then_some(drawn(number) % 2 == 0),
+        |number| (drawn(number) < 6).then_some(drawn(number).is_multiple_of(2)),
     ];
     for (way, lose) in ways.into_iter().enumerate() {
         let clock = ManualClock::default();

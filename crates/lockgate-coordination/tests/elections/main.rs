@@ -5,5 +5,8 @@
 mod careers;
 #[cfg(target_os = "linux")]
 mod file;
+#[cfg(target_os = "linux")]
+mod frozen;
 mod lossy;
 mod memory;
+mod workers;
