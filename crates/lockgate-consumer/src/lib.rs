@@ -48,6 +48,12 @@ mod models;
 mod sync;
 mod worker;
 
+/// What [`MemoryRecords`] does at one instant, for who keeps records elsewhere.
+#[doc(hidden)]
+pub mod records_state {
+    pub use crate::memory_records::state::{SavedLease, SavedRecord, SavedRecords, State};
+}
+
 pub use dispatch::{Backoff, Cancelled, Fairness, Order};
 pub use handler::{Failure, Handler};
 pub use job::{Batch, Context, Job};
@@ -55,5 +61,6 @@ pub use lockgate_core::limits;
 pub use memory::{MemoryOptions, MemoryQueue};
 pub use memory_records::MemoryRecords;
 pub use worker::{
-    Coalesce, CoalesceError, Ended, StartError, StateError, Worker, WorkerBuilder, WorkerState,
+    Coalesce, CoalesceError, Ended, StartError, StateError, TokioClock, Worker, WorkerBuilder,
+    WorkerState,
 };

@@ -23,6 +23,7 @@
 
 mod backoff;
 mod clock;
+pub mod coordination;
 mod disk;
 mod error_text;
 mod failures;
@@ -64,7 +65,8 @@ pub use log::{
 pub use manual_clock::ManualClock;
 pub use message::{Header, Message, PRIORITY_MAX, SizeError};
 pub use names::{
-    HolderName, Key, NameError, ProducerName, QueueName, RecordName, UniqueId, with_prefix,
+    ElectionName, HolderName, Key, NameError, ProducerName, QueueName, RecordName, UniqueId,
+    with_prefix,
 };
 pub use producer::{MarkError, Produced, ProducerIncarnation, ProducerMark, ProducerRefused};
 pub use records::{

@@ -201,6 +201,15 @@ name!(
     |c| !c.is_control()
 );
 
+name!(
+    /// An election's name, or a lock's: 1 to 200 bytes of any text without control characters.
+    ElectionName,
+    "election name",
+    200,
+    "all characters but control characters",
+    |c| !c.is_control()
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;

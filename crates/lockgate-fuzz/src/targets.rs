@@ -188,6 +188,24 @@ pub const TARGETS: &[Target] = &[
         ..NONE
     },
     Target {
+        name: "election-term",
+        about: "the term of an election, as its record has it",
+        decode: lockgate_coordination::fuzz_term,
+        words: &[words::ELECTIONS, words::JSON],
+        pairs: IN_JSON,
+        seeds: election_terms,
+        ..NONE
+    },
+    Target {
+        name: "file-records",
+        about: "the file of all records of a folder",
+        decode: lockgate_coordination::fuzz_file,
+        words: &[words::ELECTIONS, words::JSON],
+        pairs: IN_JSON,
+        seeds: file_records,
+        ..NONE
+    },
+    Target {
         name: "records",
         about: "records of the log: effects, decoded, encoded and folded",
         decode: state::records,
@@ -465,6 +483,23 @@ fn coalescer_states() -> Vec<Vec<u8>> {
         [&head[..], &[2], &batch].concat(),
         [&head[..], &[0]].concat(),
     ]
+}
+
+fn election_terms() -> Vec<Vec<u8>> {
+    texts(&[
+        r#"{"format":1,"term":{"epoch":7,"leader":"host-1","began_ms":1767225600000,"ended":null},"past":
+            [{"epoch":6,"leader":"host-2","began_ms":0,"ended":{"at_ms":5,"reason":"end_of_term"}}],
+            "checkpoint":{"epoch":6,"value":"cGFnZSA3"}}"#,
+        r#"{"format":1}"#,
+    ])
+}
+
+fn file_records() -> Vec<Vec<u8>> {
+    texts(&[
+        r#"{"format":1,"boot":"AAAAAAAAAAAAAAAAAAAAAA==","offset_ms":5,"revision":9,"deleted_version":2,"wall_ms":3,
+            "machine_ms":4,"records":[{"name":"election/term/a","value":"e30=","version":3,"revision":9,"written_ms":1,
+            "lease":{"holder":"host-1#0.0","epoch":9,"until_ms":10000,"delete_at_end":true}}]}"#,
+    ])
 }
 
 fn requests() -> Vec<Vec<u8>> {

@@ -483,6 +483,37 @@ pub(crate) const REQUESTS: &[&str] = &[
     "\u{feff}",
 ];
 
+/// What elections keep.
+pub(crate) const ELECTIONS: &[&str] = &[
+    "\"format\":1",
+    "term",
+    "past",
+    "checkpoint",
+    "epoch",
+    "leader",
+    "began_ms",
+    "ended",
+    "at_ms",
+    "reason",
+    "end_of_term",
+    "lease_lost",
+    "value",
+    "boot",
+    "offset_ms",
+    "revision",
+    "deleted_version",
+    "wall_ms",
+    "machine_ms",
+    "records",
+    "name",
+    "version",
+    "written_ms",
+    "holder",
+    "until_ms",
+    "delete_at_end",
+    "18446744073709551615",
+];
+
 /// Numbers that are limits of something, and magic ones.
 pub(crate) const BYTES: &[&str] = &[
     "LOCKGATE",

@@ -84,6 +84,8 @@
 //! A [`producer`] stands in front of a queue that may be slow or away: it buffers, batches, tries again, and keeps
 //! what it answered for on disk.
 //!
+//! [Coordination](coordination) elects one of many processes, which works under a fence until it hands over.
+//!
 //! With the feature `postgres`, a PostgreSQL database can keep the queues instead of a folder:
 //! `Lockgate::postgres(url, shard)`.
 //!
@@ -117,8 +119,8 @@ pub use bytes::Bytes;
 pub use delivery::{Delivery, ExtendError, ReceiveBuilder, SettleError};
 pub use error::{Error, ErrorKind};
 pub use lockgate_core::{
-    Accepted, AppendError, BootId, Clock, DamagedRange, DiskError, DiskOperation, Epoch,
-    FailedAttempt, Failures, Fate, Header, HolderName, Incarnation, Key, KeyOrder, KeyState,
+    Accepted, AppendError, BootId, Clock, DamagedRange, DiskError, DiskOperation, ElectionName,
+    Epoch, FailedAttempt, Failures, Fate, Header, HolderName, Incarnation, Key, KeyOrder, KeyState,
     KeyStateWrite, LeaseToken, Leased, Level, LogError, LogSpace, ManualClock, MarkError, Message,
     MessageId, MessageName, Millis, NameError, PRIORITY_MAX, Position, Produced,
     ProducerIncarnation, ProducerMark, ProducerName, ProducerRefused, QueueId, QueueName,
@@ -157,6 +159,13 @@ pub use transaction::{Committed, Transaction, TransactionError};
 #[cfg(feature = "producer")]
 pub mod producer {
     pub use lockgate_producer::*;
+}
+
+/// Elections, fences, careers and singletons, over an embedded Lockgate, a server, or records in memory. The crate
+/// `lockgate-coordination`.
+#[cfg(feature = "coordination")]
+pub mod coordination {
+    pub use lockgate_coordination::*;
 }
 
 /// Workers: handlers of messages over queues of any kind. The crate `lockgate-consumer`.
@@ -214,6 +223,10 @@ struct WorkerDocument;
 #[cfg(all(doctest, feature = "consumer"))]
 #[doc = include_str!("../../../docs/coalescer.md")]
 struct CoalescerDocument;
+
+#[cfg(all(doctest, feature = "coordination"))]
+#[doc = include_str!("../../../docs/coordination.md")]
+struct CoordinationDocument;
 
 #[cfg(all(doctest, feature = "consumer"))]
 #[doc = include_str!("../../../docs/key-state.md")]

@@ -17,7 +17,7 @@ const WITHOUT_RUNTIME: [&str; 5] = [
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
 
 /// The crates each crate may name, tests aside. ARCHITECTURE.md draws the same picture.
-const LAYERS: [(&str, &[&str]); 21] = [
+const LAYERS: [(&str, &[&str]); 22] = [
     ("lockgate-core", &[]),
     ("lockgate-machine", &["lockgate-core"]),
     ("lockgate-log", &["lockgate-core"]),
@@ -25,6 +25,10 @@ const LAYERS: [(&str, &[&str]); 21] = [
     ("lockgate-sigv4", &[]),
     ("lockgate-client", &["lockgate-core", "lockgate-sigv4"]),
     ("lockgate-consumer", &["lockgate-core"]),
+    (
+        "lockgate-coordination",
+        &["lockgate-core", "lockgate-log", "lockgate-consumer"],
+    ),
     ("lockgate-sql", &["lockgate-core", "lockgate-consumer"]),
     ("lockgate-sqs", &["lockgate-core"]),
     (
@@ -55,6 +59,7 @@ const LAYERS: [(&str, &[&str]); 21] = [
             "lockgate-postgres",
             "lockgate-client",
             "lockgate-consumer",
+            "lockgate-coordination",
             "lockgate-producer",
             "lockgate-sql",
             "lockgate-sqs",
@@ -117,6 +122,7 @@ const LAYERS: [(&str, &[&str]); 21] = [
             "lockgate-log",
             "lockgate-engine",
             "lockgate-consumer",
+            "lockgate-coordination",
             "lockgate-producer",
             "lockgate-server",
             "lockgate-cli",

@@ -5,6 +5,7 @@
 mod bounds;
 mod canned;
 mod connections;
+mod coordination;
 mod fates;
 mod later;
 mod records;

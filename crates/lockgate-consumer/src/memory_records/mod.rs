@@ -1,6 +1,6 @@
 //! A store of records in the memory of this process.
 
-mod state;
+pub(crate) mod state;
 #[cfg(test)]
 mod tests;
 
@@ -8,20 +8,20 @@ use std::{
     collections::HashMap,
     fmt,
     sync::{Arc, PoisonError},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use lockgate_core::{
-    BootId, Clock, DeleteRecord, ExtendRecord, LeaseRecord, ListRecords, MachineTime, Millis, Now,
+    Clock, DeleteRecord, ExtendRecord, LeaseRecord, ListRecords, MachineTime, Millis, Now,
     PutRecord, Record, RecordName, RecordPage, RecordWritten, Records, RecordsError, ReleaseRecord,
-    WallTime, WatchRecord,
+    WatchRecord,
 };
 use tokio::time::Instant;
 
 use self::state::State;
 use crate::{
     sync::{Mutex, Notify, sleep_until},
-    worker::WorkerClock,
+    worker::TokioClock,
 };
 
 /// [`Records`] in the memory of this process, which are gone with it: for one process, and for tests of what is
@@ -69,24 +69,6 @@ impl fmt::Debug for Inner {
     }
 }
 
-/// tokio's clock, or that since boot where it is ahead.
-struct SystemClock(WorkerClock);
-
-impl Clock for SystemClock {
-    fn wall(&self) -> WallTime {
-        SystemTime::now().into()
-    }
-
-    fn since_boot(&self) -> Millis {
-        self.0.now()
-    }
-
-    /// The store does not outlive its clock, so nobody compares it.
-    fn boot_id(&self) -> BootId {
-        BootId([0; 16])
-    }
-}
-
 impl Default for MemoryRecords {
     fn default() -> Self {
         Self::new()
@@ -97,7 +79,7 @@ impl MemoryRecords {
     /// An empty store.
     #[must_use]
     pub fn new() -> Self {
-        Self::with(64 << 20, Arc::new(SystemClock(WorkerClock::start())))
+        Self::with(64 << 20, Arc::new(TokioClock::start()))
     }
 
     /// An empty store with room for `bytes_max` bytes.

@@ -18,8 +18,9 @@ use lockgate_core::{
     record_memory,
 };
 
-#[derive(Debug, Default)]
-pub(super) struct State {
+/// The records of a store at one instant.
+#[derive(Clone, Debug, Default)]
+pub struct State {
     entries: BTreeMap<RecordName, Entry>,
     ends: BTreeSet<(MachineTime, RecordName)>,
     /// The highest revision that was given out.
@@ -32,7 +33,7 @@ pub(super) struct State {
     changed: Vec<RecordName>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Entry {
     value: Bytes,
     version: RecordVersion,
@@ -41,7 +42,7 @@ struct Entry {
     lease: Option<Lease>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Lease {
     holder: HolderName,
     epoch: Epoch,
@@ -49,9 +50,114 @@ struct Lease {
     delete_at_end: bool,
 }
 
+/// All of a [`State`], to keep it elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SavedRecords {
+    /// The highest revision that was given out.
+    pub revision: u64,
+    /// The highest version of a record that was deleted.
+    pub deleted_version: u64,
+    /// The time that it has seen last.
+    pub now: Now,
+    /// The records, by name.
+    pub records: Vec<SavedRecord>,
+}
+
+/// A record of [`SavedRecords`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedRecord {
+    /// What it is called.
+    pub name: RecordName,
+    /// Its value.
+    pub value: Bytes,
+    /// The number of the value.
+    pub version: RecordVersion,
+    /// The number of its last change.
+    pub revision: Revision,
+    /// When its value was written.
+    pub written: WallTime,
+    /// Its lease.
+    pub lease: Option<SavedLease>,
+}
+
+/// A lease of [`SavedRecords`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SavedLease {
+    /// Whose it is.
+    pub holder: HolderName,
+    /// Its fencing token.
+    pub epoch: Epoch,
+    /// When it ends.
+    pub until: MachineTime,
+    /// Whether the record is deleted when it ends.
+    pub delete_at_end: bool,
+}
+
+impl From<&State> for SavedRecords {
+    fn from(state: &State) -> Self {
+        let records = state.entries.iter().map(|(name, entry)| SavedRecord {
+            name: name.clone(),
+            value: entry.value.clone(),
+            version: entry.version,
+            revision: entry.revision,
+            written: entry.written,
+            lease: entry.lease.as_ref().map(|lease| SavedLease {
+                holder: lease.holder.clone(),
+                epoch: lease.epoch,
+                until: lease.until,
+                delete_at_end: lease.delete_at_end,
+            }),
+        });
+        Self {
+            revision: state.revision,
+            deleted_version: state.deleted_version,
+            now: state.now,
+            records: records.collect(),
+        }
+    }
+}
+
+impl From<SavedRecords> for State {
+    fn from(saved: SavedRecords) -> Self {
+        let mut state = Self {
+            revision: saved.revision,
+            deleted_version: saved.deleted_version,
+            now: saved.now,
+            ..Self::default()
+        };
+        for record in saved.records {
+            state.bytes += record_memory(record.name.as_str(), record.value.len());
+            if let Some(lease) = &record.lease {
+                state.ends.insert((lease.until, record.name.clone()));
+            }
+            let entry = Entry {
+                value: record.value,
+                version: record.version,
+                revision: record.revision,
+                written: record.written,
+                lease: record.lease.map(|lease| Lease {
+                    holder: lease.holder,
+                    epoch: lease.epoch,
+                    until: lease.until,
+                    delete_at_end: lease.delete_at_end,
+                }),
+            };
+            state.entries.insert(record.name, entry);
+        }
+        state
+    }
+}
+
 impl State {
+    /// A machine time at which every lease has ended.
+    #[must_use]
+    pub fn end_of_all(&self) -> MachineTime {
+        let last = self.ends.last().map(|(until, _)| *until);
+        last.unwrap_or_default().max(self.now.machine)
+    }
+
     /// Ends the leases whose time is over. Machine time never goes back, whatever the clock says.
-    pub(super) fn advance(&mut self, now: Now) {
+    pub fn advance(&mut self, now: Now) {
         let machine = self.now.machine.max(now.machine);
         self.now = Now { machine, ..now };
         while self
@@ -66,35 +172,40 @@ impl State {
     }
 
     /// The records that changed since the last call.
-    pub(super) fn take_changed(&mut self) -> Vec<RecordName> {
+    pub fn take_changed(&mut self) -> Vec<RecordName> {
         std::mem::take(&mut self.changed)
     }
 
-    pub(super) fn machine_time(&self) -> MachineTime {
+    /// The machine time that it has seen last.
+    pub fn machine_time(&self) -> MachineTime {
         self.now.machine
     }
 
-    pub(super) fn revision_of(&self, name: &RecordName) -> Option<Revision> {
+    /// The revision of a record.
+    pub fn revision_of(&self, name: &RecordName) -> Option<Revision> {
         self.entries.get(name).map(|entry| entry.revision)
     }
 
     /// When the record's lease ends by itself.
-    pub(super) fn end_of(&self, name: &RecordName) -> Option<MachineTime> {
+    pub fn end_of(&self, name: &RecordName) -> Option<MachineTime> {
         Some(self.entries.get(name)?.lease.as_ref()?.until)
     }
 
-    pub(super) fn get(&self, name: &RecordName) -> Option<Record> {
+    /// A record.
+    pub fn get(&self, name: &RecordName) -> Option<Record> {
         let entry = self.entries.get(name)?;
         Some(entry.to_record(name, self.now.machine))
     }
 
-    pub(super) fn list(&self, list: &ListRecords) -> Result<RecordPage, RecordsError> {
+    /// A page of records.
+    pub fn list(&self, list: &ListRecords) -> Result<RecordPage, RecordsError> {
         check("limit", list.limit as u64, 1, ListRecords::LIMIT_MAX as u64)?;
         let now = self.now.machine;
         Ok(list.page(&self.entries, |name, entry| entry.to_record(name, now)))
     }
 
-    pub(super) fn put(&mut self, put: PutRecord, max: u64) -> Result<RecordWritten, RecordsError> {
+    /// Writes a record; all records may have `max` bytes.
+    pub fn put(&mut self, put: PutRecord, max: u64) -> Result<RecordWritten, RecordsError> {
         let bytes = put.value.len() as u64;
         check("value_bytes", bytes, 0, RECORD_BYTES_MAX as u64)?;
         self.may_write(&put.name, put.replaces, put.epoch)?;
@@ -102,14 +213,15 @@ impl State {
         self.write(&put.name, Bytes::copy_from_slice(&put.value), max)
     }
 
-    pub(super) fn delete(&mut self, delete: &DeleteRecord) -> Result<(), RecordsError> {
+    /// Deletes a record.
+    pub fn delete(&mut self, delete: &DeleteRecord) -> Result<(), RecordsError> {
         self.may_write(&delete.name, Some(delete.replaces), delete.epoch)?;
         self.remove(&delete.name);
         Ok(())
     }
 
     /// Leases for `lease` and what a clock's reading may have dropped.
-    pub(super) fn lease(
+    pub fn lease(
         &mut self,
         command: LeaseRecord,
         dropped: Millis,
@@ -157,11 +269,8 @@ impl State {
         Ok(record)
     }
 
-    pub(super) fn extend(
-        &mut self,
-        extend: ExtendRecord,
-        dropped: Millis,
-    ) -> Result<(), RecordsError> {
+    /// Extends a lease, as [`lease`](Self::lease).
+    pub fn extend(&mut self, extend: ExtendRecord, dropped: Millis) -> Result<(), RecordsError> {
         check("lease", extend.lease, 1, RECORD_LEASE_MAX)?;
         let until = self.now.machine.plus(extend.lease).plus(dropped);
         let held = self.held(&extend.name, extend.epoch)?;
@@ -180,7 +289,8 @@ impl State {
         }
     }
 
-    pub(super) fn release(&mut self, release: &ReleaseRecord) -> Result<(), RecordsError> {
+    /// Ends a lease.
+    pub fn release(&mut self, release: &ReleaseRecord) -> Result<(), RecordsError> {
         let until = self.held(&release.name, release.epoch)?.until;
         self.ends.remove(&(until, release.name.clone()));
         self.end(&release.name);

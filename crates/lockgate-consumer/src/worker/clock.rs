@@ -1,8 +1,8 @@
 //! The clock of a worker.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use lockgate_core::Millis;
+use lockgate_core::{BootId, Clock, Millis, WallTime};
 use tokio::time::Instant;
 
 /// Time since a worker began, by clocks that no step of the wall clock moves, and that never go back.
@@ -31,6 +31,34 @@ impl WorkerClock {
     /// The same in whole milliseconds.
     pub(crate) fn now(&self) -> Millis {
         Millis::try_from(self.elapsed().as_millis()).unwrap_or(Millis::MAX)
+    }
+}
+
+/// The clock of one process: tokio's, which tests can stop and move, or that since boot where it is ahead, because the
+/// computer was suspended. No step of the wall clock moves it.
+#[derive(Clone, Copy, Debug)]
+pub struct TokioClock(WorkerClock);
+
+impl TokioClock {
+    /// A clock that begins now.
+    #[must_use]
+    pub fn start() -> Self {
+        Self(WorkerClock::start())
+    }
+}
+
+impl Clock for TokioClock {
+    fn wall(&self) -> WallTime {
+        SystemTime::now().into()
+    }
+
+    fn since_boot(&self) -> Millis {
+        self.0.now()
+    }
+
+    /// Nobody else reads this clock, so nobody compares it.
+    fn boot_id(&self) -> BootId {
+        BootId([0; 16])
     }
 }
 

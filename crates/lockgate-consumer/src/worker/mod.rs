@@ -20,6 +20,7 @@ use tokio::{
     task::JoinHandle,
 };
 
+pub use self::clock::TokioClock;
 pub(crate) use self::{clock::WorkerClock, source::Held};
 pub use self::{
     coalesce::{Coalesce, CoalesceError},

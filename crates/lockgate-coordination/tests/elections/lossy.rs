@@ -1,0 +1,239 @@
+//! Elections over a store whose answers are lost.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use lockgate_consumer::MemoryRecords;
+use lockgate_coordination::{
+    Campaign, CoordinationError, Coordinator, EndReason, Guard, RecordsCoordinator, Tenure,
+};
+use lockgate_core::{
+    DeleteRecord, ElectionName, ExtendRecord, HolderName, LeaseRecord, ListRecords, ManualClock,
+    PutRecord, Record, RecordName, RecordPage, RecordWritten, Records, RecordsError, ReleaseRecord,
+    WatchRecord,
+};
+
+/// Loses the answer of every command whose number `lose` says, before or after it has happened.
+#[derive(Clone)]
+struct Lossy {
+    records: MemoryRecords,
+    calls: Arc<AtomicU64>,
+    lose: fn(u64) -> Option<bool>,
+}
+
+impl Lossy {
+    fn new(clock: &ManualClock, lose: fn(u64) -> Option<bool>) -> Self {
+        Self {
+            records: MemoryRecords::new().clock(Arc::new(clock.clone())),
+            calls: Arc::default(),
+            lose,
+        }
+    }
+
+    async fn maybe<T>(
+        &self,
+        act: impl Future<Output = Result<T, RecordsError>>,
+    ) -> Result<T, RecordsError> {
+        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        let Some(happens) = (self.lose)(number) else {
+            return act.await;
+        };
+        if happens {
+            let _ = act.await;
+        }
+        let why = "a planted loss".to_owned();
+        Err(RecordsError::Unknown { why })
+    }
+}
+
+impl Records for Lossy {
+    async fn get(&self, name: RecordName) -> Result<Option<Record>, RecordsError> {
+        self.records.get(name).await
+    }
+
+    async fn list(&self, list: ListRecords) -> Result<RecordPage, RecordsError> {
+        self.records.list(list).await
+    }
+
+    async fn watch(&self, watch: WatchRecord) -> Result<Option<Record>, RecordsError> {
+        self.records.watch(watch).await
+    }
+
+    async fn put(&self, put: PutRecord) -> Result<RecordWritten, RecordsError> {
+        self.maybe(self.records.put(put)).await
+    }
+
+    async fn delete(&self, delete: DeleteRecord) -> Result<(), RecordsError> {
+        self.maybe(self.records.delete(delete)).await
+    }
+
+    async fn lease(&self, lease: LeaseRecord) -> Result<Record, RecordsError> {
+        self.maybe(self.records.lease(lease)).await
+    }
+
+    async fn extend(&self, extend: ExtendRecord) -> Result<(), RecordsError> {
+        self.maybe(self.records.extend(extend)).await
+    }
+
+    async fn release(&self, release: ReleaseRecord) -> Result<(), RecordsError> {
+        // One that does not happen ends with the lease, and time stands still here.
+        let released = self.records.release(release).await;
+        self.maybe(async { released }).await
+    }
+}
+
+fn campaign(candidate: &str) -> Campaign {
+    Campaign::new(
+        ElectionName::new("reports").unwrap(),
+        HolderName::new(candidate).unwrap(),
+    )
+}
+
+/// One of 8, that looks like a draw: in a plain rhythm the same command could be lost again and again.
+fn drawn(number: u64) -> u64 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61
+}
+
+fn process(store: &Lossy, clock: &ManualClock) -> RecordsCoordinator<Lossy> {
+    RecordsCoordinator::new(store.clone()).clock(Arc::new(clock.clone()))
+}
+
+/// Whatever is lost, one leads at a time, epochs rise, and everybody gets its turn. What a leader has left is there.
+#[tokio::test]
+async fn a_lost_answer_is_looked_up() {
+    let ways: [fn(u64) -> Option<bool>; 4] = [
+        |number| (drawn(number) < 4).then_some(true),
+        |number| (drawn(number) < 4).then_some(false),
+        |number| (drawn(number) < 6).then_some(true),
+        |number| (drawn(number) < 6).then_some(drawn(number).is_multiple_of(2)),
+    ];
+    for (way, lose) in ways.into_iter().enumerate() {
+        let clock = ManualClock::default();
+        let store = Lossy::new(&clock, lose);
+        let leads = Arc::new(AtomicUsize::new(0));
+        let sink = Arc::new(Mutex::new((Guard::default(), 0_u64)));
+        let mut tasks = tokio::task::JoinSet::new();
+        for candidate in 0..4 {
+            let coordinator = process(&store, &clock);
+            let (leads, sink) = (leads.clone(), sink.clone());
+            tasks.spawn(async move {
+                for _ in 0..5 {
+                    let campaign = campaign(&format!("host-{candidate}"));
+                    let tenure = coordinator.campaign(campaign).await.unwrap();
+                    assert_eq!(leads.fetch_add(1, Ordering::SeqCst), 0, "two lead");
+                    let (mut guard, before) = *sink.lock().unwrap();
+                    guard.admit(tenure.fence()).unwrap();
+                    assert!(tenure.term().epoch.0 > before, "an epoch does not rise");
+                    let left = tenure.term().last_checkpoint.clone();
+                    let left = left.map_or(0, |left| left.value.len() as u64);
+                    assert_eq!(left, u64::from(before > 0) * (before % 100));
+                    *sink.lock().unwrap() = (guard, tenure.term().epoch.0);
+                    let checkpoint = vec![7; (tenure.term().epoch.0 % 100) as usize];
+                    leads.fetch_sub(1, Ordering::SeqCst);
+                    let resigned = tenure.resign(EndReason::EndOfTerm, Some(checkpoint.into()));
+                    resigned.await.unwrap();
+                }
+            });
+        }
+        while let Some(ended) = tasks.join_next().await {
+            ended.unwrap_or_else(|error| panic!("way {way}: {error}"));
+        }
+    }
+}
+
+/// A store that loses everything is not asked for ever.
+#[tokio::test]
+async fn a_store_that_loses_every_answer_is_given_up() {
+    let clock = ManualClock::default();
+    let coordinator = process(&Lossy::new(&clock, |_| Some(false)), &clock);
+    let stands = coordinator.campaign(campaign("host-1"));
+    tokio::pin!(stands);
+    let told = loop {
+        tokio::select! {
+            biased;
+            told = &mut stands => break told.map(drop),
+            () = tokio::task::yield_now() => clock.advance(10),
+        }
+    };
+    assert!(
+        matches!(told, Err(CoordinationError::Unknown { .. })),
+        "{told:?}"
+    );
+}
+
+/// A leader whose renewals are lost is called with notice, and is over by its own clock before its successor may lead.
+#[tokio::test]
+async fn a_leader_that_cannot_renew_limits_itself() {
+    let clock = ManualClock::default();
+    // Standing, claiming, opening, leaving; nothing behind it is answered.
+    let store = Lossy::new(&clock, |number| (number > 3).then_some(false));
+    let coordinator = process(&store, &clock);
+    let tenure = coordinator.campaign(campaign("host-1")).await.unwrap();
+    let mut was_called_at = None;
+    let mut millis = 0;
+    while tenure.fence().check().is_ok() {
+        clock.advance(100);
+        millis += 100;
+        store.records.clock_changed();
+        coordinator.clock_changed();
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        let is_called = tokio::select! {
+            biased;
+            () = tenure.lost() => true,
+            () = std::future::ready(()) => false,
+        };
+        if is_called {
+            was_called_at.get_or_insert(millis);
+        }
+    }
+    assert_eq!((was_called_at, millis), (Some(7_000), 9_000));
+    let name = RecordName::new("election/term/reports").unwrap();
+    let term = store.records.get(name).await.unwrap().unwrap();
+    assert_eq!(term.lease.unwrap().remaining, Duration::from_secs(1));
+    // What is under way may not pass it on.
+    let resigned = tenure.resign(EndReason::LeaseLost, None);
+    tokio::pin!(resigned);
+    let told = loop {
+        tokio::select! {
+            biased;
+            told = &mut resigned => break told,
+            () = tokio::task::yield_now() => clock.advance(10),
+        }
+    };
+    assert!(
+        matches!(
+            told,
+            Err(CoordinationError::Over { .. } | CoordinationError::Unknown { .. })
+        ),
+        "{told:?}"
+    );
+}
+
+/// What somebody else has written into the record is told, and stays.
+#[tokio::test]
+async fn a_damaged_term_is_told() {
+    let records = MemoryRecords::new();
+    let name = RecordName::new("election/term/reports").unwrap();
+    let put = PutRecord {
+        name: name.clone(),
+        value: "nothing of ours".into(),
+        replaces: None,
+        epoch: None,
+    };
+    records.put(put).await.unwrap();
+    let coordinator = RecordsCoordinator::new(records.clone());
+    let told = coordinator.campaign(campaign("host-1")).await.map(drop);
+    assert!(
+        matches!(told, Err(CoordinationError::Damaged { .. })),
+        "{told:?}"
+    );
+    let kept = records.get(name).await.unwrap().unwrap();
+    assert_eq!(kept.value, "nothing of ours");
+}

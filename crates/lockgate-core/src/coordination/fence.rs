@@ -1,0 +1,203 @@
+//! What proves a term to whatever its leader writes to.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use crate::{ElectionName, Epoch};
+
+/// Proves a term to whatever its leader writes to: a sink takes it with a write, and refuses one whose epoch is lower
+/// than one it has seen of the same election. Clones prove the same term.
+///
+/// It also says how long the term still lasts, by the leader's own clock. A leader that was frozen, or whose clock has
+/// gone on while the computer was suspended, sees it at its next look. Between the look and the write it may be frozen
+/// again: only the sink that compares epochs is proof against that.
+#[derive(Clone)]
+pub struct Fence {
+    election: ElectionName,
+    epoch: Epoch,
+    span: Option<Arc<dyn TermSpan>>,
+}
+
+/// How long a term still lasts. Coordinators implement it.
+pub trait TermSpan: Send + Sync {
+    /// How much longer its leader may work; zero when the term is over.
+    fn remaining(&self) -> Duration;
+
+    /// Whether the leader shall stop at the next good place, to write a checkpoint and to hand over.
+    fn is_ending(&self) -> bool {
+        self.remaining().is_zero()
+    }
+}
+
+/// Why a write is not made under a fence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FenceError {
+    /// The term is over by the leader's own clock. Nothing was sent.
+    #[error("the term {} of election {election} is over", epoch.0)]
+    Over {
+        /// Which election.
+        election: ElectionName,
+        /// Which term.
+        epoch: Epoch,
+    },
+    /// The sink has seen a later term. Nothing was written.
+    #[error("the term {} of election {election} is over: there is a later term {}", epoch.0, newest.0)]
+    Deposed {
+        /// Which election.
+        election: ElectionName,
+        /// Whose write it was.
+        epoch: Epoch,
+        /// The highest epoch that the sink has seen.
+        newest: Epoch,
+    },
+}
+
+impl Fence {
+    /// A fence whose holder is told elsewhere how long the term lasts, such as a process that was given the epoch.
+    #[must_use]
+    pub fn new(election: ElectionName, epoch: Epoch) -> Self {
+        Self {
+            election,
+            epoch,
+            span: None,
+        }
+    }
+
+    /// The same, of a term that lasts so long.
+    #[must_use]
+    pub fn with_span(mut self, span: Arc<dyn TermSpan>) -> Self {
+        self.span = Some(span);
+        self
+    }
+
+    /// Whose epochs can be compared with this one.
+    #[must_use]
+    pub fn election(&self) -> &ElectionName {
+        &self.election
+    }
+
+    /// Higher than that of every earlier term of the election.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// How much longer the leader may work. `None`: this fence does not know.
+    #[must_use]
+    pub fn remaining(&self) -> Option<Duration> {
+        self.span.as_ref().map(|span| span.remaining())
+    }
+
+    /// Whether the leader shall stop at the next good place. Long work looks at it between its pieces.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        self.span.as_ref().is_some_and(|span| span.is_ending())
+    }
+
+    /// Looks whether the term still lasts, as far as the leader can know.
+    ///
+    /// # Errors
+    /// [`Over`](FenceError::Over).
+    pub fn check(&self) -> Result<(), FenceError> {
+        match self.remaining() {
+            Some(Duration::ZERO) => Err(FenceError::Over {
+                election: self.election.clone(),
+                epoch: self.epoch,
+            }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Fence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fence")
+            .field("election", &self.election)
+            .field("epoch", &self.epoch)
+            .field("remaining", &self.remaining())
+            .finish()
+    }
+}
+
+/// What a sink remembers of one election: the highest epoch it has seen. It is kept with what it guards, and changed in
+/// the same step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Guard(Option<Epoch>);
+
+impl Guard {
+    /// A guard that has seen that epoch; `None`: it has seen none.
+    #[must_use]
+    pub fn new(newest: Option<Epoch>) -> Self {
+        Self(newest)
+    }
+
+    /// The highest epoch it has seen.
+    #[must_use]
+    pub fn newest(self) -> Option<Epoch> {
+        self.0
+    }
+
+    /// Lets a write pass, unless it is of an earlier term than another one that has passed. The epochs that pass never
+    /// fall.
+    ///
+    /// # Errors
+    /// [`Deposed`](FenceError::Deposed).
+    pub fn admit(&mut self, fence: &Fence) -> Result<(), FenceError> {
+        match self.0 {
+            Some(newest) if newest > fence.epoch => Err(FenceError::Deposed {
+                election: fence.election.clone(),
+                epoch: fence.epoch,
+                newest,
+            }),
+            _ => {
+                self.0 = Some(fence.epoch);
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Span(Duration);
+
+    impl TermSpan for Span {
+        fn remaining(&self) -> Duration {
+            self.0
+        }
+    }
+
+    fn fence(epoch: u64) -> Fence {
+        Fence::new(ElectionName::new("reports").unwrap(), Epoch(epoch))
+    }
+
+    #[test]
+    fn the_epochs_that_pass_a_guard_never_fall() {
+        let mut guard = Guard::default();
+        for (epoch, passes) in [(3, true), (3, true), (2, false), (7, true), (3, false)] {
+            assert_eq!(guard.admit(&fence(epoch)).is_ok(), passes, "{epoch}");
+        }
+        assert_eq!(guard.newest(), Some(Epoch(7)));
+        let refused = guard.admit(&fence(6)).unwrap_err().to_string();
+        assert_eq!(
+            refused,
+            "the term 6 of election reports is over: there is a later term 7"
+        );
+    }
+
+    #[test]
+    fn a_fence_knows_when_its_term_is_over() {
+        let second = Duration::from_secs(1);
+        let lasts = fence(1).with_span(Arc::new(Span(second)));
+        assert_eq!((lasts.remaining(), lasts.check()), (Some(second), Ok(())));
+        assert!(!lasts.is_ending());
+        let over = fence(1).with_span(Arc::new(Span(Duration::ZERO)));
+        assert!(over.is_ending());
+        let error = over.check().unwrap_err().to_string();
+        assert_eq!(error, "the term 1 of election reports is over");
+        // Told elsewhere.
+        assert_eq!((fence(1).remaining(), fence(1).check()), (None, Ok(())));
+    }
+}
