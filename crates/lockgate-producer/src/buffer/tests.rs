@@ -659,8 +659,8 @@ fn a_full_disk_takes_nothing_new_before_it_took_what_waits() {
         };
         let before = is_taken(&mut world);
         match has_room {
-            true => world.machine.spool_wrote(work.write.len(), 0),
-            false => drop(world.machine.spool_full(0, world.now)),
+            true => world.machine.spool_wrote(work.write.len(), Used::default()),
+            false => drop(world.machine.spool_full(Used::default(), world.now)),
         }
         world.hear();
         if !has_room {
