@@ -49,9 +49,9 @@ const ASKS_MAX: u32 = 10;
 /// A [`Coordinator`] over a store of [`Records`]: `MemoryRecords` within a process, an embedded `Lockgate`, or a
 /// `lockgate::client::Client` of a server. Clones are the same coordinator.
 ///
-/// Candidates lead in the order in which they came, and the end of a term wakes one of them. A switch costs the store
-/// eight changes and five reads, however many stand. Each candidate makes its place last longer every third of its lease,
-/// which is a change of the store too.
+/// Candidates lead in the order in which they came, and the end of a term wakes one of them. A term costs the store six
+/// changes, however many stand. Each candidate makes its place last longer every third of its lease, which is a change of
+/// the store too.
 ///
 /// Epochs rise for ever, as those of records do.
 pub struct RecordsCoordinator<S>(Arc<Inner<S>>);

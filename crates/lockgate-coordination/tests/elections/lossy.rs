@@ -23,6 +23,7 @@ use lockgate_core::{
 struct Lossy {
     records: MemoryRecords,
     calls: Arc<AtomicU64>,
+    reads: Arc<AtomicU64>,
     lose: fn(u64) -> Option<bool>,
 }
 
@@ -31,6 +32,7 @@ impl Lossy {
         Self {
             records: MemoryRecords::new().clock(Arc::new(clock.clone())),
             calls: Arc::default(),
+            reads: Arc::default(),
             lose,
         }
     }
@@ -53,10 +55,12 @@ impl Lossy {
 
 impl Records for Lossy {
     async fn get(&self, name: RecordName) -> Result<Option<Record>, RecordsError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         self.records.get(name).await
     }
 
     async fn list(&self, list: ListRecords) -> Result<RecordPage, RecordsError> {
+        self.reads.fetch_add(1, Ordering::Relaxed);
         self.records.list(list).await
     }
 
@@ -143,6 +147,53 @@ async fn a_lost_answer_is_looked_up() {
         while let Some(ended) = tasks.join_next().await {
             ended.unwrap_or_else(|error| panic!("way {way}: {error}"));
         }
+    }
+}
+
+/// The end of a term wakes one candidate: a switch costs as many changes and reads however many stand.
+#[tokio::test]
+async fn a_switch_costs_the_same_however_many_stand() {
+    for candidates in [1_u64, 20] {
+        let clock = ManualClock::default();
+        let store = Lossy::new(&clock, |_| None);
+        let first = process(&store, &clock);
+        let tenure = first.campaign(campaign("first")).await.unwrap();
+        let mut tasks = tokio::task::JoinSet::new();
+        for candidate in 0..candidates {
+            let coordinator = process(&store, &clock);
+            tasks.spawn(async move {
+                let campaign = campaign(&format!("host-{candidate}"));
+                let tenure = coordinator.campaign(campaign).await.unwrap();
+                // Whoever was woken too looks meanwhile.
+                for _ in 0..200 {
+                    tokio::task::yield_now().await;
+                }
+                let resigned = tenure.resign(EndReason::EndOfTerm, None);
+                resigned.await.unwrap();
+            });
+        }
+        // All stand, and nobody has anything to do.
+        let mut before = u64::MAX;
+        while std::mem::replace(&mut before, store.calls.load(Ordering::Relaxed)) != before {
+            for _ in 0..200 {
+                tokio::task::yield_now().await;
+            }
+        }
+        let reads = store.reads.load(Ordering::Relaxed);
+        tenure.resign(EndReason::EndOfTerm, None).await.unwrap();
+        while let Some(ended) = tasks.join_next().await {
+            ended.unwrap();
+        }
+        // Who comes to be the first in the line looks, and once more when the term has ended.
+        let reads = store.reads.load(Ordering::Relaxed) - reads;
+        assert!(reads <= 6 * candidates, "{reads} reads of {candidates}");
+        // The first one closes its term and releases it; each other one claims, opens, closes and releases its term, and
+        // leaves the line.
+        let expected = before + 2 + 5 * candidates;
+        while store.calls.load(Ordering::Relaxed) < expected {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(store.calls.load(Ordering::Relaxed), expected);
     }
 }
 
