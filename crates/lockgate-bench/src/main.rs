@@ -165,9 +165,9 @@ static BENCHES: &[Bench] = &[
         open: coalesce::open_load,
     },
     Bench {
-        figures: &["producer.http"],
+        figures: &["producer.http", "producer.packed"],
         about: "a producer with its defaults over a server, all messages confirmed; floor: each message by itself, by 1 and \
-                by 64 callers",
+                by 64 callers; and the same producer with packs beside the one without",
         weight: 2,
         open: producer::open_http,
     },
@@ -178,8 +178,9 @@ static BENCHES: &[Bench] = &[
         open: producer::open_embedded,
     },
     Bench {
-        figures: &["producer.accept"],
-        about: "sends that a producer's buffer takes; floor: a push to a vector behind a mutex",
+        figures: &["producer.accept", "producer.memory"],
+        about: "sends that a producer's buffer takes; floor: a push to a vector behind a mutex; and what it keeps for a \
+                record beside the bytes of its message",
         weight: 1,
         open: producer::open_accept,
     },

@@ -138,7 +138,7 @@ fn worst(kind: Kind, messages: u64) -> anyhow::Result<f64> {
 }
 
 /// Allocated bytes, if they are counted.
-fn allocated() -> Option<usize> {
+pub(crate) fn allocated() -> Option<usize> {
     #[cfg(feature = "count-memory")]
     return Some(COUNTING.current_usage());
     #[cfg(not(feature = "count-memory"))]

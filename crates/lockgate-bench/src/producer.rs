@@ -10,11 +10,12 @@ use std::{
 };
 
 use anyhow::Context as _;
+use bytes::Bytes;
 use lockgate::Lockgate;
 use lockgate_client::{Client, RemoteQueue};
 use lockgate_core::{Key, Message, Sink};
 use lockgate_engine::Engine;
-use lockgate_producer::{AnswerLevel, Producer, ProducerOptions, testing::TestSink};
+use lockgate_producer::{AnswerLevel, PackOptions, Producer, ProducerOptions, testing::TestSink};
 use lockgate_server::Server;
 use tokio::task::JoinSet;
 
@@ -22,6 +23,7 @@ use crate::{
     Course, Courses, Setup,
     http::{Running, make_queue, options},
     load::{as_f64, keys, purge, start_engine},
+    memory::allocated,
     payload::Payloads,
     queue::params,
     report::{Params, Report, Round, histogram},
@@ -29,6 +31,7 @@ use crate::{
 
 const NAIVE: &str = "each message by itself, by so many callers that wait for its confirmation";
 const CEILING: &str = "batches of 1,000 handed to the queue by one caller";
+const UNPACKED: &str = "the same producer without packs";
 const NOTHING: &str = "a push of the same message to a vector behind a mutex";
 
 /// Callers that send each message by itself.
@@ -36,6 +39,9 @@ const CALLERS: [u16; 2] = [1, 64];
 
 /// Messages whose acceptance is timed.
 const ACCEPTED: u32 = 20_000;
+
+/// Records whose memory is counted.
+const HELD: u32 = 60_000;
 
 struct Load {
     payloads: Payloads,
@@ -103,8 +109,13 @@ async fn buffered<S: Sink + Clone + 'static>(
     sink: &S,
     load: &Load,
     time: Duration,
+    pack: Option<PackOptions>,
 ) -> anyhow::Result<f64> {
-    let producer = Producer::open(sink.clone(), ProducerOptions::default()).await?;
+    let options = ProducerOptions {
+        pack,
+        ..ProducerOptions::default()
+    };
+    let producer = Producer::open(sink.clone(), options).await?;
     let mut load = load.for_caller(1);
     let (began, mut sent) = (Instant::now(), 0);
     while began.elapsed() < time {
@@ -162,12 +173,16 @@ pub(crate) fn open_http(setup: &Setup) -> anyhow::Result<Courses> {
 impl Course for Http {
     fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> anyhow::Result<()> {
         setup.runtime.block_on(async {
-            let part = time / 3;
+            let part = time / 4;
             let [one, many] = &self.params;
             let alone = naive(&self.remote, &self.load, one.callers, part).await?;
             let together = naive(&self.remote, &self.load, many.callers, part).await?;
-            let rate = buffered(&self.remote, &self.load, part).await?;
+            let rate = buffered(&self.remote, &self.load, part, None).await?;
+            let pack = Some(PackOptions::default());
+            let packed = buffered(&self.remote, &self.load, part, pack).await?;
             purge(&self.engine, &self.queue).await?;
+            let round = rates(packed, rate);
+            report.add("producer.packed", one, Some(UNPACKED), round, &histogram());
             for (params, floor) in [(one, alone), (many, together)] {
                 let round = rates(rate, floor);
                 report.add("producer.http", params, Some(NAIVE), round, &histogram());
@@ -224,7 +239,7 @@ impl Course for Embedded {
                 }
             }
             let floor = as_f64(sent) / began.elapsed().as_secs_f64();
-            let rate = buffered(&self.queue, &self.load, half).await?;
+            let rate = buffered(&self.queue, &self.load, half, None).await?;
             self.queue.purge().await?;
             let round = rates(rate, floor);
             report.add(
@@ -295,9 +310,33 @@ impl Course for Accept {
                 round,
                 &histogram(),
             );
-            Ok(())
+            drop(producer);
+            self.memory(report).await
         })
     }
 
     fn close(self: Box<Self>, _: &Setup) {}
+}
+
+impl Accept {
+    /// What the producer keeps for a record beside the bytes of its message.
+    async fn memory(&self, report: &mut Report) -> anyhow::Result<()> {
+        let sink = TestSink::new();
+        sink.stop();
+        let producer = Producer::open(sink, ProducerOptions::default()).await?;
+        let body = Bytes::from_static(b"a body that all share");
+        let before = allocated();
+        for _ in 0..HELD {
+            drop(producer.try_send(Message::new(body.clone()))?);
+        }
+        let figures = producer.figures();
+        let bytes = match (before, allocated()) {
+            (Some(before), Some(now)) => now.saturating_sub(before) as u64,
+            // What the producer counts for its bounds.
+            _ => figures.memory_bytes - figures.memory_count * body.len() as u64,
+        };
+        let value = as_f64(bytes) / f64::from(HELD);
+        report.quantity("producer.memory", &self.params, value, "bytes/record", None);
+        Ok(())
+    }
 }

@@ -288,6 +288,15 @@ fn text(from: &mut Bytes) -> Option<Arc<str>> {
     Some(str::from_utf8(&bytes).ok()?.into())
 }
 
+/// What a fuzzer gives its bytes to: what is unpacked and packed again is unpacked to the same.
+#[doc(hidden)]
+pub fn fuzz(bytes: &[u8]) -> Result<(), String> {
+    let packed = Message::new(Bytes::copy_from_slice(bytes));
+    let messages = unpack(&packed).map_err(|error| error.to_string())?;
+    assert_eq!(unpack(&pack(&messages, true)), Ok(messages), "packed again");
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::{collection::vec, option, prelude::*};

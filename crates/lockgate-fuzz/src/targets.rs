@@ -3,6 +3,7 @@
 use std::{panic, thread};
 
 use lockgate_cli::fuzzing as cli;
+use lockgate_core::{Header, Message, pack};
 use lockgate_server::fuzzing as server;
 
 use crate::{Target, checksums, disk, golden, planted, state, words};
@@ -157,6 +158,16 @@ pub const TARGETS: &[Target] = &[
         decode: lockgate_producer::fuzz_spool,
         words: &[words::BYTES],
         seeds: spool,
+        ..NONE
+    },
+    Target {
+        name: "pack",
+        about: "bodies of packs: header, LZ4 block, messages",
+        decode: pack::fuzz,
+        words: &[words::BYTES],
+        seeds: packs,
+        // A block of LZ4 holds 255 times its bytes, and they are packed again.
+        memory: (2048, 4 << 20),
         ..NONE
     },
     Target {
@@ -405,6 +416,26 @@ fn spool() -> Vec<Vec<u8>> {
         [&message[..], &[0, 3], &body, &body].concat(),
         [&checkpoint[..], &stretch].concat(),
         vec![3],
+    ]
+}
+
+fn packs() -> Vec<Vec<u8>> {
+    let click = |body: &'static str| {
+        let mut click = Message::new(body);
+        click.content_type = Some("text/plain".into());
+        click.headers.push(Header {
+            name: "name".into(),
+            kind: "String".into(),
+            value: body.into(),
+        });
+        click
+    };
+    let small: Vec<_> = (0..20).map(|_| click("click on the same page")).collect();
+    let body = |messages, compress| pack::pack(messages, compress).body.to_vec();
+    vec![
+        body(&small, true),
+        body(&small[..2], false),
+        body(&[Message::new("LGPK")], false),
     ]
 }
 

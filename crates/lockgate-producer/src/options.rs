@@ -50,6 +50,9 @@ pub enum WhenSpoolFull {
     Reject,
     /// It is accepted and dropped.
     DropNewest,
+    /// The records of the oldest file are dropped, apart from those that are being sent, durable ones too; when none can
+    /// be, or the disk gives the room back later, it waits as with [`Block`](Self::Block).
+    DropOldest,
     /// It is kept in memory only, as far as there is room, and a crash loses it. A send of level
     /// [`Durable`](AnswerLevel::Durable) is refused.
     MemoryOnly,

@@ -26,7 +26,7 @@ use tracing::{debug, warn};
 use crate::{
     AnswerLevel, DropReason, Figures, OptionsError, ProducerOptions, Refusal, Refused, Send,
     SpoolError, SpoolReport, TenantFn, Ticket,
-    buffer::{Buffer, Loaded, NoRoom, Offered, Told, Work},
+    buffer::{Buffer, Loaded, NoRoom, Offered, Told, Used, Work},
     clock::{ProducerClock, millis},
     spool::{
         Store,
@@ -583,7 +583,7 @@ impl<S: Sink + 'static> Employer for Inner<S> {
         Ok(buffer.spool_work(now))
     }
 
-    fn wrote(&self, count: usize, used: u64) {
+    fn wrote(&self, count: usize, used: Used) {
         self.with(|buffer, now| {
             buffer.spool_wrote(count, used);
             buffer.catch_up(now, self.clock.wall());
@@ -592,7 +592,7 @@ impl<S: Sink + 'static> Employer for Inner<S> {
         self.note_progress();
     }
 
-    fn full(&self, used: u64) {
+    fn full(&self, used: Used) {
         if self.with(|buffer, now| buffer.spool_full(used, now)) {
             warn!(producer = %self.name, "the disk of the spool is full");
         }
@@ -619,7 +619,7 @@ impl<S: Sink + 'static> Employer for Inner<S> {
         self.with(|buffer, now| buffer.spool_not_loaded(now));
     }
 
-    fn used(&self, used: u64) {
+    fn used(&self, used: Used) {
         self.with(|buffer, _| buffer.spool_used(used));
         self.note_progress();
     }

@@ -125,6 +125,7 @@ pub use lockgate_core::{
     REASON_BYTES_MAX, RECORD_BYTES_MAX, ReadError, ReceiveRequest, RecordVersion, Replaces,
     Sequence, Settlement, ShardId, ShardIdError, Sink, SinkCapabilities, Source,
     SourceCapabilities, SpaceState, Storage, Term, TransportError, UniqueId, Unsupported, WallTime,
+    pack,
 };
 pub use lockgate_engine::{
     AnsweredCounts, BackupError, BackupReport, Engine, EngineError, EngineMetrics, EngineOptions,

@@ -97,6 +97,10 @@ pub(crate) struct Forward {
     #[arg(long, value_name = "WHAT", value_parser = when_full)]
     pub(crate) when_full: Option<WhenFull>,
 
+    /// Put small messages together, many in one of the queue; `lockgate receive --exec` and workers take them apart
+    #[arg(long)]
+    pub(crate) pack: bool,
+
     /// Drop a message that has waited so long for the queue [default: it waits for ever]
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) deliver_within: Option<Duration>,

@@ -2,6 +2,7 @@
 
 mod clock;
 mod coalesce;
+mod packs;
 mod shell;
 mod source;
 mod states;
@@ -24,7 +25,10 @@ pub use self::{
     coalesce::{Coalesce, CoalesceError},
     states::StateError,
 };
-use self::{shell::Shell, source::AnySource};
+use self::{
+    shell::Shell,
+    source::{AnySource, Opened},
+};
 use crate::{
     Backoff, Handler,
     dispatch::{
@@ -170,7 +174,7 @@ impl Worker {
     /// [`MemoryQueue`](crate::MemoryQueue). Clones of a source are the same source.
     pub fn over(source: impl Source + 'static) -> WorkerBuilder {
         WorkerBuilder {
-            sources: vec![(Arc::new(source), 0)],
+            sources: vec![(Arc::new(Opened::new(source)), 0)],
             options: DispatchOptions::default(),
             held_max: None,
             lease: None,
@@ -287,7 +291,7 @@ impl WorkerBuilder {
     /// Serves one more source, whose messages run before those of sources with a lower priority; 0, that
     /// of the others, to 9. What waits rises by one each [`aging`](Self::aging), so that nothing starves.
     pub fn and_with_priority(mut self, source: impl Source + 'static, priority: u8) -> Self {
-        self.sources.push((Arc::new(source), priority));
+        self.sources.push((Arc::new(Opened::new(source)), priority));
         self
     }
 

@@ -23,7 +23,7 @@ use tokio::{
 use super::{
     Ask, ByFunction, ByMessage, Coalesce, Ended, WorkerBuilder, WorkerClock, WorkerState, coalesce,
     millis,
-    source::{AnySource, Call, HeldMessage},
+    source::{AnySource, Call, HeldMessage, Wants},
     states::{self, LeaseState},
 };
 use crate::{
@@ -264,9 +264,12 @@ impl<H: Handler> Shell<H> {
                 };
                 let source = state.source.clone();
                 let (clock, asked) = (self.clock, self.now());
-                let with_states = self.key_states;
+                let wants = Wants {
+                    states: self.key_states,
+                    at_most_once: self.at_most_once,
+                };
                 let receive = async move {
-                    let received = source.receive(number, request, with_states).await;
+                    let received = source.receive(number, request, wants).await;
                     Output::Received(received, clock.now())
                 };
                 let source = number;
@@ -336,7 +339,7 @@ impl<H: Handler> Shell<H> {
     }
 
     /// Lets the handler run.
-    fn handle(&mut self, started: Started<HeldMessage>) {
+    fn handle(&mut self, mut started: Started<HeldMessage>) {
         if started
             .messages
             .iter()
@@ -345,6 +348,20 @@ impl<H: Handler> Shell<H> {
             // It would read a state that was never written: the message goes back to the source.
             let (rest, now) = (Rest::NotBegun, self.now());
             return self.finished(started.run, RunEnd { done: 0, rest }, now);
+        }
+        let mut messages = started.messages.iter();
+        let why = |held: &HeldMessage| held.lease().unreadable.clone();
+        let unreadable = messages.position(|(held, _)| held.lease().unreadable.is_some());
+        let unreadable = unreadable.and_then(|at| Some((at, why(&started.messages[at].0)?)));
+        if let Some((at, error)) = &unreadable {
+            tracing::warn!(source = started.source, %error, "a pack cannot be handled");
+            if *at == 0 || self.coalesce.is_some() {
+                let rest = failed(error.clone());
+                let now = self.now();
+                return self.finished(started.run, RunEnd { done: 0, rest }, now);
+            }
+            // Those before it are handled.
+            started.messages.truncate(*at);
         }
         let context = Context::new(self.clock, self.run_time_max);
         let (run, handler, of_run) = (started.run, self.handler.clone(), context.clone());
@@ -364,6 +381,13 @@ impl<H: Handler> Shell<H> {
             if merge.is_some() {
                 // However many jobs stand for its messages, all of them are done, or none.
                 end.done = if end.done >= count { usize::MAX } else { 0 };
+            } else if let Some((at, error)) = unreadable
+                && end.done >= at
+            {
+                end = RunEnd {
+                    done: at,
+                    rest: failed(error),
+                };
             }
             Output::Ran(end)
         });
@@ -660,6 +684,13 @@ impl<H: Handler> Shell<H> {
             );
         }
         self.stall_told = stall.is_some();
+    }
+}
+
+fn failed(error: Arc<str>) -> Rest {
+    Rest::Failed {
+        error,
+        retry_in: None,
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::{
     any::Any,
+    collections::HashMap,
     fmt,
     future::Future,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -14,10 +15,13 @@ use std::{
 
 use lockgate_core::{
     Fate, KeyStateWrite, Leased, Message, MessageName, Millis, ReceiveRequest, RecordVersion,
-    Sequence, Settlement, Source, SourceCapabilities, TransportError, WallTime,
+    Sequence, Settlement, Source, SourceCapabilities, TransportError, WallTime, pack,
 };
 
-use super::states::{LeaseState, states_of};
+use super::{
+    packs::{Member, Remembered},
+    states::{LeaseState, states_of},
+};
 
 /// A message under a lease, whatever its source calls the lease.
 pub(crate) trait Held: Any + Send + Sync {
@@ -45,6 +49,8 @@ pub(crate) struct Lease {
     ends: AtomicU64,
     /// What belongs to the state of its key, if the worker is to have states.
     pub(crate) state: Option<LeaseState>,
+    /// Why it cannot be handled, though the source gave it.
+    pub(super) unreadable: Option<Arc<str>>,
 }
 
 impl Lease {
@@ -61,6 +67,8 @@ impl Lease {
 struct HeldBy<Receipt> {
     receipt: Receipt,
     lease: Lease,
+    /// Its place in its pack, if it came in one.
+    member: Option<Member>,
 }
 
 impl<Receipt: Send + Sync + 'static> Held for HeldBy<Receipt> {
@@ -72,16 +80,45 @@ impl<Receipt: Send + Sync + 'static> Held for HeldBy<Receipt> {
 pub(super) type HeldMessage = Arc<dyn Held>;
 pub(super) type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// A [`Source`] whose receipts have no type.
+/// What a worker wants of what it receives.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wants {
+    /// The states of keys.
+    pub(super) states: bool,
+    /// Messages are acknowledged before they are handled.
+    pub(super) at_most_once: bool,
+}
+
+/// A source, and what is remembered of its packs.
+pub(super) struct Opened<S> {
+    source: S,
+    remembered: Mutex<Remembered>,
+}
+
+impl<S> Opened<S> {
+    pub(super) fn new(source: S) -> Self {
+        Self {
+            source,
+            remembered: Mutex::default(),
+        }
+    }
+
+    fn remembered(&self) -> MutexGuard<'_, Remembered> {
+        self.remembered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A [`Source`] whose receipts have no type, and whose packs are taken apart.
 pub(super) trait AnySource: Send + Sync {
     fn capabilities(&self) -> SourceCapabilities;
 
-    /// `with_states`: whether the worker is to have the states of keys.
     fn receive(
         self: Arc<Self>,
         number: usize,
         request: ReceiveRequest,
-        with_states: bool,
+        wants: Wants,
     ) -> Call<Result<Vec<HeldMessage>, TransportError>>;
 
     fn settle(
@@ -102,28 +139,49 @@ pub(super) trait AnySource: Send + Sync {
     ) -> Call<Vec<Result<Duration, TransportError>>>;
 }
 
-impl<S: Source + 'static> AnySource for S {
+impl<S: Source + 'static> AnySource for Opened<S> {
     fn capabilities(&self) -> SourceCapabilities {
-        self.source_capabilities()
+        self.source.source_capabilities()
     }
 
     fn receive(
         self: Arc<Self>,
         number: usize,
         request: ReceiveRequest,
-        with_states: bool,
+        wants: Wants,
     ) -> Call<Result<Vec<HeldMessage>, TransportError>> {
         Box::pin(async move {
-            let mut received = self.receive_batch(request).await?;
-            let states = match with_states {
+            let mut received = self.source.receive_batch(request).await?;
+            let states = match wants.states {
                 true => states_of(&mut received),
                 false => Vec::new(),
             };
             let states = states.into_iter().chain(std::iter::repeat_with(|| None));
-            let received = received.into_iter().zip(states);
-            Ok(received
-                .map(|(leased, state)| held(number, leased, state))
-                .collect())
+            let mut all = Vec::with_capacity(received.len());
+            for (leased, state) in received.into_iter().zip(states) {
+                if !pack::is_pack(&leased.message) {
+                    all.push(held(number, leased, state, None, None));
+                    continue;
+                }
+                if wants.states {
+                    // One settlement of the pack cannot carry the states of all that is in it.
+                    let why = "a worker with key_states cannot take a pack apart: let the producers of this queue not pack";
+                    all.push(held(number, leased, state, None, Some(why.into())));
+                    continue;
+                }
+                match self.remembered().open(leased, wants.at_most_once) {
+                    Ok(members) => all.extend(
+                        members
+                            .into_iter()
+                            .map(|(leased, member)| held(number, leased, None, Some(member), None)),
+                    ),
+                    Err((leased, error)) => {
+                        let why = error.to_string().into();
+                        all.push(held(number, leased, None, None, Some(why)));
+                    }
+                }
+            }
+            Ok(all)
         })
     }
 
@@ -132,10 +190,46 @@ impl<S: Source + 'static> AnySource for S {
         settles: Vec<(HeldMessage, Settlement)>,
     ) -> Call<Vec<Result<(), TransportError>>> {
         Box::pin(async move {
-            let count = settles.len();
-            let settles = settles.into_iter();
-            let settles = settles.map(|(held, how)| (receipt::<S>(&*held).clone(), how));
-            all_of(count, self.settle_batch(settles.collect()).await)
+            let mut results = Vec::with_capacity(settles.len());
+            let (mut places, mut calls) = (Vec::new(), Vec::new());
+            for (place, (held, how)) in settles.iter().enumerate() {
+                results.push(Ok(()));
+                let it = of::<S>(&**held);
+                let how = match &it.member {
+                    None => Some(how.clone()),
+                    Some(member) if member.is_claimed() => {
+                        let ack = async {
+                            let ack = vec![(it.receipt.clone(), Settlement::Ack)];
+                            let acked = all_of(1, self.source.settle_batch(ack).await);
+                            acked.into_iter().collect()
+                        };
+                        match member.claim(how, ack).await {
+                            Some(result) => {
+                                results[place] = result;
+                                None
+                            }
+                            None => member.end(how.clone()),
+                        }
+                    }
+                    Some(member) => member.end(how.clone()),
+                };
+                if let Some(how) = how {
+                    places.push((place, it, how.clone()));
+                    calls.push((it.receipt.clone(), how));
+                }
+            }
+            if calls.is_empty() {
+                return results;
+            }
+            let answers = all_of(calls.len(), self.source.settle_batch(calls).await);
+            for ((place, it, how), answer) in places.into_iter().zip(answers) {
+                let comes_again = !matches!(how, Settlement::Ack | Settlement::Reject { .. });
+                if let Some(member) = it.member.as_ref().filter(|_| comes_again && answer.is_ok()) {
+                    self.remembered().keep(&member.pack);
+                }
+                results[place] = answer;
+            }
+            results
         })
     }
 
@@ -146,8 +240,10 @@ impl<S: Source + 'static> AnySource for S {
     ) -> Call<Result<Option<RecordVersion>, TransportError>> {
         Box::pin(async move {
             let settles = settles.into_iter();
-            let settles = settles.map(|(held, how)| (receipt::<S>(&*held).clone(), how));
-            Source::settle_with_state(&*self, settles.collect(), write).await
+            let settles = settles.map(|(held, how)| (of::<S>(&*held).receipt.clone(), how));
+            (self.source)
+                .settle_with_state(settles.collect(), write)
+                .await
         })
     }
 
@@ -157,11 +253,29 @@ impl<S: Source + 'static> AnySource for S {
         lease: Duration,
     ) -> Call<Vec<Result<Duration, TransportError>>> {
         Box::pin(async move {
-            let receipts = held.iter().map(|held| receipt::<S>(&**held).clone());
-            all_of(
-                held.len(),
-                self.extend_batch(receipts.collect(), lease).await,
-            )
+            // Those of a pack have one lease.
+            let (mut receipts, mut places) = (Vec::new(), Vec::with_capacity(held.len()));
+            let mut packs: HashMap<usize, usize> = HashMap::new();
+            for held in &held {
+                let it = of::<S>(&**held);
+                let next = receipts.len();
+                let place = match &it.member {
+                    Some(member) => *packs
+                        .entry(Arc::as_ptr(&member.pack).addr())
+                        .or_insert(next),
+                    None => next,
+                };
+                if place == next {
+                    receipts.push(it.receipt.clone());
+                }
+                places.push(place);
+            }
+            let count = receipts.len();
+            let answers = all_of(count, self.source.extend_batch(receipts, lease).await);
+            places
+                .into_iter()
+                .map(|place| answers[place].clone())
+                .collect()
         })
     }
 }
@@ -170,6 +284,8 @@ fn held<Receipt: Send + Sync + 'static>(
     source: usize,
     leased: Leased<Receipt>,
     state: Option<LeaseState>,
+    member: Option<Member>,
+    unreadable: Option<Arc<str>>,
 ) -> HeldMessage {
     Arc::new(HeldBy {
         receipt: leased.receipt,
@@ -183,14 +299,16 @@ fn held<Receipt: Send + Sync + 'static>(
             remaining: leased.remaining,
             ends: AtomicU64::new(0),
             state,
+            unreadable,
         },
+        member,
     })
 }
 
-fn receipt<S: Source + 'static>(held: &dyn Held) -> &S::Receipt {
+fn of<S: Source + 'static>(held: &dyn Held) -> &HeldBy<S::Receipt> {
     let held: &dyn Any = held;
     let held = held.downcast_ref::<HeldBy<S::Receipt>>();
-    &held.expect("a source settles what it gave").receipt
+    held.expect("a source settles what it gave")
 }
 
 /// A source that answers with fewer results than it was asked for leaves the others unknown.

@@ -22,6 +22,7 @@ use crate::{
 mod coalesce;
 mod faults;
 mod limits;
+mod packs;
 
 const SOON: Duration = Duration::from_secs(20);
 

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lockgate_core::{Millis, WallTime};
 
-use super::{Buffer, Loaded, Staged, Told, Work, record_size};
+use super::{Buffer, Loaded, Sending, Spooling, Staged, Told, Used, Work, record_size};
 use crate::{AnswerLevel, DropReason, options::WhenSpoolFull};
 
 impl<T, I: Clone> Buffer<T, I> {
@@ -22,14 +22,14 @@ impl<T, I: Clone> Buffer<T, I> {
         self.spool.as_ref()?.next_wake()
     }
 
-    pub(crate) fn spool_wrote(&mut self, count: usize, used: u64) {
+    pub(crate) fn spool_wrote(&mut self, count: usize, used: Used) {
         if let Some(spool) = &mut self.spool {
             spool.wrote(count, used);
         }
     }
 
     /// The spool's files have so many bytes.
-    pub(crate) fn spool_used(&mut self, used: u64) {
+    pub(crate) fn spool_used(&mut self, used: Used) {
         if let Some(spool) = &mut self.spool {
             spool.wrote(0, used);
         }
@@ -37,13 +37,17 @@ impl<T, I: Clone> Buffer<T, I> {
 
     /// The disk had no room. Where sends do not wait for it, those that found it out are told. Returns whether it had room
     /// before.
-    pub(crate) fn spool_full(&mut self, used: u64, now: Millis) -> bool {
+    pub(crate) fn spool_full(&mut self, used: Used, now: Millis) -> bool {
         self.figures.spool_full += 1;
         let Some(spool) = &mut self.spool else {
             return false;
         };
         let is_news = spool.is_out_of_room(used, now);
-        if self.rules.when_spool_full != WhenSpoolFull::Block {
+        let waits = matches!(
+            self.rules.when_spool_full,
+            WhenSpoolFull::Block | WhenSpoolFull::DropOldest
+        );
+        if !waits {
             for (spot, place) in spool.take_unwritten() {
                 if let Some(tell) = self.who_waits(spot, place) {
                     let told = Told::dropped(DropReason::SpoolFull, true);
@@ -76,6 +80,28 @@ impl<T, I: Clone> Buffer<T, I> {
                 spool.finish(spot);
                 spool.disk_count = spool.disk_count.saturating_sub(1);
             }
+        }
+    }
+
+    /// Drops what is in the oldest file, apart from what is being sent, unless that was done before.
+    pub(super) fn drop_oldest_file(&mut self) {
+        let Some((until, on_disk)) = self.spool.as_mut().and_then(Spooling::give_up_oldest) else {
+            return;
+        };
+        for waits in on_disk {
+            self.figures.drop(DropReason::Oldest);
+            if let Some((_, tell)) = waits {
+                // A crash before the next checkpoint brings it back.
+                let told = Told::dropped(DropReason::Oldest, true);
+                self.told.push((tell, told));
+            }
+        }
+        let in_memory = self.records.iter().filter(|(_, record)| {
+            record.state == Sending::Waits && record.spot.is_some_and(|spot| spot < until)
+        });
+        let in_memory: Vec<_> = in_memory.map(|(place, _)| place).collect();
+        for place in in_memory {
+            self.drop_record(place, DropReason::Oldest, None);
         }
     }
 

@@ -29,7 +29,7 @@ use lockgate_core::{
 };
 use slab::Slab;
 
-pub(crate) use self::spooling::{Load, Loaded, Recovered, Staged, Work};
+pub(crate) use self::spooling::{Load, Loaded, Recovered, Staged, Used, Work};
 use self::{
     health::Health,
     lanes::Lanes,
@@ -324,16 +324,25 @@ impl<T, I: Clone> Buffer<T, I> {
             return none(Full::Fenced, false);
         }
         let is_durable = offered.level == AnswerLevel::Durable;
-        let spilled = self.spool.as_ref().is_some_and(|it| it.disk_from.is_some());
-        let mut spooled =
-            (self.spool.as_ref()).is_some_and(|it| it.persists_all() || is_durable || spilled);
+        let is_spilled = |it: &Spooling<T>| it.disk_from.is_some();
+        let is_spooled = |it: &Spooling<T>| it.persists_all() || is_durable || is_spilled(it);
+        let mut spooled = self.spool.as_ref().is_some_and(is_spooled);
+        if self.rules.when_spool_full == WhenSpoolFull::DropOldest
+            && (self.spool.as_ref()).is_some_and(|it| spooled && it.is_full(size))
+        {
+            self.drop_oldest_file();
+            spooled = self.spool.as_ref().is_some_and(is_spooled);
+        }
+        let spilled = self.spool.as_ref().is_some_and(is_spilled);
         if let Some(spool) = self.spool.as_ref().filter(|it| spooled && it.is_full(size)) {
             let full = match spool.has_failed() {
                 true => Full::SpoolFailed,
                 false => Full::Spool,
             };
             match self.rules.when_spool_full {
-                WhenSpoolFull::Block => return none(full, full == Full::Spool),
+                WhenSpoolFull::Block | WhenSpoolFull::DropOldest => {
+                    return none(full, full == Full::Spool);
+                }
                 WhenSpoolFull::DropNewest if !is_durable => {
                     return Ok(Place::Drop(DropReason::Newest));
                 }
@@ -345,10 +354,11 @@ impl<T, I: Clone> Buffer<T, I> {
         // What waits to be written is in memory too.
         let staged = self.spool.as_ref().map_or(0, |it| it.staged_bytes);
         if spooled && staged > 0 && staged + size > self.rules.buffer.1 {
-            return none(
-                Full::Spool,
-                self.rules.when_spool_full == WhenSpoolFull::Block,
+            let waits = matches!(
+                self.rules.when_spool_full,
+                WhenSpoolFull::Block | WhenSpoolFull::DropOldest
             );
+            return none(Full::Spool, waits);
         }
         if spilled {
             return Ok(Place::Disk);
@@ -771,9 +781,14 @@ impl<T, I: Clone> Buffer<T, I> {
             self.lanes.remove(record.lane, record.seq, record.size);
         }
         if let Some((_, tell)) = record.waits {
+            // A crash before the next checkpoint brings back what made room for others.
+            let made_room = matches!(
+                reason,
+                DropReason::Oldest | DropReason::LowestPriority | DropReason::Sampled
+            );
             let given_up = GivenUp {
                 reason,
-                may_be_there: record.may_be_there,
+                may_be_there: record.may_be_there || (made_room && record.spot.is_some()),
                 error,
             };
             self.told.push((tell, Told::Dropped(given_up)));

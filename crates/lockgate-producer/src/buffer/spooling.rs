@@ -40,8 +40,16 @@ pub(crate) struct Recovered {
     pub(crate) next: u64,
     /// Records that are not over.
     pub(crate) count: u64,
-    /// Bytes of files.
-    pub(crate) used: u64,
+    pub(crate) used: Used,
+}
+
+/// What the files of a spool take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Used {
+    /// Bytes of all of them.
+    pub(crate) bytes: u64,
+    /// The spot behind the oldest one, and its bytes, if it is not the only one.
+    pub(crate) oldest: Option<(u64, u64)>,
 }
 
 /// A record to write. They are written in this order, each at its spot.
@@ -141,7 +149,9 @@ pub(super) struct Spooling<T> {
     /// Records that are over since the last checkpoint, and when that was.
     over: u64,
     checkpoint_at: Millis,
-    used: u64,
+    used: Used,
+    /// The oldest file was given up: it goes when nothing of it is being sent any more.
+    is_given_up: bool,
     trouble: Option<Trouble>,
     /// The last of all is written now.
     closing: bool,
@@ -170,6 +180,7 @@ impl<T> Spooling<T> {
             over: 0,
             checkpoint_at: now,
             used: from.used,
+            is_given_up: false,
             trouble: None,
             closing: false,
         };
@@ -184,8 +195,9 @@ impl<T> Spooling<T> {
     }
 
     pub(super) fn is_full(&self, size: u64) -> bool {
-        self.trouble.is_some()
-            || self.used.saturating_add(self.staged_bytes + size) > self.bytes_max
+        let given_up = self.used.oldest.filter(|_| self.is_given_up);
+        let used = self.used.bytes - given_up.map_or(0, |(_, bytes)| bytes);
+        self.trouble.is_some() || used.saturating_add(self.staged_bytes + size) > self.bytes_max
     }
 
     pub(super) fn has_failed(&self) -> bool {
@@ -193,7 +205,34 @@ impl<T> Spooling<T> {
     }
 
     pub(super) fn used(&self) -> u64 {
-        self.used
+        self.used.bytes
+    }
+
+    /// Gives up the records of the oldest file that are on disk only. Returns the spot behind the file, and who waits for
+    /// each of them. `None`: there is only one file, or it was given up before.
+    pub(super) fn give_up_oldest(&mut self) -> Option<(u64, Vec<Option<(AnswerLevel, T)>>)> {
+        let (until, _) = self.used.oldest.filter(|_| !self.is_given_up)?;
+        self.is_given_up = true;
+        let mut waits = Vec::new();
+        for spot in self.disk_from.unwrap_or(until)..until {
+            if !self.done.contains(spot) {
+                self.finish(spot);
+                self.disk_count = self.disk_count.saturating_sub(1);
+                waits.push(self.waiting.remove(&spot));
+            }
+        }
+        self.raise_disk_from(until);
+        Some((until, waits))
+    }
+
+    fn set_used(&mut self, used: Used) {
+        let is_same = used.oldest.map(|it| it.0) == self.used.oldest.map(|it| it.0);
+        self.is_given_up &= is_same;
+        if !is_same && !self.has_failed() {
+            // A file has gone, so there is room, and no other is given up before that was tried.
+            self.trouble = None;
+        }
+        self.used = used;
     }
 
     /// Gives a record its spot.
@@ -340,8 +379,8 @@ impl<T> Spooling<T> {
     }
 
     /// So many of the staged records are written.
-    pub(super) fn wrote(&mut self, count: usize, used: u64) {
-        self.used = used;
+    pub(super) fn wrote(&mut self, count: usize, used: Used) {
+        self.set_used(used);
         if self.staged.iter().take(count).any(|it| self.needs_room(it)) {
             self.trouble = None;
         }
@@ -360,8 +399,8 @@ impl<T> Spooling<T> {
 
     /// The disk had no room for the records that were handed over last, from the first that is not written. Returns
     /// whether it had room before.
-    pub(super) fn is_out_of_room(&mut self, used: u64, now: Millis) -> bool {
-        self.used = used;
+    pub(super) fn is_out_of_room(&mut self, used: Used, now: Millis) -> bool {
+        self.set_used(used);
         let full = Trouble::Full(now.saturating_add(FULL_PAUSE));
         self.trouble.replace(full).is_none()
     }

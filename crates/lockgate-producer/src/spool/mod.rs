@@ -23,7 +23,7 @@ use self::{
     done::Done,
 };
 use crate::{
-    buffer::{Load, Loaded, RECORD_BYTES, Recovered, Staged},
+    buffer::{Load, Loaded, RECORD_BYTES, Recovered, Staged, Used},
     options::SpoolOptions,
 };
 
@@ -235,7 +235,7 @@ impl Store {
             count: found.pending.len() as u64,
             done: over(&done, &found.pending, next),
             next,
-            used: found.files.iter().map(|file| file.bytes).sum(),
+            used: used(&found.files),
         };
         let report = SpoolReport {
             records: recovered.count,
@@ -257,8 +257,8 @@ impl Store {
     }
 
     /// Bytes of the records in its files.
-    pub(crate) fn used(&self) -> u64 {
-        self.files.iter().map(|file| file.bytes).sum()
+    pub(crate) fn used(&self) -> Used {
+        used(&self.files)
     }
 
     /// Appends records: all of them, or none.
@@ -436,6 +436,14 @@ impl Store {
 /// The most bytes of a record that fits into a file of a spool.
 pub(crate) fn record_bytes_max(file_bytes: u32) -> usize {
     RECORD_BYTES_MAX.min((file_bytes as usize).saturating_sub(OVERHEAD))
+}
+
+fn used(files: &VecDeque<File>) -> Used {
+    let oldest = files.front().zip(files.get(1));
+    Used {
+        bytes: files.iter().map(|file| file.bytes).sum(),
+        oldest: oldest.map(|(file, next)| (next.first, file.bytes)),
+    }
 }
 
 /// A message whose bytes are its own: those that were read may share memory with much else.

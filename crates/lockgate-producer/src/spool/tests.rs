@@ -148,7 +148,7 @@ fn files_go_when_their_messages_are_over() {
         let spot = store.log.next_number();
         store.write(&[message(spot, 10_000)]).unwrap();
     }
-    let most = store.used();
+    let most = store.used().bytes;
     assert!(most > 1_000_000);
     assert!(!store.release(1).unwrap());
     done.insert_all(done.floor(), 91, true);
@@ -160,9 +160,9 @@ fn files_go_when_their_messages_are_over() {
     store.sync().unwrap();
     assert!(store.release(91).unwrap());
     assert!(
-        store.used() < 200_000,
+        store.used().bytes < 200_000,
         "{} of {most} are left",
-        store.used()
+        store.used().bytes
     );
     drop(store);
     let (mut store, recovered, report) = open(&disk.kill());

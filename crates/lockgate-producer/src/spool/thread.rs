@@ -3,19 +3,19 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{Store, WriteError};
-use crate::buffer::{Loaded, Work};
+use crate::buffer::{Loaded, Used, Work};
 
 /// What the thread works for. Every method is quick.
 pub(crate) trait Employer: Send + Sync {
     /// Waits until there is work, at most that long. `None`: there is none yet. An error: it is over.
     fn next_work(&self, most: Duration) -> Result<Option<Work>, Over>;
 
-    fn wrote(&self, count: usize, used: u64);
-    fn full(&self, used: u64);
+    fn wrote(&self, count: usize, used: Used);
+    fn full(&self, used: Used);
     fn synced(&self, before: u64);
     fn loaded(&self, loaded: Vec<Loaded>, next: u64, unreadable: Vec<u64>);
     fn not_loaded(&self, why: &str);
-    fn used(&self, used: u64);
+    fn used(&self, used: Used);
     fn failed(&self, why: &str);
     /// Everything below is over.
     fn floor(&self) -> u64;

@@ -5,6 +5,7 @@
 mod canned;
 mod fates;
 mod messages;
+mod producer;
 mod support;
 mod transport;
 mod worker;

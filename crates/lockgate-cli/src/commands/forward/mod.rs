@@ -16,8 +16,8 @@ use lockgate_client::LaterQueue;
 use lockgate_core::{Backoff, LockError, QueueName, with_sources};
 use lockgate_log::OpenError as LogOpenError;
 use lockgate_producer::{
-    AnswerLevel, Breaker, Closed, DropReason, Figures, OpenError, Producer, ProducerOptions,
-    SpoolError, SpoolOptions, WhenFull, WhenSpoolFull,
+    AnswerLevel, Breaker, Closed, DropReason, Figures, OpenError, PackOptions, Producer,
+    ProducerOptions, SpoolError, SpoolOptions, WhenFull, WhenSpoolFull,
 };
 use lockgate_server::{Authentication, Deadlines, Limits, Reserved, Server, ServerOptions};
 use serde_json::{Value, json};
@@ -134,6 +134,7 @@ fn options(args: &Forward) -> ProducerOptions {
         buffer_count: usize::try_from(args.buffer_count).unwrap_or(usize::MAX),
         buffer_bytes: args.buffer_bytes,
         when_full,
+        pack: args.pack.then(PackOptions::default),
         deliver_within: args.deliver_within,
         breaker: Breaker {
             open: Backoff {
@@ -553,6 +554,7 @@ fn json(figures: &Figures, left: u64) -> Value {
         "left": left,
         "refused": figures.refused,
         "batches": figures.batches,
+        "packs": figures.packs,
         "retries": figures.retries,
     })
 }

@@ -1,0 +1,172 @@
+//! Packs, which a worker takes apart.
+
+use lockgate_core::pack;
+
+use super::*;
+
+async fn push_pack(queue: &MemoryQueue, of: &str, bodies: &[&str]) {
+    let bodies = bodies.iter();
+    let messages = bodies.map(|body| Message::new((*body).to_owned()).with_key(key(of)));
+    let messages: Vec<_> = messages.collect();
+    queue.push(pack::pack(&messages, true)).await.unwrap();
+}
+
+/// The bodies that ran, with the attempt of each.
+type Ran = Arc<Mutex<Vec<(String, u32)>>>;
+
+/// Runs all: a body that has the attempt in it fails then, and `bad` is rejected.
+async fn run(queue: &MemoryQueue, builder: WorkerBuilder) -> (Ended, Vec<(String, u32)>) {
+    let ran = Ran::default();
+    let seen = ran.clone();
+    let worker = builder.backoff(at_once()).start(move |job: Job| {
+        let (body, attempt) = (text(&job), job.attempt());
+        seen.lock().unwrap().push((body.clone(), attempt));
+        async move {
+            match &*body {
+                "bad" => Err(Failure::reject("it is bad")),
+                body if body.contains(&attempt.to_string()) => Err("not yet".into()),
+                _ => Ok(()),
+            }
+        }
+    });
+    let ended = to_the_end(queue, worker.unwrap()).await;
+    let ran = ran.lock().unwrap().clone();
+    (ended, ran)
+}
+
+fn ran(expected: &[(&str, u32)]) -> Vec<(String, u32)> {
+    let expected = expected.iter();
+    expected
+        .map(|(body, attempt)| ((*body).to_owned(), *attempt))
+        .collect()
+}
+
+#[tokio::test]
+async fn messages_of_a_pack_run_in_order_among_others() {
+    let queue = queue(|_| {});
+    push(&queue, "k", "a").await;
+    push_pack(&queue, "k", &["b", "c", "d"]).await;
+    push(&queue, "k", "e").await;
+    let (ended, seen) = run(&queue, Worker::over(queue.clone())).await;
+    let all = ["a", "b", "c", "d", "e"].map(|body| (body, 1));
+    assert_eq!((ended.counts.acknowledged, seen), (5, ran(&all)));
+}
+
+#[tokio::test]
+async fn a_pack_with_a_failure_comes_again_without_what_was_done() {
+    let queue = queue(|options| options.attempts = Some((5, KeyPolicy::Skip)));
+    push_pack(&queue, "k", &["a", "fails 1", "c", "fails 12"]).await;
+    let (ended, seen) = run(&queue, Worker::over(queue.clone())).await;
+    let expected = [
+        ("a", 1),
+        ("fails 1", 1),
+        ("fails 1", 2),
+        ("c", 2),
+        ("fails 12", 2),
+        ("fails 12", 3),
+    ];
+    assert_eq!(seen, ran(&expected));
+    assert_eq!((ended.counts.acknowledged, ended.counts.failed), (4, 2));
+}
+
+#[tokio::test]
+async fn a_pack_with_a_rejected_message_is_rejected_when_the_others_are_done() {
+    let queue = queue(|_| {});
+    push_pack(&queue, "k", &["a", "bad", "fails 2"]).await;
+    let (_, seen) = run(&queue, Worker::over(queue.clone())).await;
+    // What is behind a rejected message goes back to the source.
+    let expected = [("a", 1), ("bad", 1), ("fails 2", 2), ("fails 2", 3)];
+    assert_eq!(seen, ran(&expected));
+    let dead = queue.take_dead_letters();
+    assert_eq!(dead.len(), 1);
+    assert!(pack::is_pack(&dead[0].message));
+    let reason = dead[0].reason.as_deref();
+    assert_eq!(reason, Some("message 2 of 3 in its pack: it is bad"));
+}
+
+#[tokio::test]
+async fn a_pack_that_is_none_fails_and_others_do_not() {
+    let queue = queue(|options| options.attempts = Some((2, KeyPolicy::Skip)));
+    push(&queue, "k", "a").await;
+    let mut none = Message::new("none").with_key(key("k"));
+    none.content_type = Some(pack::CONTENT_TYPE.into());
+    queue.push(none).await.unwrap();
+    push(&queue, "k", "b").await;
+    let (ended, seen) = run(&queue, Worker::over(queue.clone()).run_max(3)).await;
+    assert_eq!(seen, ran(&[("a", 1), ("b", 1)]));
+    assert_eq!(ended.counts.acknowledged, 2);
+    let dead = queue.take_dead_letters();
+    assert_eq!((dead.len(), &dead[0].message.body[..]), (1, &b"none"[..]));
+}
+
+#[tokio::test]
+async fn at_most_once_counts_for_the_messages_of_a_pack() {
+    let queue = queue(|_| {});
+    push_pack(&queue, "k", &["a", "fails 1", "c"]).await;
+    let (ended, seen) = run(&queue, Worker::over(queue.clone()).at_most_once()).await;
+    assert_eq!(seen, ran(&[("a", 1), ("fails 1", 1), ("c", 1)]));
+    assert_eq!((ended.counts.acknowledged, ended.counts.lost), (3, 0));
+}
+
+/// Tells when leases are extended, and how many.
+struct Extending {
+    queue: MemoryQueue,
+    extended: mpsc::UnboundedSender<usize>,
+}
+
+impl Source for Extending {
+    type Receipt = Receipt;
+
+    fn source_capabilities(&self) -> SourceCapabilities {
+        self.queue.source_capabilities()
+    }
+
+    async fn receive_batch(
+        &self,
+        request: ReceiveRequest,
+    ) -> Result<Vec<Leased<Receipt>>, TransportError> {
+        self.queue.receive_batch(request).await
+    }
+
+    async fn settle_batch(
+        &self,
+        settles: Vec<(Receipt, Settlement)>,
+    ) -> Vec<Result<(), TransportError>> {
+        self.queue.settle_batch(settles).await
+    }
+
+    async fn extend_batch(
+        &self,
+        receipts: Vec<Receipt>,
+        lease: Duration,
+    ) -> Vec<Result<Duration, TransportError>> {
+        let count = receipts.len();
+        let answers = self.queue.extend_batch(receipts, lease).await;
+        let _ = self.extended.send(count);
+        answers
+    }
+}
+
+#[tokio::test]
+async fn a_pack_has_one_lease_which_lasts_until_its_last_message_is_done() {
+    let queue = queue(|_| {});
+    push_pack(&queue, "k", &["a", "b", "c"]).await;
+    let (tell, told) = mpsc::unbounded_channel();
+    let source = Extending {
+        queue: queue.clone(),
+        extended: tell,
+    };
+    let told = Arc::new(tokio::sync::Mutex::new(told));
+    let builder = Worker::over(source).lease(Duration::from_secs(1));
+    let worker = builder.start(move |_: Job| {
+        let told = told.clone();
+        async move {
+            // Each message stays until the lease has been extended once more.
+            assert_eq!(told.lock().await.recv().await, Some(1));
+            Ok(())
+        }
+    });
+    let ended = to_the_end(&queue, worker.unwrap()).await;
+    let counts = ended.counts;
+    assert_eq!((counts.acknowledged, ended.panics, counts.lost), (3, 0, 0));
+}
