@@ -228,6 +228,10 @@ impl<T> Spooling<T> {
     fn set_used(&mut self, used: Used) {
         let is_same = used.oldest.map(|it| it.0) == self.used.oldest.map(|it| it.0);
         self.is_given_up &= is_same;
+        if !is_same && !self.has_failed() {
+            // A file has gone, so there is room, and no other is given up before that was tried.
+            self.trouble = None;
+        }
         self.used = used;
     }
 

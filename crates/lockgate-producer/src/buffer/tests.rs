@@ -759,3 +759,32 @@ fn a_record_that_is_dropped_before_it_was_written_is_not_durable() {
         matches!(&world.told[&10][..], [Told::Dropped(it)] if it.reason == DropReason::Refused)
     );
 }
+
+/// And not one for each send that comes before the disk is tried again.
+#[test]
+fn one_file_is_given_up_for_a_full_disk() {
+    let mut options = spooled(Persist::Each);
+    if let Some(spool) = &mut options.spool {
+        spool.when_full = WhenSpoolFull::DropOldest;
+    }
+    let mut world = World::new(1, options, marked());
+    for number in 0..4 {
+        offer(&mut world, number, AnswerLevel::Durable);
+    }
+    let used = |oldest| Used {
+        bytes: 0,
+        oldest: Some((oldest, 0)),
+    };
+    // Behind a checkpoint.
+    let written = world.machine.spool_work(world.now).unwrap().write;
+    world.machine.spool_wrote(written.len(), used(3));
+    offer(&mut world, 4, AnswerLevel::Durable);
+    world.machine.spool_work(world.now);
+    world.machine.spool_full(used(3), world.now);
+    let mut last = Some(offered(5, AnswerLevel::Durable));
+    (world.machine.offer(&mut last, None, world.now)).unwrap_err();
+    assert_eq!(world.machine.figures().dropped(DropReason::Oldest), 2);
+    world.machine.spool_used(used(5));
+    world.machine.offer(&mut last, None, world.now).unwrap();
+    assert_eq!(world.machine.figures().dropped(DropReason::Oldest), 2);
+}
