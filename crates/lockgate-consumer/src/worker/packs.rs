@@ -111,6 +111,9 @@ fn of_all(ends: &[Option<Settlement>]) -> Option<Settlement> {
     Some(how)
 }
 
+/// Messages of a pack, each under its lease.
+pub(super) type Members<Receipt> = Vec<(Leased<Receipt>, Member)>;
+
 /// Packs that are to come again, with those of their messages that were done.
 #[derive(Debug, Default)]
 pub(super) struct Remembered {
@@ -157,13 +160,10 @@ impl Remembered {
     /// The messages of a pack that are to be handled, in their order. `is_claimed`: one of them acknowledges all.
     pub(super) fn open<Receipt: Clone>(
         &mut self,
-        leased: Leased<Receipt>,
+        leased: &Leased<Receipt>,
         is_claimed: bool,
-    ) -> Result<Vec<(Leased<Receipt>, Member)>, (Leased<Receipt>, pack::PackError)> {
-        let messages = match pack::unpack(&leased.message) {
-            Ok(messages) => messages,
-            Err(error) => return Err((leased, error)),
-        };
+    ) -> Result<Members<Receipt>, pack::PackError> {
+        let messages = pack::unpack(&leased.message)?;
         // A queue in memory has numbers only, and lives no longer than this.
         let number = || {
             leased

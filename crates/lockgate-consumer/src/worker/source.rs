@@ -169,13 +169,14 @@ impl<S: Source + 'static> AnySource for Opened<S> {
                     all.push(held(number, leased, state, None, Some(why.into())));
                     continue;
                 }
-                match self.remembered().open(leased, wants.at_most_once) {
+                let opened = self.remembered().open(&leased, wants.at_most_once);
+                match opened {
                     Ok(members) => all.extend(
                         members
                             .into_iter()
                             .map(|(leased, member)| held(number, leased, None, Some(member), None)),
                     ),
-                    Err((leased, error)) => {
+                    Err(error) => {
                         let why = error.to_string().into();
                         all.push(held(number, leased, None, None, Some(why)));
                     }

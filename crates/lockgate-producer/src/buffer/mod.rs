@@ -24,9 +24,9 @@ mod tests;
 use std::collections::{BTreeMap, HashMap};
 
 use lockgate_core::{
-    Accepted, Key, Message, Millis, Produced, ProducerIncarnation, ProducerMark, ProducerName,
-    ProducerRefused, SinkCapabilities, TransportError, UniqueId, WallTime,
-    limits::{LimitState, Limiter, Limits, Rate, Wait, start},
+    Accepted, Key, Message, Millis, ProducerIncarnation, ProducerMark, ProducerName,
+    ProducerRefused, SinkCapabilities, TransportError, WallTime,
+    limits::{LimitState, Limiter, Limits, Rate},
 };
 use slab::Slab;
 
@@ -40,7 +40,6 @@ use self::{
 };
 use crate::{
     AnswerLevel, DropReason, Figures, Full,
-    clock::millis,
     options::{Linger, PackOptions, ProducerOptions, WhenFull, WhenSpoolFull, WhenUnknown},
     spool::codec::{Label, message_len},
 };

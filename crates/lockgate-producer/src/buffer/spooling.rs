@@ -117,6 +117,9 @@ enum Trouble {
     Failed,
 }
 
+/// Who waits for a record, and for what, if anybody does.
+pub(super) type Waits<T> = Option<(AnswerLevel, T)>;
+
 #[derive(Debug)]
 pub(super) struct Spooling<T> {
     pub(super) persist: Persist,
@@ -210,7 +213,7 @@ impl<T> Spooling<T> {
 
     /// Gives up the records of the oldest file that are on disk only. Returns the spot behind the file, and who waits for
     /// each of them. `None`: there is only one file, or it was given up before.
-    pub(super) fn give_up_oldest(&mut self) -> Option<(u64, Vec<Option<(AnswerLevel, T)>>)> {
+    pub(super) fn give_up_oldest(&mut self) -> Option<(u64, Vec<Waits<T>>)> {
         let (until, _) = self.used.oldest.filter(|_| !self.is_given_up)?;
         self.is_given_up = true;
         let mut waits = Vec::new();

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use lockgate_core::{Backoff, Fate, Level, pack};
+use lockgate_core::{Backoff, Fate, Level, UniqueId, pack};
 use lockgate_sim::SeededRandom;
 
 use super::*;
