@@ -25,7 +25,7 @@ fn run(folder: &Path, arguments: &str) -> Vec<Value> {
 }
 
 /// Figures that are no rates.
-const QUANTITIES: [&str; 53] = [
+const QUANTITIES: [&str; 54] = [
     "coalesce.runs",
     "dispatch.shape",
     "due.stall",
@@ -79,6 +79,7 @@ const QUANTITIES: [&str; 53] = [
     "idle.shards.wakeups",
     "idle.shards.wakeups.each",
     "idle.shards.disk.some_used",
+    "producer.memory",
 ];
 
 /// Every figure with all its fields, and a floor where one is promised.
