@@ -76,7 +76,7 @@ pub(crate) type Violation = String;
 /// this one history is to be run and told, and `LOCKGATE_JSON` where the counts are to be written.
 const SEEDS: u64 = 2_000;
 const SEEDS_WITH_FILES_MISSING: u64 = 60;
-const SEEDS_TO_CATCH_A_BUG: u64 = 16_000;
+const SEEDS_TO_CATCH_A_BUG: u64 = 40_000;
 
 #[test]
 fn every_seed_keeps_what_was_answered() {
