@@ -27,6 +27,8 @@ pub mod coordination;
 mod disk;
 mod error_text;
 mod failures;
+#[doc(hidden)]
+pub mod fields;
 mod ids;
 mod key_state;
 mod level;

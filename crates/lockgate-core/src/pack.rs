@@ -29,11 +29,12 @@
 //! # }
 //! ```
 
-use std::sync::Arc;
-
 use bytes::{Buf as _, BufMut as _, Bytes};
 
-use crate::{Header, Message};
+use crate::{
+    Message,
+    fields::{bytes, headers, headers_len, put, put_headers, text},
+};
 
 /// The content type of a pack.
 pub const CONTENT_TYPE: &str = "application/vnd.lockgate.pack";
@@ -122,10 +123,7 @@ pub fn go_together(one: &Message, other: &Message) -> bool {
 pub fn packed_len(message: &Message) -> usize {
     let texts = [&message.content_type, &message.trace_context];
     let texts: usize = texts.into_iter().flatten().map(|text| 4 + text.len()).sum();
-    let headers = message.headers.iter();
-    let headers: usize = headers
-        .map(|it| 12 + it.name.len() + it.kind.len() + it.value.len())
-        .sum();
+    let headers = headers_len(&message.headers);
     let headers = headers + usize::from(headers > 0) * 4;
     1 + 4 + message.body.len() + texts + headers
 }
@@ -232,18 +230,8 @@ fn put_message(to: &mut Vec<u8>, message: &Message) {
         put(to, text.as_bytes());
     }
     if !message.headers.is_empty() {
-        to.put_u32(u32::try_from(message.headers.len()).unwrap_or(u32::MAX));
-        for header in &message.headers {
-            put(to, header.name.as_bytes());
-            put(to, header.kind.as_bytes());
-            put(to, &header.value);
-        }
+        put_headers(to, &message.headers);
     }
-}
-
-fn put(to: &mut Vec<u8>, bytes: &[u8]) {
-    to.put_u32(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
-    to.put_slice(bytes);
 }
 
 fn message(from: &mut Bytes, pack: &Message) -> Option<Message> {
@@ -255,16 +243,7 @@ fn message(from: &mut Bytes, pack: &Message) -> Option<Message> {
     let body = bytes(from)?;
     let content_type = if has(0) { Some(text(from)?) } else { None };
     let trace_context = if has(1) { Some(text(from)?) } else { None };
-    let count = if has(2) { from.try_get_u32().ok()? } else { 0 };
-    let headers = (0..count).map(|_| {
-        Some(Header {
-            name: text(from)?,
-            kind: text(from)?,
-            value: bytes(from)?,
-        })
-    });
-    // An iterator of options has no lower bound, so nothing is reserved for a count that is a lie.
-    let headers = headers.collect::<Option<_>>()?;
+    let headers = if has(2) { headers(from)? } else { Vec::new() };
     Some(Message {
         body,
         headers,
@@ -276,16 +255,6 @@ fn message(from: &mut Bytes, pack: &Message) -> Option<Message> {
         priority: pack.priority,
         ..Message::default()
     })
-}
-
-fn bytes(from: &mut Bytes) -> Option<Bytes> {
-    let len = from.try_get_u32().ok()? as usize;
-    (len <= from.len()).then(|| from.split_to(len))
-}
-
-fn text(from: &mut Bytes) -> Option<Arc<str>> {
-    let bytes = bytes(from)?;
-    Some(str::from_utf8(&bytes).ok()?.into())
 }
 
 /// What a fuzzer gives its bytes to: what is unpacked and packed again is unpacked to the same.
@@ -301,8 +270,10 @@ pub fn fuzz(bytes: &[u8]) -> Result<(), String> {
 mod tests {
     use proptest::{collection::vec, option, prelude::*};
 
+    use std::sync::Arc;
+
     use super::*;
-    use crate::{Key, Level};
+    use crate::{Header, Key, Level};
 
     fn texts() -> impl Strategy<Value = Option<Arc<str>>> {
         option::of(".{0,9}".prop_map(Arc::from))

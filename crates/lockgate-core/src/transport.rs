@@ -487,6 +487,12 @@ impl SourceCapabilities {
 }
 
 impl Fate {
+    /// Whether it did not happen and never can as it is: [`Refused`](Self::Refused) or [`Unsupported`](Self::Unsupported).
+    #[must_use]
+    pub fn is_never(self) -> bool {
+        matches!(self, Self::Refused | Self::Unsupported)
+    }
+
     fn name(self) -> &'static str {
         match self {
             Self::Refused => "it was refused and did not happen",

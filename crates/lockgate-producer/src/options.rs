@@ -59,6 +59,13 @@ pub enum WhenSpoolFull {
     MemoryOnly,
 }
 
+impl WhenSpoolFull {
+    /// Whether a send waits that finds no room.
+    pub(crate) fn waits(self) -> bool {
+        matches!(self, Self::Block | Self::DropOldest)
+    }
+}
+
 /// When records are made durable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

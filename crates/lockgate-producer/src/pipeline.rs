@@ -226,7 +226,7 @@ fn failure(error: &SendError) -> Failure {
         SendError::Refused(refused) => !matches!(refused.why, crate::Refusal::Full(_)),
         SendError::Dropped { reason, source, .. } => {
             let fate = source.as_ref().map(|source| source.fate);
-            let is_never = matches!(fate, Some(Fate::Refused | Fate::Unsupported));
+            let is_never = fate.is_some_and(Fate::is_never);
             *reason == DropReason::Refused || is_never
         }
     };

@@ -514,9 +514,7 @@ impl<S: Sink + 'static> Inner<S> {
                     _ => Vec::new(),
                 };
                 let errors = || results.iter().filter_map(|result| result.as_ref().err());
-                let is_refused =
-                    |it: &&TransportError| matches!(it.fate, Fate::Refused | Fate::Unsupported);
-                if let Some(error) = errors().find(is_refused) {
+                if let Some(error) = errors().find(|error| error.fate.is_never()) {
                     warn!(producer = %self.name, error = with_sources(error), "the sink refuses records, which are dropped");
                 } else if let Some(error) = errors().next() {
                     debug!(producer = %self.name, error = with_sources(error), "records of a batch were not taken");

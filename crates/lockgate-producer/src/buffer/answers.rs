@@ -35,8 +35,7 @@ impl<T, I: Clone> Buffer<T, I> {
                     "the sink gave no answer",
                 ))
             });
-            let is_refused = (result.as_ref())
-                .is_err_and(|error| matches!(error.fate, Fate::Refused | Fate::Unsupported));
+            let is_refused = result.as_ref().is_err_and(|error| error.fate.is_never());
             took |= is_refused || result.is_ok();
             if is_refused && pack.len() > 1 {
                 // Perhaps for one of them, or for its size.
@@ -166,7 +165,7 @@ impl<T, I: Clone> Buffer<T, I> {
         let record = &mut self.records[place];
         let is_known = self.rules.is_marked || self.rules.has_unique_ids;
         match error.fate {
-            Fate::Refused | Fate::Unsupported => return Verdict::Drop(DropReason::Refused),
+            fate if fate.is_never() => return Verdict::Drop(DropReason::Refused),
             Fate::Unknown => {
                 record.may_be_there = true;
                 if !is_known {

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use lockgate_core::{Millis, WallTime};
 
 use super::{Buffer, Loaded, Sending, Spooling, Staged, Told, Used, Work, record_size};
-use crate::{AnswerLevel, DropReason, options::WhenSpoolFull};
+use crate::{AnswerLevel, DropReason};
 
 impl<T, I: Clone> Buffer<T, I> {
     /// What the thread of the spool is to do now.
@@ -43,11 +43,7 @@ impl<T, I: Clone> Buffer<T, I> {
             return false;
         };
         let is_news = spool.is_out_of_room(used, now);
-        let waits = matches!(
-            self.rules.when_spool_full,
-            WhenSpoolFull::Block | WhenSpoolFull::DropOldest
-        );
-        if !waits {
+        if !self.rules.when_spool_full.waits() {
             for (spot, place) in spool.take_unwritten() {
                 if let Some(tell) = self.who_waits(spot, place) {
                     let told = Told::dropped(DropReason::SpoolFull, true);
@@ -77,8 +73,7 @@ impl<T, I: Clone> Buffer<T, I> {
             self.figures.drop(DropReason::Closed);
             self.figures.dropped_uncertain += u64::from(may_be_written);
             if let Some(spool) = &mut self.spool {
-                spool.finish(spot);
-                spool.disk_count = spool.disk_count.saturating_sub(1);
+                spool.finish_on_disk(spot);
             }
         }
     }
@@ -177,8 +172,7 @@ impl<T, I: Clone> Buffer<T, I> {
             let Some(spool) = self.spool.as_mut().filter(|it| !it.done.contains(spot)) else {
                 continue;
             };
-            spool.finish(spot);
-            spool.disk_count = spool.disk_count.saturating_sub(1);
+            spool.finish_on_disk(spot);
             let waits = spool.waiting.remove(&spot);
             self.figures.drop(DropReason::Unreadable);
             if let Some((_, tell)) = waits {

@@ -340,9 +340,7 @@ impl<T, I: Clone> Buffer<T, I> {
                 false => Full::Spool,
             };
             match self.rules.when_spool_full {
-                WhenSpoolFull::Block | WhenSpoolFull::DropOldest => {
-                    return none(full, full == Full::Spool);
-                }
+                policy if policy.waits() => return none(full, full == Full::Spool),
                 WhenSpoolFull::DropNewest if !is_durable => {
                     return Ok(Place::Drop(DropReason::Newest));
                 }
@@ -354,11 +352,7 @@ impl<T, I: Clone> Buffer<T, I> {
         // What waits to be written is in memory too.
         let staged = self.spool.as_ref().map_or(0, |it| it.staged_bytes);
         if spooled && staged > 0 && staged + size > self.rules.buffer.1 {
-            let waits = matches!(
-                self.rules.when_spool_full,
-                WhenSpoolFull::Block | WhenSpoolFull::DropOldest
-            );
-            return none(Full::Spool, waits);
+            return none(Full::Spool, self.rules.when_spool_full.waits());
         }
         if spilled {
             return Ok(Place::Disk);

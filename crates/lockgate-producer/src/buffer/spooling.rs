@@ -219,8 +219,7 @@ impl<T> Spooling<T> {
         let mut waits = Vec::new();
         for spot in self.disk_from.unwrap_or(until)..until {
             if !self.done.contains(spot) {
-                self.finish(spot);
-                self.disk_count = self.disk_count.saturating_sub(1);
+                self.finish_on_disk(spot);
                 waits.push(self.waiting.remove(&spot));
             }
         }
@@ -284,6 +283,12 @@ impl<T> Spooling<T> {
     }
 
     /// The last of all is written now. A full disk is tried once more.
+    /// A record is over that is on disk only.
+    pub(super) fn finish_on_disk(&mut self, spot: u64) {
+        self.finish(spot);
+        self.disk_count = self.disk_count.saturating_sub(1);
+    }
+
     pub(super) fn close(&mut self) {
         self.closing = true;
         if !self.has_failed() {

@@ -13,10 +13,11 @@
 //! context (each: length u32, bytes), 6 due u64, 7 time to live u64, 8 level u8, 9 priority u8, 10 headers (count u32,
 //! each: name, kind and value with a length u32).
 
-use std::sync::Arc;
-
 use bytes::{Buf as _, BufMut as _, Bytes};
-use lockgate_core::{Header, Key, Level, Message, ProducerName, UniqueId, WallTime};
+use lockgate_core::{
+    Key, Level, Message, ProducerName, UniqueId, WallTime,
+    fields::{bytes, headers, headers_len, put, put_headers, text},
+};
 
 use super::done::Done;
 
@@ -120,12 +121,7 @@ pub(crate) fn encode_message(
         to.put_u8(message.priority);
     }
     if !message.headers.is_empty() {
-        to.put_u32(u32::try_from(message.headers.len()).unwrap_or(u32::MAX));
-        for header in &message.headers {
-            put(to, header.name.as_bytes());
-            put(to, header.kind.as_bytes());
-            put(to, &header.value);
-        }
+        put_headers(to, &message.headers);
     }
 }
 
@@ -133,11 +129,7 @@ pub(crate) fn encode_message(
 pub(crate) fn message_len(message: &Message) -> usize {
     let texts = texts(message).into_iter().flatten();
     let texts: usize = texts.map(|text| 4 + text.len()).sum();
-    let headers = message.headers.iter();
-    let headers: usize = headers
-        .map(|it| 12 + it.name.len() + it.kind.len() + it.value.len())
-        .sum();
-    FIXED + message.body.len() + texts + headers
+    FIXED + message.body.len() + texts + headers_len(&message.headers)
 }
 
 /// Bytes of a message without what it may have any number of.
@@ -160,12 +152,6 @@ fn level_number(level: Level) -> u8 {
         Level::Disk => 2,
         Level::Replicated => 3,
     }
-}
-
-fn put(to: &mut Vec<u8>, bytes: &[u8]) {
-    // A record of a log is smaller than 64 MiB, which the log checks.
-    to.put_u32(u32::try_from(bytes.len()).unwrap_or(u32::MAX));
-    to.put_slice(bytes);
 }
 
 /// Whether a newer version wrote these bytes, which this one cannot read.
@@ -258,32 +244,13 @@ fn message(from: &mut Bytes) -> Option<Spooled> {
         message.priority = from.try_get_u8().ok()?;
     }
     if has(10) {
-        let count = from.try_get_u32().ok()?;
-        let headers = (0..count).map(|_| {
-            Some(Header {
-                name: text(from)?,
-                kind: text(from)?,
-                value: bytes(from)?,
-            })
-        });
-        // An iterator of options has no lower bound, so nothing is reserved for a count that is a lie.
-        message.headers = headers.collect::<Option<_>>()?;
+        message.headers = headers(from)?;
     }
     Some(Spooled {
         label,
         expires: expires.map(WallTime),
         message,
     })
-}
-
-fn bytes(from: &mut Bytes) -> Option<Bytes> {
-    let len = from.try_get_u32().ok()? as usize;
-    (len <= from.len()).then(|| from.split_to(len))
-}
-
-fn text(from: &mut Bytes) -> Option<Arc<str>> {
-    let bytes = bytes(from)?;
-    Some(str::from_utf8(&bytes).ok()?.into())
 }
 
 /// What a fuzzer gives its bytes to: what is decoded and encoded again is decoded to the same.
@@ -307,6 +274,8 @@ pub fn fuzz(bytes: &[u8]) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use lockgate_core::Header;
+
     use super::*;
 
     fn full() -> Message {

@@ -517,7 +517,7 @@ impl<St: Store, S: Sink> Running<St, S> {
         let mut failed = 0;
         for outcome in &outcomes {
             if let Outcome::Failed { fate, reason } = outcome
-                && !matches!(fate, Fate::Refused | Fate::Unsupported)
+                && !fate.is_never()
             {
                 failed += 1;
                 trouble = Some(reason.as_str().into());

@@ -235,7 +235,7 @@ impl Plan {
                 Outcome::Failed { fate, reason } => (fate, reason),
             };
             pass.blocked.insert(lane.clone());
-            if matches!(fate, Fate::Refused | Fate::Unsupported) {
+            if fate.is_never() {
                 self.failing.remove(&lane);
                 let in_doubt = candidate.first_sent.is_some();
                 verdict.parked.push(Parked {

@@ -113,7 +113,7 @@ impl From<SendError> for Problem {
                 source,
             } => {
                 let fate = source.map(|source| source.fate);
-                let is_never = matches!(fate, Some(Fate::Refused | Fate::Unsupported));
+                let is_never = fate.is_some_and(Fate::is_never);
                 let (status, code) = match reason {
                     DropReason::Refused => (StatusCode::BAD_REQUEST, "refused"),
                     _ if is_never => (StatusCode::BAD_REQUEST, "refused"),
