@@ -3,12 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "a case that does not hold panics")]
 
 mod cases;
+mod lossy;
 mod register;
 
 use std::{future::Future, time::Duration};
 
 use lockgate_core::Records;
 
+pub use self::lossy::Lossy;
 pub use self::register::{Register, Troubles};
 
 /// Where the records under test come from.

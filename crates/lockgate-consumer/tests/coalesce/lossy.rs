@@ -1,91 +1,21 @@
 //! Across processes, over a store whose answers are lost.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use lockgate_conformance::records::Lossy;
 use lockgate_consumer::{
     MemoryRecords,
     coalesce::{Merge, SharedCoalescer, SharedEntered, SharedError, SharedOptions},
 };
 use lockgate_core::{
-    DeleteRecord, ExtendRecord, Key, LeaseRecord, ListRecords, PutRecord, Record, RecordName,
-    RecordPage, RecordWritten, Records, RecordsError, ReleaseRecord, WatchRecord,
+    DeleteRecord, Key, ListRecords, PutRecord, RecordName, Records, RecordsError, WatchRecord,
 };
-
-/// Loses the answer of every command whose number `lose` says, before or after it has happened.
-#[derive(Clone)]
-struct Lossy {
-    records: MemoryRecords,
-    calls: Arc<AtomicU64>,
-    lose: fn(u64) -> Option<bool>,
-}
-
-impl Lossy {
-    async fn maybe<T>(
-        &self,
-        act: impl Future<Output = Result<T, RecordsError>>,
-    ) -> Result<T, RecordsError> {
-        let number = self.calls.fetch_add(1, Ordering::Relaxed);
-        let Some(happens) = (self.lose)(number) else {
-            return act.await;
-        };
-        if happens {
-            let _ = act.await;
-        }
-        let why = "a planted loss".to_owned();
-        Err(RecordsError::Unknown { why })
-    }
-}
-
-impl Records for Lossy {
-    async fn get(&self, name: RecordName) -> Result<Option<Record>, RecordsError> {
-        self.records.get(name).await
-    }
-
-    async fn list(&self, list: ListRecords) -> Result<RecordPage, RecordsError> {
-        self.records.list(list).await
-    }
-
-    async fn watch(&self, watch: WatchRecord) -> Result<Option<Record>, RecordsError> {
-        self.records.watch(watch).await
-    }
-
-    async fn put(&self, put: PutRecord) -> Result<RecordWritten, RecordsError> {
-        self.maybe(self.records.put(put)).await
-    }
-
-    async fn delete(&self, delete: DeleteRecord) -> Result<(), RecordsError> {
-        self.maybe(self.records.delete(delete)).await
-    }
-
-    async fn lease(&self, lease: LeaseRecord) -> Result<Record, RecordsError> {
-        self.maybe(self.records.lease(lease)).await
-    }
-
-    async fn extend(&self, extend: ExtendRecord) -> Result<(), RecordsError> {
-        self.maybe(self.records.extend(extend)).await
-    }
-
-    async fn release(&self, release: ReleaseRecord) -> Result<(), RecordsError> {
-        // One that does not happen ends with the lease, and time stands still here.
-        self.records.release(release).await
-    }
-}
 
 /// A store that loses everything is not asked for ever.
 #[tokio::test]
 async fn a_store_that_loses_every_answer_is_given_up() {
-    let store = Lossy {
-        records: MemoryRecords::new(),
-        calls: Arc::default(),
-        lose: |_| Some(false),
-    };
+    let store = Lossy::new(MemoryRecords::new(), |_| Some(false));
     let shared = SharedCoalescer::new(store, SharedOptions::default()).unwrap();
     let entered = shared.enter(&Key::new("k").unwrap(), Bytes::new()).await;
     let error = entered.map(drop).unwrap_err();
@@ -156,11 +86,7 @@ async fn a_lost_answer_is_looked_up() {
     ];
     for (way, lose) in ways.into_iter().enumerate() {
         let records = MemoryRecords::new();
-        let store = Lossy {
-            records: records.clone(),
-            calls: Arc::default(),
-            lose,
-        };
+        let store = Lossy::new(records.clone(), lose);
         let options = SharedOptions {
             merge: Merge::Append { max: 100 },
             lease: Duration::from_secs(3_600),

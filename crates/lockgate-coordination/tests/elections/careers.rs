@@ -8,12 +8,13 @@ use std::{
 use bytes::Bytes;
 use lockgate_consumer::MemoryRecords;
 use lockgate_coordination::{
-    AskToResign, Campaign, CoordinationError, Coordinator, ElectionState, EndReason, Ended, Fence,
-    Guard, HandOver, InFlight, LeaderCareer, Next, Observe, RecordsCoordinator, Singleton, Term,
-    Unit,
+    Campaign, CoordinationError, Coordinator, ElectionState, EndReason, Ended, Fence, Guard,
+    HandOver, InFlight, LeaderCareer, Next, Observe, RecordsCoordinator, Singleton, Term, Unit,
 };
 use lockgate_core::{Backoff, ElectionName, HolderName};
 use tokio::sync::{Notify, oneshot};
+
+use crate::switch;
 
 type InMemory = RecordsCoordinator<MemoryRecords>;
 
@@ -123,22 +124,7 @@ async fn careers_are_handed_over_without_a_gap() {
     }
     let mut seen = None;
     for _ in 0..SWITCHES {
-        let leader = loop {
-            let state = look(&coordinator).await;
-            let next = state.leader.filter(|leader| Some(leader.epoch) != seen);
-            match next {
-                Some(leader) if !state.candidates.is_empty() => break leader,
-                _ => tokio::task::yield_now().await,
-            }
-        };
-        seen = Some(leader.epoch);
-        let ask = AskToResign {
-            election: campaign("a").election,
-            epoch: leader.epoch,
-            by: HolderName::new("operator").unwrap(),
-            even_if_alone: false,
-        };
-        coordinator.ask_to_resign(ask).await.unwrap();
+        switch(&coordinator, &campaign("a").election, &mut seen).await;
     }
     for stop in stops {
         let _ = stop.send(());

@@ -3,92 +3,23 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
+use lockgate_conformance::records::Lossy;
 use lockgate_consumer::MemoryRecords;
 use lockgate_coordination::{
     Campaign, CoordinationError, Coordinator, EndReason, Guard, RecordsCoordinator, Tenure,
 };
-use lockgate_core::{
-    DeleteRecord, ElectionName, ExtendRecord, HolderName, LeaseRecord, ListRecords, ManualClock,
-    PutRecord, Record, RecordName, RecordPage, RecordWritten, Records, RecordsError, ReleaseRecord,
-    WatchRecord,
-};
+use lockgate_core::{ElectionName, HolderName, ManualClock, PutRecord, RecordName, Records};
 
-/// Loses the answer of every command whose number `lose` says, before or after it has happened.
-#[derive(Clone)]
-struct Lossy {
-    records: MemoryRecords,
-    calls: Arc<AtomicU64>,
-    reads: Arc<AtomicU64>,
-    lose: fn(u64) -> Option<bool>,
-}
+type Store = Lossy<MemoryRecords>;
 
-impl Lossy {
-    fn new(clock: &ManualClock, lose: fn(u64) -> Option<bool>) -> Self {
-        Self {
-            records: MemoryRecords::new().clock(Arc::new(clock.clone())),
-            calls: Arc::default(),
-            reads: Arc::default(),
-            lose,
-        }
-    }
-
-    async fn maybe<T>(
-        &self,
-        act: impl Future<Output = Result<T, RecordsError>>,
-    ) -> Result<T, RecordsError> {
-        let number = self.calls.fetch_add(1, Ordering::Relaxed);
-        let Some(happens) = (self.lose)(number) else {
-            return act.await;
-        };
-        if happens {
-            let _ = act.await;
-        }
-        let why = "a planted loss".to_owned();
-        Err(RecordsError::Unknown { why })
-    }
-}
-
-impl Records for Lossy {
-    async fn get(&self, name: RecordName) -> Result<Option<Record>, RecordsError> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        self.records.get(name).await
-    }
-
-    async fn list(&self, list: ListRecords) -> Result<RecordPage, RecordsError> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-        self.records.list(list).await
-    }
-
-    async fn watch(&self, watch: WatchRecord) -> Result<Option<Record>, RecordsError> {
-        self.records.watch(watch).await
-    }
-
-    async fn put(&self, put: PutRecord) -> Result<RecordWritten, RecordsError> {
-        self.maybe(self.records.put(put)).await
-    }
-
-    async fn delete(&self, delete: DeleteRecord) -> Result<(), RecordsError> {
-        self.maybe(self.records.delete(delete)).await
-    }
-
-    async fn lease(&self, lease: LeaseRecord) -> Result<Record, RecordsError> {
-        self.maybe(self.records.lease(lease)).await
-    }
-
-    async fn extend(&self, extend: ExtendRecord) -> Result<(), RecordsError> {
-        self.maybe(self.records.extend(extend)).await
-    }
-
-    async fn release(&self, release: ReleaseRecord) -> Result<(), RecordsError> {
-        // One that does not happen ends with the lease, and time stands still here.
-        let released = self.records.release(release).await;
-        self.maybe(async { released }).await
-    }
+fn over(clock: &ManualClock, lose: fn(u64) -> Option<bool>) -> Store {
+    let records = MemoryRecords::new().clock(Arc::new(clock.clone()));
+    Lossy::new(records, lose).losing_releases()
 }
 
 fn campaign(candidate: &str) -> Campaign {
@@ -103,7 +34,7 @@ fn drawn(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 61
 }
 
-fn process(store: &Lossy, clock: &ManualClock) -> RecordsCoordinator<Lossy> {
+fn process(store: &Store, clock: &ManualClock) -> RecordsCoordinator<Store> {
     RecordsCoordinator::new(store.clone()).clock(Arc::new(clock.clone()))
 }
 
@@ -118,7 +49,7 @@ async fn a_lost_answer_is_looked_up() {
     ];
     for (way, lose) in ways.into_iter().enumerate() {
         let clock = ManualClock::default();
-        let store = Lossy::new(&clock, lose);
+        let store = over(&clock, lose);
         let leads = Arc::new(AtomicUsize::new(0));
         let sink = Arc::new(Mutex::new((Guard::default(), 0_u64)));
         let mut tasks = tokio::task::JoinSet::new();
@@ -155,7 +86,7 @@ async fn a_lost_answer_is_looked_up() {
 async fn a_switch_costs_the_same_however_many_stand() {
     for candidates in [1_u64, 20] {
         let clock = ManualClock::default();
-        let store = Lossy::new(&clock, |_| None);
+        let store = over(&clock, |_| None);
         let first = process(&store, &clock);
         let tenure = first.campaign(campaign("first")).await.unwrap();
         let mut tasks = tokio::task::JoinSet::new();
@@ -174,26 +105,26 @@ async fn a_switch_costs_the_same_however_many_stand() {
         }
         // All stand, and nobody has anything to do.
         let mut before = u64::MAX;
-        while std::mem::replace(&mut before, store.calls.load(Ordering::Relaxed)) != before {
+        while std::mem::replace(&mut before, store.commands()) != before {
             for _ in 0..200 {
                 tokio::task::yield_now().await;
             }
         }
-        let reads = store.reads.load(Ordering::Relaxed);
+        let reads = store.reads();
         tenure.resign(EndReason::EndOfTerm, None).await.unwrap();
         while let Some(ended) = tasks.join_next().await {
             ended.unwrap();
         }
         // Who comes to be the first in the line looks, and once more when the term has ended.
-        let reads = store.reads.load(Ordering::Relaxed) - reads;
+        let reads = store.reads() - reads;
         assert!(reads <= 6 * candidates, "{reads} reads of {candidates}");
         // The first one closes its term and releases it; each other one claims, opens, closes and releases its term, and
         // leaves the line.
         let expected = before + 2 + 5 * candidates;
-        while store.calls.load(Ordering::Relaxed) < expected {
+        while store.commands() < expected {
             tokio::task::yield_now().await;
         }
-        assert_eq!(store.calls.load(Ordering::Relaxed), expected);
+        assert_eq!(store.commands(), expected);
     }
 }
 
@@ -201,7 +132,7 @@ async fn a_switch_costs_the_same_however_many_stand() {
 #[tokio::test]
 async fn a_store_that_loses_every_answer_is_given_up() {
     let clock = ManualClock::default();
-    let coordinator = process(&Lossy::new(&clock, |_| Some(false)), &clock);
+    let coordinator = process(&over(&clock, |_| Some(false)), &clock);
     let stands = coordinator.campaign(campaign("host-1"));
     tokio::pin!(stands);
     let told = loop {
@@ -222,7 +153,7 @@ async fn a_store_that_loses_every_answer_is_given_up() {
 async fn a_leader_that_cannot_renew_limits_itself() {
     let clock = ManualClock::default();
     // Standing, claiming, opening, leaving; nothing behind it is answered.
-    let store = Lossy::new(&clock, |number| (number > 3).then_some(false));
+    let store = over(&clock, |number| (number > 3).then_some(false));
     let coordinator = process(&store, &clock);
     let tenure = coordinator.campaign(campaign("host-1")).await.unwrap();
     let mut was_called_at = None;
@@ -230,7 +161,7 @@ async fn a_leader_that_cannot_renew_limits_itself() {
     while tenure.fence().check().is_ok() {
         clock.advance(100);
         millis += 100;
-        store.records.clock_changed();
+        store.store().clock_changed();
         coordinator.clock_changed();
         for _ in 0..20 {
             tokio::task::yield_now().await;
@@ -246,7 +177,7 @@ async fn a_leader_that_cannot_renew_limits_itself() {
     }
     assert_eq!((was_called_at, millis), (Some(7_000), 9_000));
     let name = RecordName::new("election/term/reports").unwrap();
-    let term = store.records.get(name).await.unwrap().unwrap();
+    let term = store.store().get(name).await.unwrap().unwrap();
     assert_eq!(term.lease.unwrap().remaining, Duration::from_secs(1));
     // What is under way may not pass it on.
     let resigned = tenure.resign(EndReason::LeaseLost, None);

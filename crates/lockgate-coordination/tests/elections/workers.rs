@@ -1,17 +1,13 @@
 //! Workers of which one of many consumes.
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::sync::{Arc, Mutex};
 
 use lockgate_consumer::{Job, MemoryOptions, MemoryQueue, MemoryRecords, Worker};
-use lockgate_coordination::{
-    AskToResign, Campaign, Coordinator, Ended, Guard, Observe, RecordsCoordinator, Singleton,
-    WorkerCareer,
-};
+use lockgate_coordination::{Campaign, Ended, Guard, RecordsCoordinator, Singleton, WorkerCareer};
 use lockgate_core::{Backoff, ElectionName, HolderName, Message};
 use tokio::sync::Notify;
+
+use crate::switch;
 
 fn campaign(candidate: &str) -> Campaign {
     Campaign::new(
@@ -58,35 +54,15 @@ async fn one_of_many_workers_consumes() {
         });
     }
     let mut seen = None;
-    for switch in 0..SWITCHES {
+    for round in 0..SWITCHES {
         for number in 0..MESSAGES / SWITCHES {
-            let body = format!("{switch}-{number}");
+            let body = format!("{round}-{number}");
             queue.push(Message::new(body)).await.unwrap();
         }
-        if switch + 1 == SWITCHES {
+        if round + 1 == SWITCHES {
             break;
         }
-        let leader = loop {
-            let observe = Observe {
-                election: campaign("a").election,
-                seen,
-                wait: Duration::ZERO,
-            };
-            let state = coordinator.observe(observe).await.unwrap();
-            let next = state.leader.filter(|leader| Some(leader.epoch) != seen);
-            match next {
-                Some(leader) if !state.candidates.is_empty() => break leader,
-                _ => tokio::task::yield_now().await,
-            }
-        };
-        seen = Some(leader.epoch);
-        let ask = AskToResign {
-            election: campaign("a").election,
-            epoch: leader.epoch,
-            by: HolderName::new("operator").unwrap(),
-            even_if_alone: false,
-        };
-        coordinator.ask_to_resign(ask).await.unwrap();
+        switch(&coordinator, &campaign("a").election, &mut seen).await;
     }
     while let Some(ended) = tasks.join_next().await {
         assert_eq!(ended.unwrap(), Ok(Ended::Stopped));
