@@ -39,15 +39,7 @@ struct Entry {
     version: RecordVersion,
     revision: Revision,
     written: WallTime,
-    lease: Option<Lease>,
-}
-
-#[derive(Clone, Debug)]
-struct Lease {
-    holder: HolderName,
-    epoch: Epoch,
-    until: MachineTime,
-    delete_at_end: bool,
+    lease: Option<SavedLease>,
 }
 
 /// All of a [`State`], to keep it elsewhere.
@@ -101,12 +93,7 @@ impl From<&State> for SavedRecords {
             version: entry.version,
             revision: entry.revision,
             written: entry.written,
-            lease: entry.lease.as_ref().map(|lease| SavedLease {
-                holder: lease.holder.clone(),
-                epoch: lease.epoch,
-                until: lease.until,
-                delete_at_end: lease.delete_at_end,
-            }),
+            lease: entry.lease.clone(),
         });
         Self {
             revision: state.revision,
@@ -135,12 +122,7 @@ impl From<SavedRecords> for State {
                 version: record.version,
                 revision: record.revision,
                 written: record.written,
-                lease: record.lease.map(|lease| Lease {
-                    holder: lease.holder,
-                    epoch: lease.epoch,
-                    until: lease.until,
-                    delete_at_end: lease.delete_at_end,
-                }),
+                lease: record.lease,
             };
             state.entries.insert(record.name, entry);
         }
@@ -249,7 +231,7 @@ impl State {
         };
         let before = entry.lease.take();
         let epoch = before.as_ref().map_or(Epoch(next.0), |held| held.epoch);
-        entry.lease = Some(Lease {
+        entry.lease = Some(SavedLease {
             holder: command.holder,
             epoch,
             until,
@@ -388,7 +370,7 @@ impl State {
         Ok(())
     }
 
-    fn held(&mut self, name: &RecordName, epoch: Epoch) -> Result<&mut Lease, RecordsError> {
+    fn held(&mut self, name: &RecordName, epoch: Epoch) -> Result<&mut SavedLease, RecordsError> {
         let entry = self.entries.get_mut(name);
         let lease = entry.and_then(|entry| entry.lease.as_mut());
         let lease = lease.filter(|lease| lease.epoch == epoch);
@@ -398,7 +380,7 @@ impl State {
         })
     }
 
-    fn held_by_other(&self, name: &RecordName, held: &Lease) -> RecordsError {
+    fn held_by_other(&self, name: &RecordName, held: &SavedLease) -> RecordsError {
         RecordsError::Held {
             name: name.clone(),
             holder: held.holder.clone(),

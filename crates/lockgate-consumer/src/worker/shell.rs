@@ -349,10 +349,9 @@ impl<H: Handler> Shell<H> {
             let (rest, now) = (Rest::NotBegun, self.now());
             return self.finished(started.run, RunEnd { done: 0, rest }, now);
         }
-        let mut messages = started.messages.iter();
-        let why = |held: &HeldMessage| held.lease().unreadable.clone();
-        let unreadable = messages.position(|(held, _)| held.lease().unreadable.is_some());
-        let unreadable = unreadable.and_then(|at| Some((at, why(&started.messages[at].0)?)));
+        let mut messages = started.messages.iter().enumerate();
+        let unreadable =
+            messages.find_map(|(at, (held, _))| Some((at, held.lease().unreadable.clone()?)));
         if let Some((at, error)) = &unreadable {
             tracing::warn!(source = started.source, %error, "a pack cannot be handled");
             if *at == 0 || self.coalesce.is_some() {

@@ -215,7 +215,8 @@ impl<S: Source + 'static> AnySource for Opened<S> {
                     Some(member) => member.end(how.clone()),
                 };
                 if let Some(how) = how {
-                    places.push((place, it, how.clone()));
+                    let comes_again = !matches!(how, Settlement::Ack | Settlement::Reject { .. });
+                    places.push((place, it, comes_again));
                     calls.push((it.receipt.clone(), how));
                 }
             }
@@ -223,8 +224,7 @@ impl<S: Source + 'static> AnySource for Opened<S> {
                 return results;
             }
             let answers = all_of(calls.len(), self.source.settle_batch(calls).await);
-            for ((place, it, how), answer) in places.into_iter().zip(answers) {
-                let comes_again = !matches!(how, Settlement::Ack | Settlement::Reject { .. });
+            for ((place, it, comes_again), answer) in places.into_iter().zip(answers) {
                 if let Some(member) = it.member.as_ref().filter(|_| comes_again && answer.is_ok()) {
                     self.remembered().keep(&member.pack);
                 }

@@ -167,13 +167,14 @@ async fn a_handler_that_hangs_is_dropped_and_counts_as_failed() {
     assert_eq!(queue.take_dead_letters()[0].message.body, "hangs");
 }
 
-/// Its leases can be lost, and its settlements get no answer.
+/// Its leases can be lost, and its settlements get no answer. It tells when leases were extended, and how many.
 #[derive(Clone)]
 struct Faulty {
     queue: MemoryQueue,
     loses: Arc<AtomicBool>,
     settles: Arc<Mutex<Vec<Settlement>>>,
     lost_answers: Arc<AtomicUsize>,
+    extended: Option<mpsc::UnboundedSender<usize>>,
 }
 
 impl Faulty {
@@ -183,6 +184,7 @@ impl Faulty {
             loses: Arc::default(),
             settles: Arc::default(),
             lost_answers: Arc::default(),
+            extended: None,
         }
     }
 }
@@ -232,7 +234,12 @@ impl Source for Faulty {
                 .map(|_| Err(TransportError::new(Fate::Stale, "gone")))
                 .collect();
         }
-        self.queue.extend_batch(receipts, lease).await
+        let count = receipts.len();
+        let answers = self.queue.extend_batch(receipts, lease).await;
+        if let Some(extended) = &self.extended {
+            let _ = extended.send(count);
+        }
+        answers
     }
 }
 

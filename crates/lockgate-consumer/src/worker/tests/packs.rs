@@ -108,53 +108,14 @@ async fn at_most_once_counts_for_the_messages_of_a_pack() {
     assert_eq!((ended.counts.acknowledged, ended.counts.lost), (3, 0));
 }
 
-/// Tells when leases are extended, and how many.
-struct Extending {
-    queue: MemoryQueue,
-    extended: mpsc::UnboundedSender<usize>,
-}
-
-impl Source for Extending {
-    type Receipt = Receipt;
-
-    fn source_capabilities(&self) -> SourceCapabilities {
-        self.queue.source_capabilities()
-    }
-
-    async fn receive_batch(
-        &self,
-        request: ReceiveRequest,
-    ) -> Result<Vec<Leased<Receipt>>, TransportError> {
-        self.queue.receive_batch(request).await
-    }
-
-    async fn settle_batch(
-        &self,
-        settles: Vec<(Receipt, Settlement)>,
-    ) -> Vec<Result<(), TransportError>> {
-        self.queue.settle_batch(settles).await
-    }
-
-    async fn extend_batch(
-        &self,
-        receipts: Vec<Receipt>,
-        lease: Duration,
-    ) -> Vec<Result<Duration, TransportError>> {
-        let count = receipts.len();
-        let answers = self.queue.extend_batch(receipts, lease).await;
-        let _ = self.extended.send(count);
-        answers
-    }
-}
-
 #[tokio::test]
 async fn a_pack_has_one_lease_which_lasts_until_its_last_message_is_done() {
     let queue = queue(|_| {});
     push_pack(&queue, "k", &["a", "b", "c"]).await;
     let (tell, told) = mpsc::unbounded_channel();
-    let source = Extending {
-        queue: queue.clone(),
-        extended: tell,
+    let source = Faulty {
+        extended: Some(tell),
+        ..Faulty::over(&queue)
     };
     let told = Arc::new(tokio::sync::Mutex::new(told));
     let builder = Worker::over(source).lease(Duration::from_secs(1));
