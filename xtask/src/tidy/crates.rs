@@ -108,6 +108,7 @@ const LAYERS: [(&str, &[&str]); 22] = [
             "lockgate-server",
             "lockgate-client",
             "lockgate-consumer",
+            "lockgate-coordination",
             "lockgate-producer",
             "lockgate-inspect",
             "lockgate-postgres",
