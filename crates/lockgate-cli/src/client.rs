@@ -248,6 +248,7 @@ impl CallError {
             Source::Connect { .. } => Exit::Unreachable,
             Source::Timeout { .. } => Exit::Timeout,
             Source::NoQueue { .. } => Exit::NotFound,
+            Source::Fenced(_) => Exit::Conflict,
             Source::Refused { status, code, .. } | Source::Record { status, code, .. } => {
                 exit_of(*status, code)
             }

@@ -10,8 +10,12 @@ use hyper::{
     header::{CONTENT_TYPE, HOST, HeaderName, HeaderValue},
     http::response::Parts,
 };
-use lockgate_core::HolderName;
+use lockgate_core::{
+    Epoch, HolderName,
+    coordination::{Fence, FenceError, FenceMark},
+};
 use lockgate_sigv4::{SignError, Signer};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::{
     task::yield_now,
@@ -34,6 +38,11 @@ const ANSWER_BYTES_MAX: usize = 256 << 20;
 
 const CONSUMER: HeaderName = HeaderName::from_static("x-lockgate-consumer");
 
+const FENCE: HeaderName = HeaderName::from_static("x-lockgate-fence");
+
+/// What is percent-encoded of a fence: what cannot stand in a header, and the percent sign.
+const IN_HEADER: &AsciiSet = &CONTROLS.add(b'%').add(b' ');
+
 /// A client of one server. Clones are the same client and share its connections; calls may run at the same
 /// time in any number.
 ///
@@ -47,6 +56,8 @@ const CONSUMER: HeaderName = HeaderName::from_static("x-lockgate-consumer");
 #[derive(Clone, Debug)]
 pub struct Client {
     inner: Arc<Inner>,
+    /// Of whose term all calls are.
+    fence: Option<Fence>,
 }
 
 #[derive(Debug)]
@@ -200,13 +211,28 @@ impl Client {
                 settings,
                 idle: Idle::default(),
             }),
+            fence: None,
+        }
+    }
+
+    /// The same client for the leader of a term: each call that changes something is refused with
+    /// [`CallError::Fenced`] once the server has seen a later term of that election, or when the term is over by its own clock. It
+    /// shares the connections of this one.
+    #[must_use]
+    pub fn fenced(&self, fence: &Fence) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            fence: Some(fence.clone()),
         }
     }
 
     /// Makes another client like it, with connections of its own.
     #[must_use]
     pub fn another(&self) -> Self {
-        Self::of(self.inner.settings.clone())
+        Self {
+            fence: self.fence.clone(),
+            ..Self::of(self.inner.settings.clone())
+        }
     }
 
     /// Returns where the server is.
@@ -298,6 +324,13 @@ impl Client {
             .header(CONTENT_TYPE, "application/json")
             .body(Full::new(body.clone()))
             .map_err(cannot_be_made)?;
+        if let Some(fence) = self.fence.as_ref().filter(|_| method != Method::GET) {
+            fence.check()?;
+            let mark = fence.mark().to_string();
+            let mark = utf8_percent_encode(&mark, IN_HEADER).to_string();
+            let mark = HeaderValue::try_from(mark).map_err(cannot_be_made)?;
+            request.headers_mut().insert(FENCE, mark);
+        }
         if let Some(consumer) = &settings.consumer {
             request.headers_mut().insert(CONSUMER, consumer.clone());
         }
@@ -305,6 +338,17 @@ impl Client {
             sign(key, &method, &target, &mut request, &body).map_err(cannot_be_made)?;
         }
         Ok(request)
+    }
+
+    /// What an error says of this client's fence, if it is about that.
+    pub(crate) fn deposed(&self, code: &str, newest: Option<u64>) -> Option<FenceError> {
+        let FenceMark { election, epoch } = self.fence.as_ref()?.mark();
+        let newest = Epoch(newest.filter(|_| code == "deposed")?);
+        Some(FenceError::Deposed {
+            election,
+            epoch,
+            newest,
+        })
     }
 
     /// Sends a request and takes the answer, whole.
@@ -388,9 +432,16 @@ impl Client {
             version: Option<u64>,
             queue: Option<String>,
             record: Option<Box<RecordFault>>,
+            newest_epoch: Option<u64>,
         }
         let status = head.status;
-        match serde_json::from_slice(body) {
+        let problem = serde_json::from_slice::<Problem>(body);
+        if let Ok(problem) = &problem
+            && let Some(deposed) = self.deposed(&problem.code, problem.newest_epoch)
+        {
+            return deposed.into();
+        }
+        match problem {
             Ok(Problem {
                 queue: Some(name), ..
             }) => CallError::NoQueue {

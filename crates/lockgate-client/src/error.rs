@@ -3,7 +3,7 @@
 use std::{io, time::Duration};
 
 use hyper::StatusCode;
-use lockgate_core::{Fate, TransportError, units::show_millis};
+use lockgate_core::{Fate, TransportError, coordination::FenceError, units::show_millis};
 use serde::Deserialize;
 
 use crate::{Endpoint, TlsCause};
@@ -64,6 +64,9 @@ pub enum CallError {
         /// With `state_conflict`: the version that the state of the key has, if it has one.
         version: Option<u64>,
     },
+    /// The term of the client's [fence](crate::Client::fenced) is over. Nothing was done.
+    #[error(transparent)]
+    Fenced(#[from] FenceError),
     /// A record is not what the request says of it. Nothing was done.
     #[error("{message} ({code})")]
     Record {
@@ -121,6 +124,7 @@ impl CallError {
     pub fn fate(&self) -> Fate {
         match self {
             Self::Request { .. } => Fate::Refused,
+            Self::Fenced(_) => Fate::Stale,
             Self::Connect { .. } | Self::NoTls { .. } => Fate::Retry,
             Self::NoQueue { .. } => Fate::Closed,
             Self::Refused { status, .. } | Self::Record { status, .. } => of_status(*status),
@@ -163,7 +167,10 @@ pub(crate) fn of_status(status: StatusCode) -> Fate {
 
 impl From<CallError> for TransportError {
     fn from(error: CallError) -> Self {
-        Self::new(error.fate(), error)
+        match error {
+            CallError::Fenced(refused) => refused.into(),
+            error => Self::new(error.fate(), error),
+        }
     }
 }
 

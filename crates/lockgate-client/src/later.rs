@@ -6,6 +6,7 @@ use std::{
 };
 
 use hyper::StatusCode;
+use lockgate_core::coordination::{Fence, FenceError};
 use lockgate_core::{
     Accepted, Fate, Level, Message, MessageId, ProducerIncarnation, ProducerName, QueueName, Sink,
     SinkCapabilities, TransportError,
@@ -159,6 +160,11 @@ impl Sink for LaterQueue {
 
     fn sink_capabilities(&self) -> SinkCapabilities {
         self.inner.can.clone()
+    }
+
+    fn fenced(&self, fence: &Fence) -> Result<Self, FenceError> {
+        let client = self.inner.client.fenced(fence);
+        Ok(client.queue_later(&self.inner.name))
     }
 
     async fn send_batch(

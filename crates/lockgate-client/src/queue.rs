@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use hyper::{Method, StatusCode};
+use lockgate_core::coordination::{Fence, FenceError};
 use lockgate_core::{
     Accepted, Failures, Fate, Header, Key, KeyOrder, KeyState, KeyStateWrite, Leased, Message,
     MessageId, MessageName, Millis, ProducerIncarnation, ProducerName, ProducerRefused, QueueName,
@@ -66,7 +67,7 @@ pub struct RemoteQueue {
     inner: Arc<Inner>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Inner {
     client: Client,
     name: QueueName,
@@ -260,6 +261,7 @@ struct Problem {
     version: Option<u64>,
     queue: Option<String>,
     incarnation: Option<u64>,
+    newest_epoch: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -493,6 +495,10 @@ impl RemoteQueue {
         if let Some(refused) = producer_refused(&problem.code, problem.incarnation) {
             return refused.into();
         }
+        let client = &self.inner.client;
+        if let Some(deposed) = client.deposed(&problem.code, problem.newest_epoch) {
+            return deposed.into();
+        }
         let status = StatusCode::from_u16(problem.status);
         let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let error = CallError::Refused {
@@ -582,6 +588,16 @@ impl Sink for RemoteQueue {
             },
         )
         .await
+    }
+
+    fn fenced(&self, fence: &Fence) -> Result<Self, FenceError> {
+        let inner = Inner {
+            client: self.inner.client.fenced(fence),
+            ..(*self.inner).clone()
+        };
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
     }
 
     async fn open_producer(

@@ -4,6 +4,7 @@ use std::{fmt, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use hyper::Method;
+use lockgate_core::coordination::{Fence, FenceError};
 use lockgate_core::{
     DeleteRecord, Epoch, ExtendRecord, Fate, HolderName, LeaseRecord, ListRecords, Millis,
     PutRecord, Record, RecordLease, RecordName, RecordPage, RecordVersion, RecordWritten, Records,
@@ -103,6 +104,10 @@ const NO_BODY: Option<&()> = None;
 /// [`timeout`](Client::timeout). [`Unavailable`](RecordsError::Unavailable) is a server that cannot be reached, is
 /// busy, or stops.
 impl Records for Client {
+    fn fenced(&self, fence: &Fence) -> Result<Self, FenceError> {
+        Ok(Self::fenced(self, fence))
+    }
+
     async fn get(&self, name: RecordName) -> Result<Option<Record>, RecordsError> {
         self.read(&target(&name), Duration::ZERO).await
     }
@@ -277,6 +282,9 @@ fn refusal(error: CallError, epoch: Option<Epoch>) -> RecordsError {
         && let Some(refused) = in_core_words(code, fault, epoch)
     {
         return refused;
+    }
+    if let CallError::Fenced(refused) = error {
+        return refused.into();
     }
     let (fate, why) = (
         error.fate(),

@@ -9,7 +9,11 @@ use std::{collections::BTreeMap, fmt, future::Future, time::Duration};
 
 use bytes::Bytes;
 
-use crate::{Epoch, HolderName, Millis, RecordName, WallTime, with_prefix};
+use crate::{
+    Epoch, HolderName, Millis, RecordName, WallTime,
+    coordination::{Fence, FenceError},
+    with_prefix,
+};
 
 /// The most bytes of a record's value: 256 KiB.
 pub const RECORD_BYTES_MAX: usize = 256 << 10;
@@ -251,6 +255,9 @@ pub enum RecordsError {
         /// The bytes that all records, and states of keys, may have.
         max: u64,
     },
+    /// The term of the [fence](Records::fenced) is over.
+    #[error(transparent)]
+    Fenced(#[from] FenceError),
     /// The command can never succeed: a value or a duration is out of its bounds.
     #[error("{why}")]
     Invalid {
@@ -285,6 +292,23 @@ fn conflict(name: &RecordName, version: Option<RecordVersion>) -> String {
 /// # Cancellation
 /// A command whose future is dropped may have happened. Reads change nothing.
 pub trait Records: Send + Sync {
+    /// The same store for the leader of a term: each change is refused with [`Fenced`](RecordsError::Fenced) once the store
+    /// has seen a later term of that election. Reads are as before. The highest epoch is kept in the record
+    /// [`fence/ELECTION`](crate::coordination::FenceMark::guard), and changed in the same step. The term's own clock is asked too
+    /// before each change.
+    ///
+    /// # Errors
+    /// [`Unsupported`](FenceError::Unsupported) for a store that cannot do that.
+    fn fenced(&self, fence: &Fence) -> Result<Self, FenceError>
+    where
+        Self: Sized,
+    {
+        let _ = fence;
+        Err(FenceError::Unsupported {
+            what: "this store of records",
+        })
+    }
+
     /// The record with that name; `None` if there is none.
     ///
     /// # Errors

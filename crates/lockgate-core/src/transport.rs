@@ -10,6 +10,7 @@ use std::{error::Error, fmt, future::Future, sync::Arc, time::Duration};
 use crate::{
     Failures, HolderName, KeyState, KeyStateWrite, Level, Message, MessageId, PRIORITY_MAX,
     ProducerIncarnation, ProducerName, ProducerRefused, RecordVersion, Sequence, WallTime,
+    coordination::{Fence, FenceError},
     limits::HoldScope,
 };
 
@@ -35,6 +36,19 @@ pub trait Sink: Send + Sync {
         &self,
         messages: Vec<Message>,
     ) -> impl Future<Output = Vec<Result<Accepted<Self::Id>, TransportError>>> + Send;
+
+    /// The same sink for the leader of a term: once the sink has seen a later term of that election it refuses each message
+    /// with [`Fate::Stale`], whose source is [`FenceError::Deposed`]. The term's own clock is asked too before each send.
+    ///
+    /// # Errors
+    /// [`Unsupported`](FenceError::Unsupported) for a sink that cannot compare epochs.
+    fn fenced(&self, fence: &Fence) -> Result<Self, FenceError>
+    where
+        Self: Sized,
+    {
+        let _ = fence;
+        Err(FenceError::Unsupported { what: "this sink" })
+    }
 
     /// Opens the queue for a producer, and from then on refuses what earlier incarnations of it send. Where a message
     /// is a [record of a producer](Message::producer), its send names the incarnation that this gave last.
@@ -322,7 +336,7 @@ pub enum Fate {
     Retry,
     /// It did not happen: who asked for it is not current any more. The lease of a settle has ended, and somebody else may
     /// have the message; or the sink takes no more of this incarnation of a producer, and
-    /// [says why](TransportError::producer_refused).
+    /// [says why](TransportError::producer_refused); or the term of a [fence](Sink::fenced) is over.
     Stale,
     /// It did not happen: the transport is closed, or the queue behind it is gone. What was asked is not at
     /// fault; open the queue again.
@@ -526,6 +540,16 @@ impl From<ProducerRefused> for TransportError {
     fn from(refused: ProducerRefused) -> Self {
         let fate = match refused {
             ProducerRefused::Gap => Fate::Retry,
+            _ => Fate::Stale,
+        };
+        Self::new(fate, refused)
+    }
+}
+
+impl From<FenceError> for TransportError {
+    fn from(refused: FenceError) -> Self {
+        let fate = match refused {
+            FenceError::Unsupported { .. } => Fate::Unsupported,
             _ => Fate::Stale,
         };
         Self::new(fate, refused)

@@ -938,7 +938,7 @@ fn grows(machine: &Machine, command: AnyCommand<'_>) -> bool {
     let AnyCommand::Caller(command) = command else {
         return false;
     };
-    match command {
+    match command.plain() {
         Command::Send(_)
         | Command::CreateQueue(_)
         | Command::ChangeQueue(_)

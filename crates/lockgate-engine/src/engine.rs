@@ -4,7 +4,7 @@ use std::{io::Write, sync::Arc, time::Duration};
 
 use lockgate_core::{
     Clock, Key, Level, MachineTime, MessageId, Now, QueueName, Record, Sequence, Storage, Term,
-    WatchRecord,
+    WatchRecord, coordination::Fence,
 };
 use lockgate_machine::{
     Delivery, FindMessage, ListMessages, ListQueues, MessagePage, Query, QueryReply,
@@ -15,7 +15,7 @@ use crate::{
     BackupError, BackupReport, Directory, EngineError, EngineMetrics, EngineOptions, Peek, Peeked,
     ReceivedBatch, StartError, StartReport, StopReason, UnknownCause,
     inbox::{AnswerSender, GuardedAnswer, GuardedPage, Inbox, millis},
-    request::{Answer, Batch, Request, Work},
+    request::{Answer, Batch, Request, Work, fenced},
     runtime::{self, Shared},
     sync::{Semaphore, oneshot},
 };
@@ -40,6 +40,8 @@ use crate::{
 #[derive(Clone)]
 pub struct Engine {
     handle: Arc<Handle>,
+    /// Of whose term all commands are.
+    fence: Option<Fence>,
 }
 
 /// What all clones share; stops the engine when the last one is gone.
@@ -96,7 +98,19 @@ impl Engine {
     ) -> Result<(Self, StartReport), StartError> {
         let (shared, report) = runtime::start(storage.into(), clock, options)?;
         let handle = Arc::new(Handle { shared });
-        Ok((Self { handle }, report))
+        let fence = None;
+        Ok((Self { handle, fence }, report))
+    }
+
+    /// The same engine for the leader of a term: each command that is submitted here is refused with
+    /// [`Rejection::Fenced`] once the shard has seen a later term of that election, or when the term is over by its own clock. See
+    /// [`Fenced`](lockgate_machine::Fenced). Receives and queries are as before.
+    #[must_use]
+    pub fn fenced(&self, fence: &Fence) -> Self {
+        Self {
+            handle: self.handle.clone(),
+            fence: Some(fence.clone()),
+        }
     }
 
     /// Decides one command, and returns when its level is reached. The type of the command
@@ -107,7 +121,14 @@ impl Engine {
     /// # Errors
     /// As [`EngineError`] says; [`EngineError::Rejected`] if the machine refuses the command.
     pub async fn submit<C: TypedCommand>(&self, command: C) -> Result<C::Reply, EngineError> {
-        let work = Work::from(command.into());
+        let command = match &self.fence {
+            Some(fence) => {
+                fence.check().map_err(Rejection::from)?;
+                fenced(&fence.mark(), command.into())
+            }
+            None => command.into(),
+        };
+        let work = Work::from(command);
         let result = self.ask(work, |answer| match answer {
             GuardedAnswer::Other(Answer::Commands(mut results)) => match results.pop()? {
                 Ok(reply) => Some(Ok(C::reply(reply)?)),
@@ -133,6 +154,13 @@ impl Engine {
         &self,
         commands: Batch<C>,
     ) -> Result<Vec<Result<C::Reply, Rejection>>, EngineError> {
+        let commands = match &self.fence {
+            Some(fence) => {
+                fence.check().map_err(Rejection::from)?;
+                commands.fenced(&fence.mark())
+            }
+            None => commands,
+        };
         self.ask(commands.into(), |answer| match answer {
             GuardedAnswer::Other(Answer::Commands(results)) => {
                 // The collected results reuse the vector's memory.

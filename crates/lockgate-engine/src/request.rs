@@ -3,10 +3,10 @@
 use std::marker::PhantomData;
 
 use bytes::Bytes;
-use lockgate_core::{KeyStateWrite, MachineTime, RecordName, Revision};
+use lockgate_core::{KeyStateWrite, MachineTime, RecordName, Revision, coordination::FenceMark};
 use lockgate_machine::{
-    ChangeQueue, Command, Delivery, EngineCommand, KeyPage, KeyStatePage, MessagePage, Move, Query,
-    QueryReply, QueuePage, Receive, Rejection, Reply, Transact, Upcoming,
+    ChangeQueue, Command, Delivery, EngineCommand, Fenced, KeyPage, KeyStatePage, MessagePage,
+    Move, Query, QueryReply, QueuePage, Receive, Rejection, Reply, Transact, Upcoming,
 };
 use smallvec::SmallVec;
 
@@ -125,7 +125,7 @@ impl Work {
         match self {
             Self::Commands(commands) => commands
                 .iter()
-                .all(|command| matches!(command, Command::Send(_))),
+                .all(|command| matches!(command.plain(), Command::Send(_))),
             Self::Engine(_) | Self::Receive { .. } | Self::Query(_) | Self::Watch { .. } => false,
         }
     }
@@ -167,6 +167,18 @@ impl<C> Batch<C> {
     pub fn is_empty(&self) -> bool {
         self.commands.is_empty()
     }
+
+    /// The same commands, each under that fence.
+    pub(crate) fn fenced(self, mark: &FenceMark) -> Self {
+        let commands = self
+            .commands
+            .into_iter()
+            .map(|command| fenced(mark, command));
+        Self {
+            commands: commands.collect(),
+            kind: PhantomData,
+        }
+    }
 }
 
 impl<C: Into<Command>> Batch<C> {
@@ -191,6 +203,11 @@ impl From<Vec<Command>> for Batch<Command> {
             kind: PhantomData,
         }
     }
+}
+
+pub(crate) fn fenced(mark: &FenceMark, command: Command) -> Command {
+    let mark = mark.clone();
+    Fenced { mark, command }.into()
 }
 
 impl<C> From<Batch<C>> for Work {
@@ -222,7 +239,7 @@ fn state_bytes(write: &KeyStateWrite) -> usize {
 /// The approximate bytes of the record with the command's effects, which count in the inbox. The
 /// log later reserves the exact bytes.
 fn command_bytes(command: &Command) -> usize {
-    match command {
+    match command.plain() {
         Command::Send(send) => message_bytes(&send.message),
         Command::Transact(Transact {
             settles,

@@ -9,7 +9,7 @@ use lockgate_core::{
     BootId, DeleteRecord, ExtendRecord, HolderName, Key, KeyStateWrite, LeaseRecord, LeaseToken,
     Location, Message, MessageId, Millis, ProducerIncarnation, ProducerName, PutRecord, QueueId,
     QueueName, Record, RecordVersion, RecordWritten, ReleaseRecord, Sequence, Term, WallTime,
-    limits::HoldScope,
+    coordination::FenceMark, limits::HoldScope,
 };
 
 use crate::{
@@ -43,6 +43,46 @@ pub enum Command {
     ReleaseRecord(ReleaseRecord),
     OpenProducer(OpenProducer),
     ForgetProducer(ForgetProducer),
+    Fenced(Box<Fenced<Command>>),
+}
+
+impl Command {
+    /// The command without its fence.
+    #[must_use]
+    pub fn plain(&self) -> &Self {
+        match self {
+            Self::Fenced(fenced) => fenced.command.plain(),
+            plain => plain,
+        }
+    }
+}
+
+/// Any command for the leader of a term: it is refused with [`Rejection::Fenced`](crate::Rejection::Fenced) if the shard
+/// has seen a later term of that election in another such command. The highest epoch that was seen is a record, the
+/// [guard](FenceMark::guard), which is written together with the command.
+#[derive(Clone, Debug)]
+pub struct Fenced<C> {
+    /// Which term.
+    pub mark: FenceMark,
+    /// What its leader wants.
+    pub command: C,
+}
+
+impl<C: Into<Command>> From<Fenced<C>> for Command {
+    fn from(fenced: Fenced<C>) -> Self {
+        Self::Fenced(Box::new(Fenced {
+            mark: fenced.mark,
+            command: fenced.command.into(),
+        }))
+    }
+}
+
+impl<C: TypedCommand> TypedCommand for Fenced<C> {
+    type Reply = C::Reply;
+
+    fn reply(reply: Reply) -> Option<C::Reply> {
+        C::reply(reply)
+    }
 }
 
 /// Commands that only the engine of a machine gives. No caller can submit one.

@@ -251,6 +251,17 @@ impl Effect {
             Self::MarkRaised { .. } => "mark raised",
         }
     }
+
+    /// Which record it changes, if it changes one.
+    pub(crate) fn record_name(&self) -> Option<&RecordName> {
+        match self {
+            Self::RecordPut { name, .. }
+            | Self::RecordDeleted { name, .. }
+            | Self::RecordLeased { name, .. }
+            | Self::RecordReleased { name, .. } => Some(name),
+            _ => None,
+        }
+    }
 }
 
 /// A message in the form that the log stores.

@@ -6,7 +6,7 @@ use lockgate_core::{
     Failures, HolderName, Key, KeyState, LeaseToken, Level, Location, MachineTime, MessageId,
     Millis, Position, ProducerIncarnation, ProducerName, ProducerRefused, QueueId, QueueName,
     Record, RecordPage, RecordVersion, RecordWritten, RecordsError, Sequence, ShardId, WallTime,
-    limits::Limit,
+    coordination::FenceError, limits::Limit,
 };
 
 use crate::{DeadLetterReason, Effects, QueueSettings, QueueTotals, SettingsError};
@@ -218,6 +218,9 @@ pub enum Rejection {
     /// A command for a record cannot be done as the record is now.
     #[error(transparent)]
     Record(#[from] RecordsError),
+    /// The term of the command's [fence](crate::Fenced) is over.
+    #[error(transparent)]
+    Fenced(#[from] FenceError),
     /// The queue does not exist.
     #[error("queue {queue} does not exist")]
     QueueNotFound { queue: QueueName },

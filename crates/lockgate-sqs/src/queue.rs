@@ -19,6 +19,7 @@ use aws_sdk_sqs::{
         DeleteMessageBatchRequestEntry, MessageSystemAttributeName, QueueAttributeName,
     },
 };
+use lockgate_core::coordination::{Fence, FenceError};
 use lockgate_core::{
     Accepted, Fate, KeyOrder, Leased, Level, Message, MessageName, ReceiveRequest, Settlement,
     Sink, SinkCapabilities, Source, SourceCapabilities, TransportError, WallTime,
@@ -486,6 +487,10 @@ impl Sink for SqsQueue {
 
     fn sink_capabilities(&self) -> SinkCapabilities {
         self.inner.sink.clone()
+    }
+
+    fn fenced(&self, _: &Fence) -> Result<Self, FenceError> {
+        Err(FenceError::Unsupported { what: "Amazon SQS" })
     }
 
     async fn send_batch(

@@ -7,7 +7,7 @@ use std::{
     thread,
 };
 
-use lockgate_core::{Clock, DiskError, ShardId, Storage, WallTime};
+use lockgate_core::{Clock, DiskError, ShardId, Storage, WallTime, coordination::Fence};
 use lockgate_engine::{
     BackupError, BackupReport, Engine, EngineMetrics, EngineOptions, RestoreError, RestoreReport,
     StartError, StartReport, Status,
@@ -152,6 +152,15 @@ impl Lockgate {
             path: path.as_ref().to_owned(),
             log: LocalLogOptions::default(),
         })
+    }
+
+    /// The same queues and records for the leader of a term: see [`Queue::fenced`](crate::Queue::fenced).
+    #[must_use]
+    pub fn fenced(&self, fence: &Fence) -> Self {
+        Self {
+            engine: self.engine.fenced(fence),
+            report: self.report.clone(),
+        }
     }
 
     /// Starts to create or open the queue with this name. Nothing happens before

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, num::NonZeroU32, time::Duration};
 
+use lockgate_core::coordination::Fence;
 use lockgate_core::{
     Key, KeyState, KeyStateWrite, Level, Message, MessageId, Millis, ProducerName, QueueName,
     RecordVersion, WallTime,
@@ -254,6 +255,15 @@ impl QueueBuilder {
 impl Queue {
     pub(crate) fn new(engine: Engine, name: QueueName) -> Self {
         Self { engine, name }
+    }
+
+    /// The same queue for the leader of a term: each change is refused with [`Rejection::Fenced`] once the shard has seen a
+    /// later term of that election, in this queue or elsewhere, or when the term is over by its own clock. So whoever was
+    /// deposed cannot send any more. The highest epoch is kept in the record `fence/ELECTION`, and changed in the same step.
+    /// Receives are as before.
+    #[must_use]
+    pub fn fenced(&self, fence: &Fence) -> Self {
+        Self::new(self.engine.fenced(fence), self.name.clone())
     }
 
     /// Returns the name of the queue.

@@ -2,6 +2,7 @@
 //!
 //! An open [`Lockgate`] is a store of [`Records`].
 
+use lockgate_core::coordination::{Fence, FenceError};
 pub use lockgate_core::{
     DeleteRecord, ExtendRecord, LeaseRecord, ListRecords, PutRecord, RECORD_BYTES_MAX,
     RECORD_LEASE_MAX, Record, RecordLease, RecordName, RecordPage, RecordVersion, RecordWritten,
@@ -49,6 +50,10 @@ use crate::{ErrorKind, Lockgate, error::kind};
 /// # }
 /// ```
 impl Records for Lockgate {
+    fn fenced(&self, fence: &Fence) -> Result<Self, FenceError> {
+        Ok(Self::fenced(self, fence))
+    }
+
     async fn get(&self, name: RecordName) -> Result<Option<Record>, RecordsError> {
         let get = GetRecord { name };
         self.engine().query(get).await.map_err(error)
@@ -93,6 +98,7 @@ fn error(error: EngineError) -> RecordsError {
     let why = lockgate_core::with_sources(&error).to_string();
     match error {
         EngineError::Rejected(Rejection::Record(refused)) => refused,
+        EngineError::Rejected(Rejection::Fenced(refused)) => refused.into(),
         other => match kind(&other) {
             ErrorKind::Input => RecordsError::Invalid { why },
             ErrorKind::Retry | ErrorKind::Closed => RecordsError::Unavailable { why },

@@ -6,6 +6,7 @@ use lockgate_core::{
     Accepted, Fate, KeyOrder, KeyStateWrite, LeaseToken, Leased, Message, MessageId, MessageName,
     ProducerIncarnation, ProducerName, ReceiveRequest, RecordVersion, Settlement, Sink,
     SinkCapabilities, Source, SourceCapabilities, TransportError,
+    coordination::{Fence, FenceError},
 };
 use lockgate_engine::{Batch, EngineError};
 use lockgate_machine::{
@@ -98,6 +99,10 @@ impl Sink for Queue {
                 duplicate: sent.is_none_or(|sent| sent.duplicate),
             })
         })
+    }
+
+    fn fenced(&self, fence: &Fence) -> Result<Self, FenceError> {
+        Ok(Self::fenced(self, fence))
     }
 
     async fn open_producer(
@@ -286,8 +291,10 @@ fn check_size(given: usize) -> Result<(), TransportError> {
 }
 
 fn failed(error: EngineError) -> TransportError {
-    if let EngineError::Rejected(Rejection::Producer { refused, .. }) = error {
-        return refused.into();
+    match error {
+        EngineError::Rejected(Rejection::Producer { refused, .. }) => return refused.into(),
+        EngineError::Rejected(Rejection::Fenced(refused)) => return refused.into(),
+        _ => {}
     }
     let fate = match kind(&error) {
         // What was asked is not at fault.

@@ -17,7 +17,8 @@ use crate::{
 /// The election is held by the server of --endpoint, or by the store that --via names.
 ///
 /// COMMAND finds LOCKGATE_ELECTION, LOCKGATE_EPOCH and LOCKGATE_LEASE_DEADLINE in its environment. The epoch is higher than
-/// that of every earlier leader: give it to whatever COMMAND writes to, which can then refuse a leader from before. The
+/// that of every earlier leader: give it to whatever COMMAND writes to, which can then refuse a leader from before.
+/// LOCKGATE_FENCE does that for all that COMMAND changes by this program (`lockgate send`, `lockgate record put`). The
 /// deadline is when the lease ends without a renewal, in milliseconds since 1970; `lead` renews the lease and moves it.
 ///
 /// COMMAND and what it starts are one process group, which never outlives the lease. If the lease is not renewed, the

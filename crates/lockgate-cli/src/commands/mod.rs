@@ -33,6 +33,7 @@ mod unfinished;
 use std::{future::Future, thread, time::Duration};
 
 use hyper::Method;
+use lockgate_core::coordination::{Fence, FenceMark};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -113,7 +114,13 @@ fn client(flags: &ClientFlags) -> Result<Client, Failure> {
 }
 
 fn client_of(settings: &Resolved) -> Result<Client, Failure> {
-    client_at(settings.get(&table::ENDPOINT), settings)
+    let client = client_at(settings.get(&table::ENDPOINT), settings)?;
+    Ok(match settings.get(&table::FENCE) {
+        Some(FenceMark { election, epoch }) => {
+            Client::new(client.inner().fenced(&Fence::new(election, epoch)))
+        }
+        None => client,
+    })
 }
 
 /// The same, of another server.

@@ -3,7 +3,10 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use lockgate_client::{Endpoint, EndpointError};
-use lockgate_core::{HolderName, Level, ShardId, ShardIdError};
+use lockgate_core::{
+    HolderName, Level, ShardId, ShardIdError,
+    coordination::{FenceMark, FenceMarkError},
+};
 use lockgate_log::LocalLogOptions;
 
 use super::{About, AnySetting, Form, Scope, Setting};
@@ -46,6 +49,7 @@ pub(crate) static SETTINGS: &[&dyn AnySetting] = &[
     &CA,
     &TIMEOUT,
     &CONSUMER,
+    &FENCE,
     &VIA,
 ];
 
@@ -589,6 +593,26 @@ pub(crate) static ENDPOINT: Setting<Endpoint> = Setting {
             text.parse()
                 .map_err(|error: EndpointError| error.to_string())
         })
+    },
+};
+
+pub(crate) static FENCE: Setting<Option<FenceMark>> = Setting {
+    about: About {
+        name: "fence",
+        value_name: "ELECTION:EPOCH",
+        default: &[],
+        form: Form::One,
+        scope: Scope::Client,
+        help: "Change nothing if the server has seen a later leader of that election",
+        detail: "`lockgate lead` sets LOCKGATE_FENCE for its command, so all that this program changes there is \
+                 refused once another one has led, and changed something under its fence.",
+    },
+    read: |texts| {
+        let text = texts.first().map(|text| {
+            text.parse()
+                .map_err(|error: FenceMarkError| error.to_string())
+        });
+        text.transpose()
     },
 };
 

@@ -455,3 +455,28 @@ fn elections_are_watched() {
     signal(&watch, Signal::TERM);
     assert_eq!(watch.wait().unwrap().code(), Some(143));
 }
+
+#[test]
+fn what_a_command_sends_is_under_the_fence_of_its_term() {
+    let town = crate::messages::Town::new();
+    town.run("queue create q").ok();
+    let sends = format!("{} send q one && echo $LOCKGATE_FENCE", env!("CARGO_BIN_EXE_lockgate"));
+    let mut command = town.sandbox.command("lead --election e --");
+    command.args(["sh", "-c", &sends]);
+    let mut lead = Lead::start(command);
+    let fence = lead.rest();
+    assert_eq!(lead.code(), Some(0));
+    let (election, epoch) = fence.trim_end().rsplit_once(':').unwrap();
+    assert_eq!(election, "e");
+    assert_eq!(town.run("record get fence/e").ok(), epoch);
+    // Somebody from before, in all that changes anything.
+    for late in ["send q late", "record put r late", "queue set q --lease 1m", "queue purge q --yes"] {
+        let told = town.run(&format!("{late} --fence e:{}", epoch.parse::<u64>().unwrap() - 1));
+        let told = told.fails_with(4);
+        assert!(told.contains(&format!("there is a later term {epoch}")), "{told}");
+    }
+    let peeked = town.run("peek q --json --fence e:1").json();
+    assert_eq!(peeked.len(), 1);
+    town.run(&format!("send q two --fence e:{epoch}")).ok();
+    town.run("send q three --fence e").fails_with(2);
+}

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lockgate_core::{
-    DeleteRecord, Epoch, ExtendRecord, HolderName, LeaseRecord, ListRecords, PutRecord,
-    RECORD_BYTES_MAX, RECORD_LEASE_MAX, Record, RecordName, RecordVersion, Records, RecordsError,
-    ReleaseRecord, WatchRecord,
+    DeleteRecord, ElectionName, Epoch, ExtendRecord, HolderName, LeaseRecord, ListRecords,
+    PutRecord, RECORD_BYTES_MAX, RECORD_LEASE_MAX, Record, RecordName, RecordVersion, Records,
+    RecordsError, ReleaseRecord, WatchRecord,
+    coordination::{Fence, FenceError},
 };
 
 use super::{Fixture, Register, Troubles};
@@ -39,6 +40,7 @@ pub(super) async fn run<F: Fixture>(fixture: &mut F) -> Vec<&'static str> {
         a_watch_sees_the_last_change,
         a_watch_sees_that_a_record_is_gone,
         records_and_leases_survive_a_restart,
+        whoever_was_deposed_changes_nothing,
         operations_are_linearizable
     );
     not_run
@@ -414,6 +416,55 @@ async fn records_and_leases_survive_a_restart<F: Fixture>(f: &mut F, of: &str) -
     assert!(r.put(written).await.unwrap().revision > mine.revision);
     assert_eq!(r.get(b.clone()).await.unwrap(), None);
     assert!(r.put(put(b, "y", None)).await.unwrap().version > other.version);
+    true
+}
+
+async fn whoever_was_deposed_changes_nothing<F: Fixture>(f: &mut F, of: &str) -> bool {
+    let fence = |epoch| Fence::new(ElectionName::new(of).unwrap(), Epoch(epoch));
+    let (old, new) = (f.records().fenced(&fence(7)), f.records().fenced(&fence(9)));
+    let (old, new) = match (old, new) {
+        (Ok(old), Ok(new)) => (old, new),
+        (Err(refused), _) | (_, Err(refused)) => {
+            assert!(
+                matches!(refused, FenceError::Unsupported { .. }),
+                "{refused}"
+            );
+            return false;
+        }
+    };
+    let a = &name(of, "a");
+    let deposed = RecordsError::Fenced(FenceError::Deposed {
+        election: ElectionName::new(of).unwrap(),
+        epoch: Epoch(7),
+        newest: Epoch(9),
+    });
+    let first = old.put(put(a, "one", None)).await.unwrap();
+    let second = new.put(put(a, "two", Some(first.version))).await.unwrap();
+    let leased = new.lease(lease(a, "me", LONG_MS)).await.unwrap();
+    let refused = async |old: &F::Records| {
+        let late = old.put(put(a, "late", Some(second.version))).await;
+        assert_eq!(late, Err(deposed.clone()));
+        let gone = old.delete(delete(a, second.version, None)).await;
+        assert_eq!(gone, Err(deposed.clone()));
+        let taken = old.lease(lease(&name(of, "b"), "me", LONG_MS)).await;
+        assert_eq!(taken.map(drop), Err(deposed.clone()));
+        let (name, epoch) = (a.clone(), epoch(&leased));
+        let ended = old.release(ReleaseRecord { name, epoch }).await;
+        assert_eq!(ended, Err(deposed.clone()));
+        assert_eq!(old.get(a.clone()).await.unwrap().unwrap().value, "two");
+    };
+    refused(&old).await;
+    // What is refused for another reason keeps nobody out.
+    let again = new.put(put(a, "x", None)).await;
+    assert!(matches!(
+        again,
+        Err(RecordsError::Conflict { .. } | RecordsError::Held { .. })
+    ));
+    let guard = RecordName::new(&format!("fence/{of}")).unwrap();
+    assert_eq!(f.records().get(guard).await.unwrap().unwrap().value, "9");
+    if f.restart().await {
+        refused(&f.records().fenced(&fence(7)).unwrap()).await;
+    }
     true
 }
 

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use lockgate_core::{
-    Accepted, Fate, HolderName, Key, KeyOrder, KeyStateWrite, Leased, Message, PRIORITY_MAX,
-    Produced, ProducerIncarnation, ProducerMark, ProducerName, ProducerRefused, REASON_BYTES_MAX,
-    ReceiveRequest, RecordVersion, Replaces, Settlement, Sink, Source, TransportError, UniqueId,
-    WallTime, limits::HoldScope,
+    Accepted, ElectionName, Epoch, Fate, HolderName, Key, KeyOrder, KeyStateWrite, Leased, Message,
+    PRIORITY_MAX, Produced, ProducerIncarnation, ProducerMark, ProducerName, ProducerRefused,
+    REASON_BYTES_MAX, ReceiveRequest, RecordVersion, Replaces, Settlement, Sink, Source,
+    TransportError, UniqueId, WallTime,
+    coordination::{Fence, FenceError},
+    limits::HoldScope,
 };
 
 use super::{Fixture, Shown};
@@ -40,6 +42,7 @@ cases! {
     a_unique_id_is_accepted_once
     a_record_of_a_producer_is_accepted_once
     two_copies_of_a_spool_lose_nothing_and_double_nothing
+    whoever_was_deposed_sends_nothing
     a_message_comes_no_earlier_than_it_is_due
     a_nack_counts_as_an_attempt_and_giving_back_does_not
     a_hold_is_of_the_key_or_of_the_queue
@@ -495,6 +498,44 @@ async fn two_copies_of_a_spool_lose_nothing_and_double_nothing<F: Fixture>(
         .map(|(opening, last)| (1..=last).map(move |number| format!("{opening}-{number}")));
     let all: Vec<String> = all.into_iter().flatten().collect();
     assert_eq!(all_bodies(&queue).await, all);
+    Shown::Holds
+}
+
+async fn whoever_was_deposed_sends_nothing<F: Fixture>(fixture: &mut F) -> Shown {
+    let queue = fixture.queue(false).await;
+    let election = ElectionName::new("whoever sends").expect("a good name");
+    let fenced = |epoch| queue.fenced(&Fence::new(election.clone(), Epoch(epoch)));
+    let (old, new) = match (fenced(7), fenced(9)) {
+        (Ok(old), Ok(new)) => (old, new),
+        (Err(refused), _) | (_, Err(refused)) => {
+            assert!(
+                matches!(refused, FenceError::Unsupported { .. }),
+                "{refused}"
+            );
+            return Shown::NotRun;
+        }
+    };
+    send_all(&old, [message(&queue, "a")]).await;
+    send_all(&new, [message(&queue, "b")]).await;
+    for sent in send(&old, [message(&queue, "c"), message(&queue, "d")]).await {
+        let error = sent.expect_err("it was deposed");
+        assert_eq!(error.fate, Fate::Stale);
+        let expected = FenceError::Deposed {
+            election: election.clone(),
+            epoch: Epoch(7),
+            newest: Epoch(9),
+        };
+        assert_eq!(
+            error.source.downcast_ref(),
+            Some(&expected),
+            "{}",
+            error.source
+        );
+    }
+    send_all(&new, [message(&queue, "e")]).await;
+    let came = take(&queue, 10).await;
+    let bodies: Vec<_> = came.iter().map(|leased| &leased.message.body[..]).collect();
+    assert_eq!(bodies, [b"a", b"b", b"e"]);
     Shown::Holds
 }
 

@@ -44,6 +44,7 @@ async fn a_queue_in_memory_conforms() {
         "a_unique_id_is_accepted_once",
         "a_record_of_a_producer_is_accepted_once",
         "two_copies_of_a_spool_lose_nothing_and_double_nothing",
+        "whoever_was_deposed_sends_nothing",
         "a_message_comes_no_earlier_than_it_is_due",
         "a_message_keeps_its_name",
         "a_queue_that_is_gone_is_closed",

@@ -15,6 +15,7 @@ use lockgate_core::{
     Clock, DeleteRecord, ExtendRecord, LeaseRecord, ListRecords, MachineTime, Millis, Now,
     PutRecord, Record, RecordName, RecordPage, RecordWritten, Records, RecordsError, ReleaseRecord,
     WatchRecord,
+    coordination::{Fence, FenceError},
 };
 use tokio::time::Instant;
 
@@ -46,7 +47,7 @@ use crate::{
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-pub struct MemoryRecords(Arc<Inner>);
+pub struct MemoryRecords(Arc<Inner>, Option<Fence>);
 
 struct Inner {
     shared: Mutex<Shared>,
@@ -96,11 +97,12 @@ impl MemoryRecords {
     }
 
     fn with(bytes_max: u64, clock: Arc<dyn Clock>) -> Self {
-        Self(Arc::new(Inner {
+        let inner = Inner {
             shared: Mutex::default(),
             bytes_max,
             clock,
-        }))
+        };
+        Self(Arc::new(inner), None)
     }
 
     /// Looks at the clock anew: it has been set.
@@ -173,7 +175,22 @@ impl Drop for Watching<'_> {
     }
 }
 
+impl MemoryRecords {
+    /// Makes a change under the fence, if there is one.
+    fn change<T>(
+        &self,
+        change: impl FnOnce(&mut State) -> Result<T, RecordsError>,
+    ) -> Result<T, RecordsError> {
+        let Self(inner, fence) = self;
+        inner.at_once(|state| state.under(fence.as_ref(), inner.bytes_max, change))
+    }
+}
+
 impl Records for MemoryRecords {
+    fn fenced(&self, fence: &Fence) -> Result<Self, FenceError> {
+        Ok(Self(self.0.clone(), Some(fence.clone())))
+    }
+
     async fn get(&self, name: RecordName) -> Result<Option<Record>, RecordsError> {
         Ok(self.0.at_once(|state| state.get(&name)))
     }
@@ -222,24 +239,24 @@ impl Records for MemoryRecords {
 
     async fn put(&self, put: PutRecord) -> Result<RecordWritten, RecordsError> {
         let max = self.0.bytes_max;
-        self.0.at_once(|state| state.put(put, max))
+        self.change(|state| state.put(put, max))
     }
 
     async fn delete(&self, delete: DeleteRecord) -> Result<(), RecordsError> {
-        self.0.at_once(|state| state.delete(&delete))
+        self.change(|state| state.delete(&delete))
     }
 
     async fn lease(&self, lease: LeaseRecord) -> Result<Record, RecordsError> {
         let (dropped, max) = (self.0.clock.dropped(), self.0.bytes_max);
-        self.0.at_once(|state| state.lease(lease, dropped, max))
+        self.change(|state| state.lease(lease, dropped, max))
     }
 
     async fn extend(&self, extend: ExtendRecord) -> Result<(), RecordsError> {
         let dropped = self.0.clock.dropped();
-        self.0.at_once(|state| state.extend(extend, dropped))
+        self.change(|state| state.extend(extend, dropped))
     }
 
     async fn release(&self, release: ReleaseRecord) -> Result<(), RecordsError> {
-        self.0.at_once(|state| state.release(&release))
+        self.change(|state| state.release(&release))
     }
 }

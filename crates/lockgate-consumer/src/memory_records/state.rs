@@ -15,7 +15,7 @@ use lockgate_core::{
     DeleteRecord, Epoch, ExtendRecord, HolderName, LeaseRecord, ListRecords, MachineTime, Millis,
     Now, PutRecord, RECORD_BYTES_MAX, RECORD_LEASE_MAX, Record, RecordLease, RecordName,
     RecordPage, RecordVersion, RecordWritten, RecordsError, ReleaseRecord, Revision, WallTime,
-    record_memory,
+    coordination::Fence, record_memory,
 };
 
 /// The records of a store at one instant.
@@ -193,6 +193,27 @@ impl State {
         self.may_write(&put.name, put.replaces, put.epoch)?;
         // A copy, because the value may be a small part of something large.
         self.write(&put.name, Bytes::copy_from_slice(&put.value), max)
+    }
+
+    /// Makes a change for the leader of a term, unless there was a later one. The guard of its election is raised first.
+    pub fn under<T>(
+        &mut self,
+        fence: Option<&Fence>,
+        max: u64,
+        change: impl FnOnce(&mut Self) -> Result<T, RecordsError>,
+    ) -> Result<T, RecordsError> {
+        if let Some(fence) = fence {
+            fence.check()?;
+            let mark = fence.mark();
+            let guard = mark.guard().map_err(|error| RecordsError::Invalid {
+                why: error.to_string(),
+            })?;
+            let seen = self.entries.get(&guard).map(|entry| &*entry.value);
+            if let Some(raised) = mark.admit(seen)? {
+                self.write(&guard, raised, max)?;
+            }
+        }
+        change(self)
     }
 
     /// Deletes a record.

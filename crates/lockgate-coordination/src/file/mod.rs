@@ -35,6 +35,7 @@ use lockgate_core::{
     Clock, DeleteRecord, ExtendRecord, LeaseRecord, ListRecords, MachineTime, Millis, Now,
     PutRecord, Record, RecordName, RecordPage, RecordWritten, Records, RecordsError, ReleaseRecord,
     WatchRecord,
+    coordination::{Fence, FenceError},
 };
 use lockgate_log::SystemClock;
 use tokio::{sync::watch, time::Instant};
@@ -63,7 +64,7 @@ const NEW: &str = "new-";
 /// The folder must be on a disk of this machine; all processes that use it must see one boot clock (`CLOCK_BOOTTIME`)
 /// and one boot id, as containers of one machine do.
 #[derive(Clone)]
-pub struct FileRecords(Arc<Inner>);
+pub struct FileRecords(Arc<Inner>, Option<Fence>);
 
 struct Inner {
     folder: PathBuf,
@@ -127,7 +128,7 @@ impl FileRecords {
             let why = format!("folder {}: {error}", folder.display());
             RecordsError::Unavailable { why }
         })?;
-        Ok(Self(Arc::new(Inner {
+        let inner = Inner {
             folder,
             clock,
             writer: crate::time::drawn(),
@@ -137,7 +138,8 @@ impl FileRecords {
             turn: tokio::sync::Mutex::default(),
             changed,
             _watcher: watcher,
-        })))
+        };
+        Ok(Self(Arc::new(inner), None))
     }
 
     /// Looks at the clock anew: it has been set.
@@ -335,7 +337,23 @@ impl Inner {
     }
 }
 
+impl FileRecords {
+    /// Makes a change under the fence, if there is one.
+    async fn change<T: Send + 'static>(
+        &self,
+        mut change: impl FnMut(&mut State) -> Result<T, RecordsError> + Send + 'static,
+    ) -> Result<T, RecordsError> {
+        let fence = self.1.clone();
+        let act = move |state: &mut State| state.under(fence.as_ref(), BYTES_MAX, &mut change);
+        self.at_once(act, true).await
+    }
+}
+
 impl Records for FileRecords {
+    fn fenced(&self, fence: &Fence) -> Result<Self, FenceError> {
+        Ok(Self(self.0.clone(), Some(fence.clone())))
+    }
+
     async fn get(&self, name: RecordName) -> Result<Option<Record>, RecordsError> {
         self.at_once(move |state| Ok(state.get(&name)), false).await
     }
@@ -382,29 +400,29 @@ impl Records for FileRecords {
 
     async fn put(&self, put: PutRecord) -> Result<RecordWritten, RecordsError> {
         let act = move |state: &mut State| state.put(put.clone(), BYTES_MAX);
-        self.at_once(act, true).await
+        self.change(act).await
     }
 
     async fn delete(&self, delete: DeleteRecord) -> Result<(), RecordsError> {
         let act = move |state: &mut State| state.delete(&delete);
-        self.at_once(act, true).await
+        self.change(act).await
     }
 
     async fn lease(&self, lease: LeaseRecord) -> Result<Record, RecordsError> {
         let dropped = self.0.clock.dropped();
         let act = move |state: &mut State| state.lease(lease.clone(), dropped, BYTES_MAX);
-        self.at_once(act, true).await
+        self.change(act).await
     }
 
     async fn extend(&self, extend: ExtendRecord) -> Result<(), RecordsError> {
         let dropped = self.0.clock.dropped();
         let act = move |state: &mut State| state.extend(extend.clone(), dropped);
-        self.at_once(act, true).await
+        self.change(act).await
     }
 
     async fn release(&self, release: ReleaseRecord) -> Result<(), RecordsError> {
         let act = move |state: &mut State| state.release(&release);
-        self.at_once(act, true).await
+        self.change(act).await
     }
 }
 

@@ -1,8 +1,10 @@
 //! What proves a term to whatever its leader writes to.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
-use crate::{ElectionName, Epoch};
+use bytes::Bytes;
+
+use crate::{ElectionName, Epoch, NameError, RecordName};
 
 /// Proves a term to whatever its leader writes to: a sink takes it with a write, and refuses one whose epoch is lower
 /// than one it has seen of the same election. Clones prove the same term.
@@ -50,6 +52,82 @@ pub enum FenceError {
         /// The highest epoch that the sink has seen.
         newest: Epoch,
     },
+    /// This sink, or store, cannot compare epochs, so it takes no fence: whoever was deposed could still write to it.
+    #[error("{what} compares no epochs, so it takes no fence")]
+    Unsupported {
+        /// Which kind.
+        what: &'static str,
+    },
+}
+
+/// What of a [`Fence`] goes with a request: `reports:17` is the term 17 of the election `reports`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FenceMark {
+    /// Of which election.
+    pub election: ElectionName,
+    /// Which term.
+    pub epoch: Epoch,
+}
+
+/// Why a text is no mark of a fence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no fence: write ELECTION:EPOCH, such as reports:17")]
+pub struct FenceMarkError {
+    text: String,
+}
+
+impl fmt::Display for FenceMark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.election, self.epoch.0)
+    }
+}
+
+impl FromStr for FenceMark {
+    type Err = FenceMarkError;
+
+    fn from_str(text: &str) -> Result<Self, FenceMarkError> {
+        let parse = || {
+            let (election, epoch) = text.rsplit_once(':')?;
+            let is_plain = epoch.bytes().all(|byte| byte.is_ascii_digit());
+            Some(Self {
+                election: ElectionName::new(election).ok()?,
+                epoch: Epoch(epoch.parse().ok().filter(|_| is_plain)?),
+            })
+        };
+        parse().ok_or_else(|| FenceMarkError {
+            text: text.chars().take(100).collect(),
+        })
+    }
+}
+
+impl FenceMark {
+    /// The record in which a store of records keeps the [`Guard`] of the election: `fence/ELECTION`. Its value is the highest
+    /// epoch that was seen, as a decimal number. Whoever deletes it lets older terms write again.
+    ///
+    /// # Errors
+    /// For a name that is too long.
+    pub fn guard(&self) -> Result<RecordName, NameError> {
+        RecordName::new(&format!("fence/{}", self.election))
+    }
+
+    /// Lets a write pass by the guard's value; `None`: there is no guard yet. The value that replaces it in the same step;
+    /// `None`: it stays.
+    ///
+    /// # Errors
+    /// [`Deposed`](FenceError::Deposed). A value that is no number has seen every epoch: it was not written by this, so
+    /// nobody knows what it has seen.
+    pub fn admit(&self, guard: Option<&[u8]>) -> Result<Option<Bytes>, FenceError> {
+        let seen = guard.map(|value| {
+            let epoch = str::from_utf8(value)
+                .ok()
+                .and_then(|text| text.parse().ok());
+            Epoch(epoch.unwrap_or(u64::MAX))
+        });
+        let mut guard = Guard::new(seen);
+        guard.admit(&Fence::new(self.election.clone(), self.epoch))?;
+        let is_raised = guard.newest() != seen;
+        Ok(is_raised.then(|| self.epoch.0.to_string().into()))
+    }
 }
 
 impl Fence {
@@ -80,6 +158,15 @@ impl Fence {
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.epoch
+    }
+
+    /// What of it goes with a request.
+    #[must_use]
+    pub fn mark(&self) -> FenceMark {
+        FenceMark {
+            election: self.election.clone(),
+            epoch: self.epoch,
+        }
     }
 
     /// How much longer the leader may work. `None`: this fence does not know.
@@ -185,6 +272,37 @@ mod tests {
             refused,
             "the term 6 of election reports is over: there is a later term 7"
         );
+    }
+
+    #[test]
+    fn a_mark_is_read_as_it_is_written() {
+        for text in ["reports:17", "a:b:0", "reports:18446744073709551615"] {
+            let mark: FenceMark = text.parse().unwrap();
+            assert_eq!(mark.to_string(), text);
+        }
+        for text in [
+            "",
+            "reports",
+            "reports:",
+            ":1",
+            "reports:-1",
+            "reports:+1",
+            "r:18446744073709551616",
+        ] {
+            assert!(text.parse::<FenceMark>().is_err(), "{text}");
+        }
+        assert_eq!(fence(3).mark().guard().unwrap().as_str(), "fence/reports");
+    }
+
+    #[test]
+    fn the_value_of_a_guard_never_falls() {
+        let admit = |epoch, guard: Option<&[u8]>| fence(epoch).mark().admit(guard);
+        assert_eq!(admit(3, None), Ok(Some("3".into())));
+        assert_eq!(admit(3, Some(b"3")), Ok(None));
+        assert_eq!(admit(4, Some(b"3")), Ok(Some("4".into())));
+        assert!(admit(2, Some(b"3")).is_err());
+        assert!(admit(2, Some(b"x")).is_err());
+        assert!(admit(2, Some(b"")).is_err());
     }
 
     #[test]

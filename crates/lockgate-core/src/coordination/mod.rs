@@ -16,7 +16,7 @@ use std::{future::Future, time::Duration};
 
 use bytes::Bytes;
 
-pub use self::fence::{Fence, FenceError, Guard, TermSpan};
+pub use self::fence::{Fence, FenceError, FenceMark, FenceMarkError, Guard, TermSpan};
 use crate::{ElectionName, Epoch, HolderName, NameError, WallTime};
 
 /// The most bytes of a checkpoint: 128 KiB. A coordinator may take less, and says so.

@@ -402,6 +402,7 @@ impl Machine {
             Command::ForgetProducer(ForgetProducer { queue, producer }) => {
                 self.decide_forget_producer(draft, queue, producer)
             }
+            Command::Fenced(fenced) => self.decide_fenced(draft, fenced, now),
         }
     }
 
@@ -665,7 +666,7 @@ impl Machine {
         let AnyCommand::Caller(command) = command.into() else {
             return;
         };
-        match (command, outcome) {
+        match (command.plain(), outcome) {
             (Command::Send(send), Ok(Reply::Sent(sent))) if sent.duplicate => {
                 self.count_duplicate(&send.queue);
             }

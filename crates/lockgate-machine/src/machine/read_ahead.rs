@@ -202,7 +202,7 @@ impl Machine {
     }
 
     fn look_at<'a>(&self, command: &'a Command, place: &mut Place<'a>, ahead: &mut Ahead) {
-        match command {
+        match command.plain() {
             Command::Send(send) => self.look_at_send(send, place, ahead),
             Command::Settle(settle) => self.look_at_settle(settle.token, ahead),
             Command::Transact(Transact { settles, sends, .. }) => {

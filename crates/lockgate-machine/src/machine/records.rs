@@ -19,7 +19,7 @@ use lockgate_core::{
 
 use super::{Machine, draft::Draft, send::check_range, state::Timer};
 use crate::{
-    Effect, Rejection, Reply,
+    Command, Effect, Fenced, Rejection, Reply,
     slab::{NONE, Slab},
 };
 
@@ -192,7 +192,7 @@ impl Machine {
         let bytes = value.len() as u64;
         check_range("value_bytes", bytes, 0, RECORD_BYTES_MAX as u64)?;
         self.may_write(name, *replaces, *epoch, now)?;
-        let written = self.put(draft, name, value, now)?;
+        let written = self.put(draft, name, value, now, 0)?;
         Ok(Reply::RecordWritten(written))
     }
 
@@ -240,7 +240,7 @@ impl Machine {
                 Revision(entry.revision),
             ),
             None => {
-                let put = self.put(draft, name, &Bytes::new(), now)?;
+                let put = self.put(draft, name, &Bytes::new(), now, 0)?;
                 (put.version, Bytes::new(), now.wall, put.revision)
             }
         };
@@ -308,21 +308,60 @@ impl Machine {
         Ok(Reply::Done)
     }
 
-    /// Adds the effect of a write, if there is room for it.
+    /// Decides a command under a fence. The guard is raised behind it, in the same record of the log.
+    pub(super) fn decide_fenced(
+        &self,
+        draft: &mut Draft,
+        fenced: &Fenced<Command>,
+        now: Now,
+    ) -> Result<Reply, Rejection> {
+        let Fenced { mark, command } = fenced;
+        if let Command::Fenced(_) = command {
+            return Err(Rejection::OutOfRange {
+                what: "number of fences",
+                value: 2,
+                min: 0,
+                max: 1,
+            });
+        }
+        draft.rest_on(self.records_rest_on());
+        let guard = mark.guard().map_err(|error| RecordsError::Invalid {
+            why: error.to_string(),
+        })?;
+        let seen = self.records.find(&guard).map(|(_, entry)| &*entry.value);
+        let raised = mark.admit(seen)?;
+        let reply = self.decide_into(draft, command, now)?;
+        if let Some(value) = raised {
+            let changed = draft.effects.iter().filter_map(Effect::record_name);
+            let later = changed.clone().count() as u64;
+            if changed.into_iter().any(|name| *name == guard) {
+                let why =
+                    format!("{guard} guards the fence of this command, which cannot change it too");
+                return Err(RecordsError::Invalid { why }.into());
+            }
+            self.put(draft, &guard, &value, now, later)?;
+        }
+        Ok(reply)
+    }
+
+    /// Adds the effect of a write, if there is room for it: the command's change number `later`, from 0.
     fn put(
         &self,
         draft: &mut Draft,
         name: &RecordName,
         value: &Bytes,
         now: Now,
+        later: u64,
     ) -> Result<RecordWritten, Rejection> {
         let entry = self.records.find(name).map(|(_, entry)| entry);
         let before = entry.map_or(0, RecordEntry::bytes);
-        self.check_record_room(draft, before, record_memory(name.as_str(), value.len()))?;
+        let after = record_memory(name.as_str(), value.len());
+        self.check_record_room(draft, before, after)?;
+        draft.record_bytes += after.cast_signed() - before.cast_signed();
         let version = entry.map_or(self.records.deleted_version, |entry| entry.version);
         let written = RecordWritten {
             version: RecordVersion(version.saturating_add(1)),
-            revision: self.next_revision(now, 0),
+            revision: self.next_revision(now, later),
         };
         let put = Effect::RecordPut {
             name: name.clone(),

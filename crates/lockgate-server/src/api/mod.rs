@@ -24,8 +24,12 @@ use hyper::{
     HeaderMap, Method, StatusCode,
     header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue},
 };
-use lockgate_core::{HolderName, QueueName, RecordName, WallTime};
+use lockgate_core::{
+    HolderName, QueueName, RecordName, WallTime,
+    coordination::{Fence, FenceMark},
+};
 use lockgate_engine::{Engine, QueueEntry};
+use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tokio::sync::Mutex;
 
@@ -48,11 +52,14 @@ use crate::{
     receipt::Receipts,
 };
 
+/// The header with the fence of a request: `ELECTION:EPOCH`, percent-encoded.
+pub(crate) const FENCE: &str = "x-lockgate-fence";
+
 /// The description of the API, for programs.
 pub(crate) const OPENAPI: &str = include_str!("openapi.json");
 
 /// All operations over one engine.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Service {
     engine: Engine,
     drain: Drain,
@@ -76,6 +83,8 @@ pub(crate) struct Request<'a> {
     /// The header `Content-Type`, as sent.
     pub(crate) content_type: Option<&'a str>,
     pub(crate) body: Bytes,
+    /// The header `x-lockgate-fence`, as sent.
+    pub(crate) fence: Option<&'a str>,
     /// The holder of the leases that the request takes, unless the request names one.
     pub(crate) holder: HolderName,
     /// The caller; `None` without authentication.
@@ -112,7 +121,14 @@ impl Service {
     /// Answers one request. Dropping the future abandons it and gives back the leases it may have
     /// taken.
     pub(crate) async fn handle(&self, request: Request<'_>) -> Response {
-        match self.answer(&request).await {
+        let answer = match request.fence {
+            None => self.answer(&request).await,
+            Some(fence) => match self.fenced(&request, fence) {
+                Ok(fenced) => fenced.answer(&request).await,
+                Err(problem) => Err(problem),
+            },
+        };
+        match answer {
             Ok(answer) => answer.response(),
             Err(problem) => {
                 tracing::debug!(
@@ -131,6 +147,23 @@ impl Service {
                 response
             }
         }
+    }
+
+    /// The same operations for the leader of a term.
+    fn fenced(&self, request: &Request<'_>, fence: &str) -> Result<Self, Problem> {
+        let decoded = percent_decode_str(fence).decode_utf8_lossy();
+        let mark = decoded.parse::<FenceMark>();
+        let mark = mark.map_err(|error| Problem::invalid(FENCE, error))?;
+        let guard = mark
+            .guard()
+            .map_err(|error| Problem::invalid(FENCE, error))?;
+        // It may be raised, and then others are refused.
+        actions::record_of(request, Verb::Manage, guard.as_str())?;
+        let fence = Fence::new(mark.election, mark.epoch);
+        Ok(Self {
+            engine: self.engine.fenced(&fence),
+            ..self.clone()
+        })
     }
 
     async fn answer(&self, request: &Request<'_>) -> Result<Answer, Problem> {

@@ -6,7 +6,7 @@ use hyper::{
     HeaderMap, StatusCode,
     header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER},
 };
-use lockgate_core::ProducerRefused;
+use lockgate_core::{ProducerRefused, coordination::FenceError};
 use lockgate_engine::EngineError;
 use lockgate_machine::{Rejection, Setting, SettingsError, StaleReason};
 use serde::Serialize;
@@ -85,6 +85,7 @@ codes! {
     RecordConflict = "record_conflict", 409, "The record has another version";
     RecordHeld = "record_held", 409, "Somebody holds the record's lease";
     StateConflict = "state_conflict", 409, "The state of the key has another version";
+    Deposed = "deposed", 409, "The term of the fence is over: the server has seen a later one of that election";
     ProducerFenced = "producer_fenced", 409, "Another incarnation of the producer has opened the queue";
     ProducerGap = "producer_gap", 409, "The record that this one comes after was not accepted: send both again";
     ProducerUnknown = "producer_unknown", 409, "The queue does not know this incarnation of the producer: open it again";
@@ -137,6 +138,9 @@ pub(crate) struct Problem {
     /// With `producer_fenced`: the incarnation that the queue takes.
     #[serde(skip_serializing_if = "Option::is_none")]
     incarnation: Option<NonZeroU64>,
+    /// With `deposed`: the highest epoch that the server has seen of the election.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    newest_epoch: Option<NonZeroU64>,
 }
 
 impl Problem {
@@ -153,6 +157,7 @@ impl Problem {
             record: None,
             version: None,
             incarnation: None,
+            newest_epoch: None,
         }
     }
 
@@ -302,6 +307,10 @@ impl From<Rejection> for Problem {
             Rejection::ProducersFull { .. } => Self::new(Code::ProducersFull, detail),
             Rejection::ProducerNotFound { .. } => Self::new(Code::ProducerNotFound, detail),
             Rejection::Record(error) => error.into(),
+            Rejection::Fenced(FenceError::Deposed { newest, .. }) => Self {
+                newest_epoch: NonZeroU64::new(newest.0),
+                ..Self::new(Code::Deposed, detail)
+            },
             Rejection::LogFull { .. } => Self::new(Code::DiskFull, detail),
             Rejection::ShardFull { .. } | Rejection::OutOfDescriptors => {
                 Self::new(Code::Unavailable, detail)

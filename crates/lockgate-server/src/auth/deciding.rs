@@ -10,7 +10,7 @@ use super::AuthError;
 
 /// The headers that change what is done. The canonical form has one space where such a header may have
 /// had several.
-const DECIDING_HEADERS: [&str; 7] = [
+const DECIDING_HEADERS: [&str; 8] = [
     "accept",
     "content-type",
     "host",
@@ -18,6 +18,7 @@ const DECIDING_HEADERS: [&str; 7] = [
     "x-amzn-query-mode",
     "x-amzn-trace-id",
     "x-lockgate-consumer",
+    "x-lockgate-fence",
 ];
 
 /// Refuses a request whose signature leaves open what it asks for.

@@ -84,6 +84,10 @@ pub(crate) enum Refusal {
     BackupDenied,
     #[error("The header x-lockgate-consumer is refused: {0}.")]
     Consumer(NameError),
+    #[error(
+        "The header x-lockgate-fence is taken by /api/v1 only: the SQS API compares no epochs."
+    )]
+    Fence,
 }
 
 impl Refusal {
@@ -93,7 +97,8 @@ impl Refusal {
             | Self::HostMissing
             | Self::HostRepeated
             | Self::BodyBroken
-            | Self::Consumer(_) => StatusCode::BAD_REQUEST,
+            | Self::Consumer(_)
+            | Self::Fence => StatusCode::BAD_REQUEST,
             Self::Host { .. }
             | Self::Origin { .. }
             | Self::CrossSite
@@ -128,7 +133,7 @@ impl Refusal {
                 "ServiceUnavailable"
             }
             Self::ContentEncoding { .. } | Self::ContentType { .. } => "UnsupportedMediaType",
-            Self::Consumer(_) => "InvalidParameterValue",
+            Self::Consumer(_) | Self::Fence => "InvalidParameterValue",
             Self::Framing(_) | Self::HostMissing | Self::HostRepeated | Self::BodyBroken => {
                 "MalformedHttpRequest"
             }
@@ -152,7 +157,7 @@ impl Refusal {
             Self::BodiesFull(Full::Unknown) => Refused::BodiesOfUnknown,
             Self::AnswersFull => Refused::AnswersFull,
             Self::BackupRunning | Self::Backup(_) | Self::BackupDenied => Refused::Backup,
-            Self::Consumer(_) => Refused::Malformed,
+            Self::Consumer(_) | Self::Fence => Refused::Malformed,
         }
     }
 
@@ -190,6 +195,7 @@ impl Refusal {
                 Code::Unavailable
             }
             Self::Consumer(_)
+            | Self::Fence
             | Self::Framing(_)
             | Self::HostMissing
             | Self::HostRepeated
@@ -223,6 +229,7 @@ impl Refusal {
                 | Self::AnswersFull
                 | Self::ContentType { .. }
                 | Self::Consumer(_)
+                | Self::Fence
         );
         if !keeps_alive {
             headers.insert(CONNECTION, HeaderValue::from_static("close"));

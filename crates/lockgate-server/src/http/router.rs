@@ -389,6 +389,9 @@ async fn serve_sqs(
         let value = parts.headers.get(name)?;
         Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
     };
+    if parts.headers.contains_key(api::FENCE) {
+        return Err(Refusal::Fence);
+    }
     let target = text(TARGET);
     let content_type = text(CONTENT_TYPE);
     if let (None, Some(kind)) = (&target, &content_type)
@@ -457,6 +460,7 @@ async fn serve_api(
         query: query.as_deref(),
         // A value that is no text cannot be one of the allowed types.
         content_type: content_type.map(|value| value.to_str().unwrap_or("?")),
+        fence: (parts.headers.get(api::FENCE)).map(|value| value.to_str().unwrap_or("?")),
         body: body.bytes.clone(),
         holder: holder(client, &parts.headers)?,
         identity,

@@ -365,6 +365,7 @@ impl Reign<'_> {
         command
             .env("LOCKGATE_ELECTION", term.election.as_str())
             .env("LOCKGATE_EPOCH", term.epoch.0.to_string())
+            .env("LOCKGATE_FENCE", self.tenure.fence().mark().to_string())
             .env("LOCKGATE_LEASE_DEADLINE", deadline.as_millis().to_string());
         command
     }

@@ -7,6 +7,7 @@ mod dead_letters;
 mod dedup;
 mod durability;
 mod failures;
+mod fences;
 pub(super) mod harness;
 mod holds;
 mod images;

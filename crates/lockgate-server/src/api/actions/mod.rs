@@ -16,6 +16,7 @@ use lockgate_engine::Status;
 use lockgate_machine::{MoveCursor, QueueSettings};
 
 use self::messages::BATCH_MAX;
+pub(super) use self::records::record_of;
 use super::{
     Code, Problem, Service,
     shapes::{

@@ -169,7 +169,11 @@ impl Service {
 }
 
 /// The record of that name, if the caller may do `verb` with it, whether or not it is there.
-fn record_of(request: &Request<'_>, verb: Verb, name: &str) -> Result<RecordName, Problem> {
+pub(in crate::api) fn record_of(
+    request: &Request<'_>,
+    verb: Verb,
+    name: &str,
+) -> Result<RecordName, Problem> {
     let name = RecordName::new(name).map_err(|error| Problem::invalid("record", error))?;
     if request.may_with_record(verb, &name) {
         return Ok(name);

@@ -78,6 +78,17 @@ impl Shop {
 
     /// Sends a request as a client would; `target` is the path after `/api/v1` with its query.
     async fn raw(&self, method: &Method, target: &str, body: impl Into<Bytes>) -> Answer {
+        self.raw_fenced(method, target, body, None).await
+    }
+
+    /// The same for the leader of a term.
+    async fn raw_fenced(
+        &self,
+        method: &Method,
+        target: &str,
+        body: impl Into<Bytes>,
+        fence: Option<&str>,
+    ) -> Answer {
         let target = format!("/api/v1{target}");
         let (path, query) = match target.split_once('?') {
             Some((path, query)) => (path, Some(query)),
@@ -89,6 +100,7 @@ impl Shop {
             query,
             content_type: Some("application/json"),
             body: body.into(),
+            fence,
             holder: HolderName::new("tester").unwrap(),
             identity: self.identity.clone(),
             hangup: Hangup::default(),

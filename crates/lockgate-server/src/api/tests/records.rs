@@ -163,3 +163,75 @@ async fn a_key_may_do_what_its_grants_on_records_say() {
         assert_eq!(names, expected);
     }
 }
+
+#[tokio::test]
+async fn a_request_of_a_leader_that_was_deposed_is_refused() {
+    let mut shop = Shop::open();
+    shop.ok(Method::POST, "/queues", json!({"name": "q"})).await;
+    let send = async |shop: &Shop, fence: Option<&str>| {
+        let body = json!({"messages": [{"body": "a"}]}).to_string();
+        let target = "/queues/q/messages";
+        let answer = shop.raw_fenced(&Method::POST, target, body, fence).await;
+        let of_message = &answer.body["results"][0];
+        (
+            answer.status,
+            of_message["outcome"].clone(),
+            of_message["problem"].clone(),
+            answer.body,
+        )
+    };
+    for (fence, passes) in [
+        ("a%20b:7", true),
+        ("a%20b:9", true),
+        ("other:1", true),
+        ("a%20b:8", false),
+    ] {
+        let (status, outcome, problem, body) = send(&shop, Some(fence)).await;
+        assert_eq!(
+            (status, &outcome),
+            (200, &json!(if passes { "sent" } else { "refused" })),
+            "{body}"
+        );
+        if !passes {
+            assert_eq!(
+                (&problem["code"], &problem["newest_epoch"]),
+                (&json!("deposed"), &json!(9))
+            );
+        }
+    }
+    // Whoever needs no term is not asked for one.
+    assert_eq!(send(&shop, None).await.1, "sent");
+    let guard = shop
+        .ok(Method::GET, "/records/fence%2Fa%20b", Value::Null)
+        .await;
+    assert_eq!(guard["value"], "9");
+    let put = json!({"value": "x"}).to_string();
+    let answer = shop
+        .raw_fenced(&Method::PUT, "/records/r", put, Some("a%20b:8"))
+        .await;
+    assert_eq!(
+        (answer.status, &answer.body["code"]),
+        (409, &json!("deposed"))
+    );
+    assert_eq!(answer.body["newest_epoch"], 9);
+    for wrong in ["a", "a:", ":1", "a:-1", "?"] {
+        let (status, _, _, body) = send(&shop, Some(wrong)).await;
+        assert_eq!(
+            (status, &body["field"]),
+            (400, &json!("x-lockgate-fence")),
+            "{wrong}"
+        );
+    }
+
+    // A key that may send must not depose others.
+    shop.identity = Some(Arc::new(AccessKey {
+        id: "sender".into(),
+        secret: Secret::new("s"),
+        grants: vec![Grant {
+            verbs: vec![Verb::Send],
+            on: Names::Queues("*".into()),
+        }],
+    }));
+    assert_eq!(send(&shop, Some("a%20b:10")).await.0, 403);
+    assert_eq!(send(&shop, None).await.1, "sent");
+}
