@@ -386,9 +386,9 @@ fn a_command_that_is_not_well_is_ended() {
             .sandbox
             .command(&format!("lead --election e {}", place.via()));
         command.args(["--health-every", "20ms", "--health", health]);
-        command.args(["--", "sh", "-c", "echo runs; sleep 1000"]);
+        command.args(["--", "sleep", "1000"]);
         let mut lead = Lead::start(command);
-        assert_eq!(lead.rest(), "runs\n");
+        lead.rest();
         assert_eq!(lead.code(), Some(1));
         assert_eq!(place.election()["history"][0]["reason"], "error");
     }
@@ -460,7 +460,10 @@ fn elections_are_watched() {
 fn what_a_command_sends_is_under_the_fence_of_its_term() {
     let town = crate::messages::Town::new();
     town.run("queue create q").ok();
-    let sends = format!("{} send q one && echo $LOCKGATE_FENCE", env!("CARGO_BIN_EXE_lockgate"));
+    let sends = format!(
+        "{} send q one >sent && echo $LOCKGATE_FENCE",
+        env!("CARGO_BIN_EXE_lockgate")
+    );
     let mut command = town.sandbox.command("lead --election e --");
     command.args(["sh", "-c", &sends]);
     let mut lead = Lead::start(command);
@@ -470,10 +473,21 @@ fn what_a_command_sends_is_under_the_fence_of_its_term() {
     assert_eq!(election, "e");
     assert_eq!(town.run("record get fence/e").ok(), epoch);
     // Somebody from before, in all that changes anything.
-    for late in ["send q late", "record put r late", "queue set q --lease 1m", "queue purge q --yes"] {
-        let told = town.run(&format!("{late} --fence e:{}", epoch.parse::<u64>().unwrap() - 1));
+    for late in [
+        "send q late",
+        "record put r late",
+        "queue set q --lease 1m",
+        "queue purge q --yes",
+    ] {
+        let told = town.run(&format!(
+            "{late} --fence e:{}",
+            epoch.parse::<u64>().unwrap() - 1
+        ));
         let told = told.fails_with(4);
-        assert!(told.contains(&format!("there is a later term {epoch}")), "{told}");
+        assert!(
+            told.contains(&format!("there is a later term {epoch}")),
+            "{told}"
+        );
     }
     let peeked = town.run("peek q --json --fence e:1").json();
     assert_eq!(peeked.len(), 1);
