@@ -572,7 +572,7 @@ impl<S: Sink + 'static> Employer for Inner<S> {
             return Err(Over);
         }
         let wake = buffer
-            .spool_wake()
+            .spool_wake(now)
             .map(|wake| wake.saturating_sub(now).max(1));
         let wait = wake.map_or(most, |wake| most.min(Duration::from_millis(wake)));
         let (mut buffer, _) =
