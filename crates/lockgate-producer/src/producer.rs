@@ -26,7 +26,7 @@ use tracing::{debug, warn};
 use crate::{
     AnswerLevel, DropReason, Figures, OptionsError, ProducerOptions, Refusal, Refused, Send,
     SpoolError, SpoolReport, TenantFn, Ticket,
-    buffer::{Buffer, Loaded, NoRoom, Offered, Told, Used, Work},
+    buffer::{Buffer, Loaded, NoRoom, Offered, RefusedOf, Told, Used, Work},
     clock::{ProducerClock, millis},
     spool::{
         Store,
@@ -514,12 +514,22 @@ impl<S: Sink + 'static> Inner<S> {
                     _ => Vec::new(),
                 };
                 let errors = || results.iter().filter_map(|result| result.as_ref().err());
-                if let Some(error) = errors().find(|error| error.fate.is_never()) {
-                    warn!(producer = %self.name, error = with_sources(error), "the sink refuses records, which are dropped");
-                } else if let Some(error) = errors().next() {
-                    debug!(producer = %self.name, error = with_sources(error), "records of a batch were not taken");
+                let error = errors().find(|error| error.fate.is_never());
+                let error = error.or_else(|| errors().next()).map(|it| with_sources(it));
+                let RefusedOf { dropped, split } =
+                    self.with(|buffer, now| buffer.answered(id, results, now, random));
+                if let Some(error) = error {
+                    let producer = &self.name;
+                    if dropped > 0 {
+                        warn!(%producer, error, records = dropped, "the sink refuses records, which are dropped");
+                    }
+                    if split > 0 {
+                        warn!(%producer, error, records = split, "the sink refuses packs, whose records are sent again each by itself");
+                    }
+                    if dropped + split == 0 {
+                        debug!(%producer, error, "records of a batch were not taken");
+                    }
                 }
-                self.with(|buffer, now| buffer.answered(id, results, now, random));
             }
             (Errand::Open, Some(Back::Opened(opened))) => {
                 if let Err(error) = &opened {

@@ -33,6 +33,7 @@ use lockgate_core::{
 use slab::Slab;
 
 pub(crate) use self::{
+    answers::RefusedOf,
     backlog::{KeyCounts, Stream, Streams},
     lanes::key_hash,
     spooling::{Load, Loaded, Recovered, Staged, Used, Work},

@@ -616,6 +616,39 @@ fn packed_records_are_delivered_once_and_in_order_whatever_the_sink_does() {
     run(&dropping, &unmarked(), false);
 }
 
+/// Perhaps the sink refuses the pack for one of its records.
+#[test]
+fn records_of_a_refused_pack_are_sent_again_and_not_dropped() {
+    let options = ProducerOptions {
+        batch_bytes: 1_000,
+        ..packing(options())
+    };
+    let mut world = World::new(1, options, marked());
+    world.calm = true;
+    assert!(is_refused(3));
+    for number in 0..4 {
+        let mut offered = offered(number, AnswerLevel::Delivered);
+        offered.message.key = Some(key(0));
+        (world.machine.offer(&mut Some(offered), None, world.now)).unwrap();
+    }
+    let mut refused = Vec::new();
+    while world.machine.pending() > 0 {
+        world.send();
+        for (id, messages) in std::mem::take(&mut world.away) {
+            let results = messages.iter().map(|it| world.queue.take(it)).collect();
+            let RefusedOf { dropped, split } = world.machine.answered(id, results, world.now, 0);
+            refused.push((dropped, split));
+        }
+        world.now += 10;
+    }
+    assert!(
+        refused.iter().any(|it| it.0 == 0 && it.1 > 1),
+        "{refused:?}"
+    );
+    assert_eq!(refused.iter().map(|it| it.0).sum::<u64>(), 1);
+    assert_eq!(world.queue.taken.len(), 3);
+}
+
 #[test]
 fn policies_drop_what_they_say_and_count_it() {
     let full = |when_full| ProducerOptions {
