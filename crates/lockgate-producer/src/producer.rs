@@ -124,8 +124,8 @@ impl<S: Sink + 'static> fmt::Debug for Producer<S> {
 }
 
 impl<S: Sink + 'static> Producer<S> {
-    /// Opens a producer. If it has a spool, what an earlier run has left there is sent first. The sink need not be
-    /// reachable. Call it within a tokio runtime, in which the producer's task then runs.
+    /// Opens a producer. If it has a spool, what an earlier run has left there is sent from now on, and before new records
+    /// of the same keys. The sink need not be reachable. Call it within a tokio runtime, in which the producer's task then runs.
     ///
     /// # Errors
     /// If the options are wrong or the spool cannot be used. Damage in the spool is no error: the

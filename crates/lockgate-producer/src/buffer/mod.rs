@@ -340,13 +340,13 @@ impl<T, I: Clone> Buffer<T, I> {
         let is_durable = offered.level == AnswerLevel::Durable;
         let persists_all = (self.spool.as_ref()).is_some_and(|it| it.persists_all() || is_durable);
         let mut stream = self.stream(&offered.message);
-        let mut spilled = self.must_spill(stream, size, tenant);
+        let mut spilled = self.must_spill(stream, size);
         if self.rules.when_spool_full == WhenSpoolFull::DropOldest
             && (self.spool.as_ref()).is_some_and(|it| (persists_all || spilled) && it.is_full(size))
         {
             self.drop_oldest_file();
             stream = self.stream(&offered.message);
-            spilled = self.must_spill(stream, size, tenant);
+            spilled = self.must_spill(stream, size);
         }
         let mut spooled = persists_all || spilled;
         if let Some(spool) = self.spool.as_ref().filter(|it| spooled && it.is_full(size)) {
@@ -374,9 +374,16 @@ impl<T, I: Clone> Buffer<T, I> {
         }
         let mut drawn = None;
         loop {
-            let (full, victim) = match self.without_room(stream, size, tenant) {
-                None => return Ok(Place::Memory { stream, spooled }),
-                Some((full, shelf)) => (full, shelf.first()),
+            let quota = self.rules.quota.zip(tenant);
+            let quota = quota.map(|(max, tenant)| (max, self.tenants.get(tenant)));
+            let (full, victim) = if let Some((max, Some(shelf))) = quota
+                && !shelf.has_room(max, size)
+            {
+                (Full::Tenant, shelf.first())
+            } else if !self.has_room(stream, size) {
+                (Full::Buffer, self.shelf.first())
+            } else {
+                return Ok(Place::Memory { stream, spooled });
             };
             let reason = match self.rules.when_full {
                 WhenFull::Block => return none(full, true),
@@ -424,13 +431,13 @@ impl<T, I: Clone> Buffer<T, I> {
 
     /// Whether a record goes to disk only, whatever the policy: behind others of its stream, or because what is there has
     /// taken the room.
-    fn must_spill(&self, stream: Stream, size: u64, tenant: Option<&Key>) -> bool {
+    fn must_spill(&self, stream: Stream, size: u64) -> bool {
         let Some(spool) = &self.spool else {
             return false;
         };
+        let others = Stream::ALL.into_iter().any(|it| spool.is_spilled(it));
         spool.is_spilled(stream)
-            || (Stream::ALL.into_iter().any(|it| spool.is_spilled(it))
-                && self.without_room(stream, size, tenant).is_some())
+            || (others && !self.has_room(stream, size))
             || (stream == Stream::Live && self.must_wait())
     }
 
@@ -439,19 +446,7 @@ impl<T, I: Clone> Buffer<T, I> {
         self.backlog.is_some() && self.spool.as_ref().is_some_and(Spooling::is_scattered)
     }
 
-    /// What has no room for a record, if something has none.
-    fn without_room(
-        &self,
-        stream: Stream,
-        size: u64,
-        tenant: Option<&Key>,
-    ) -> Option<(Full, &Shelf)> {
-        if let Some((max, tenant)) = self.rules.quota.zip(tenant)
-            && let Some(shelf) = self.tenants.get(tenant)
-            && !shelf.has_room(max, size)
-        {
-            return Some((Full::Tenant, shelf));
-        }
+    fn has_room(&self, stream: Stream, size: u64) -> bool {
         let (count, bytes) = self.rules.buffer;
         // What is being read comes into memory soon.
         let (coming, coming_bytes) = self.spool.as_ref().map_or((0, 0), Spooling::coming);
@@ -459,9 +454,7 @@ impl<T, I: Clone> Buffer<T, I> {
             count.saturating_sub(coming),
             bytes.saturating_sub(coming_bytes),
         );
-        let has_room =
-            self.shelf.has_room(free, size) && self.shelves[stream].has_room(self.share(), size);
-        (!has_room).then_some((Full::Buffer, &self.shelf))
+        self.shelf.has_room(free, size) && self.shelves[stream].has_room(self.share(), size)
     }
 
     /// The part of memory that a stream may fill: while the backlog is on disk, both have half.
