@@ -117,7 +117,7 @@ async fn child() {
         send_timeout: Duration::from_secs(5),
         spool: Some(SpoolOptions {
             file_bytes: 256 << 10,
-            replay_rate: NonZeroU32::new(2_000).filter(|_| !is_last && run % 3 > 0),
+            replay_rate: NonZeroU32::new(2_000).filter(|_| !is_last && !run.is_multiple_of(3)),
             ..SpoolOptions::new(spool)
         }),
         ..ProducerOptions::default()
