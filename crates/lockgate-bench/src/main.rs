@@ -179,8 +179,9 @@ static BENCHES: &[Bench] = &[
     },
     Bench {
         figures: &["producer.accept", "producer.memory"],
-        about: "sends that a producer's buffer takes; floor: a push to a vector behind a mutex; and what it keeps for a \
-                record beside the bytes of its message",
+        about: "sends that a producer's buffer takes; floor: a push to a vector behind a mutex; how long one takes and, \
+                with the feature count-memory, how often it allocates; and what the producer keeps for a record beside \
+                the bytes of its message",
         weight: 1,
         open: producer::open_accept,
     },

@@ -25,7 +25,7 @@ use crate::{
 
 #[cfg(feature = "count-memory")]
 #[global_allocator]
-static COUNTING: peak_alloc::PeakAlloc = peak_alloc::PeakAlloc;
+static COUNTING: &stats_alloc::StatsAlloc<std::alloc::System> = &stats_alloc::INSTRUMENTED_SYSTEM;
 
 /// Messages at scale 1; the memory of one does not depend on it.
 const MESSAGES: u32 = 1_000_000;
@@ -140,7 +140,25 @@ fn worst(kind: Kind, messages: u64) -> anyhow::Result<f64> {
 /// Allocated bytes, if they are counted.
 pub(crate) fn allocated() -> Option<usize> {
     #[cfg(feature = "count-memory")]
-    return Some(COUNTING.current_usage());
+    return {
+        let stats = COUNTING.stats();
+        Some(
+            stats
+                .bytes_allocated
+                .saturating_sub(stats.bytes_deallocated),
+        )
+    };
+    #[cfg(not(feature = "count-memory"))]
+    None
+}
+
+/// How often memory was allocated, or made larger or smaller, if that is counted.
+pub(crate) fn allocations() -> Option<usize> {
+    #[cfg(feature = "count-memory")]
+    return {
+        let stats = COUNTING.stats();
+        Some(stats.allocations + stats.reallocations)
+    };
     #[cfg(not(feature = "count-memory"))]
     None
 }

@@ -23,7 +23,7 @@ use crate::{
     Course, Courses, Setup,
     http::{Running, make_queue, options},
     load::{as_f64, keys, purge, start_engine},
-    memory::allocated,
+    memory::{allocated, allocations},
     payload::Payloads,
     queue::params,
     report::{Params, Report, Round, histogram},
@@ -297,11 +297,14 @@ impl Course for Accept {
                 vector.push(message);
             }
             let floor = f64::from(ACCEPTED) / began.elapsed().as_secs_f64();
+            let before = allocations();
             let began = Instant::now();
             for message in messages {
                 drop(producer.try_send(message)?);
             }
-            let rate = f64::from(ACCEPTED) / began.elapsed().as_secs_f64();
+            let took = began.elapsed();
+            let rate = f64::from(ACCEPTED) / took.as_secs_f64();
+            let made = before.zip(allocations()).map(|(before, now)| now - before);
             let round = rates(rate, floor);
             report.add(
                 "producer.accept",
@@ -310,6 +313,14 @@ impl Course for Accept {
                 round,
                 &histogram(),
             );
+            let nanos = took.as_secs_f64() * 1e9 / f64::from(ACCEPTED);
+            let unit = "ns/record";
+            report.quantity("producer.accept.time", &self.params, nanos, unit, None);
+            if let Some(made) = made {
+                let each = as_f64(made as u64) / f64::from(ACCEPTED);
+                let (name, unit) = ("producer.accept.allocations", "allocations/record");
+                report.quantity(name, &self.params, each, unit, None);
+            }
             drop(producer);
             self.memory(report).await
         })

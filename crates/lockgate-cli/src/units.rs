@@ -5,13 +5,24 @@ use std::time::Duration;
 pub(crate) use lockgate_core::units::{
     bytes as size, round_bytes as show_bytes, show_bytes as show_size,
 };
-use lockgate_core::{QueueName, RECORD_LEASE_MAX, units};
+use lockgate_core::{QueueName, RECORD_LEASE_MAX, limits::Rate, units};
 pub(crate) use lockgate_inspect::setting_json;
 use lockgate_machine::{Hold, QueueSettings, Settle};
 
 /// Reads a duration as [`units::millis`] does.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     units::millis(text).map(Duration::from_millis)
+}
+
+/// Reads how many in a second: a number, or a rate as limits have it, such as `100/s` and `6000/m`.
+pub(crate) fn per_second(text: &str) -> Option<f64> {
+    if let Ok(number) = text.parse() {
+        return Some(number).filter(|number: &f64| number.is_finite());
+    }
+    // A burst says nothing here.
+    let rate: Rate = text.parse().ok().filter(|_| !text.contains(' '))?;
+    #[expect(clippy::cast_precision_loss, reason = "a rate is no count")]
+    Some(rate.units() as f64 * 1_000.0 / rate.period() as f64)
 }
 
 /// Reads a duration up to what the server takes.

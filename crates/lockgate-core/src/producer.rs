@@ -3,8 +3,9 @@
 //!
 //! A producer keeps its records in a spool until they are sent. Each time it opens the spool it draws a random number,
 //! the *opening*, and numbers the records that it accepts from then on, in each of its [lanes](ProducerMark::LANES)
-//! from 1. A record keeps its mark for as long as it lives, also when a later opening sends it. So two copies of a
-//! spool never give one mark to two records, and a record that both hold has one mark.
+//! from 1. It may draw several, for records that need not wait for each other. A record keeps its mark for as long as it
+//! lives, also when a later opening sends it. So two copies of a spool never give one mark to two records, and a record
+//! that both hold has one mark.
 //!
 //! A queue keeps the highest number of each lane of each opening. It takes a number above that, and knows every other
 //! one. That is only right if a lane sends its records in order, and never past one whose fate is unknown. Numbers may

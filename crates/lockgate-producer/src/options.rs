@@ -100,7 +100,12 @@ pub struct SpoolOptions {
     /// Bytes of a file, from 64 KiB. Space comes back file by file. Default: 8 MiB.
     pub file_bytes: u32,
     /// The most records a second that are sent of those that an earlier run has left, so that a long backlog does not
-    /// overrun the sink. `None`: as fast as all others. Default: `None`.
+    /// overrun the sink; after a time in which the sink took none, those of one second more. New records are not counted,
+    /// and those of keys that have nothing in the backlog do not wait for it. `None`: as fast as all others. Default:
+    /// `None`.
+    ///
+    /// New records that go to disk stay there until what is before them is over. So `bytes_max` must have room for what
+    /// comes while the backlog is sent.
     pub replay_rate: Option<NonZeroU32>,
 }
 

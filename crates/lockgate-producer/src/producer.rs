@@ -26,7 +26,7 @@ use tracing::{debug, warn};
 use crate::{
     AnswerLevel, DropReason, Figures, OptionsError, ProducerOptions, Refusal, Refused, Send,
     SpoolError, SpoolReport, TenantFn, Ticket,
-    buffer::{Buffer, Loaded, NoRoom, Offered, Told, Used, Work},
+    buffer::{Buffer, Loaded, NoRoom, Offered, RefusedOf, Told, Used, Work},
     clock::{ProducerClock, millis},
     spool::{
         Store,
@@ -124,8 +124,8 @@ impl<S: Sink + 'static> fmt::Debug for Producer<S> {
 }
 
 impl<S: Sink + 'static> Producer<S> {
-    /// Opens a producer. If it has a spool, what an earlier run has left there is sent first. The sink need not be
-    /// reachable. Call it within a tokio runtime, in which the producer's task then runs.
+    /// Opens a producer. If it has a spool, what an earlier run has left there is sent from now on, and before new records
+    /// of the same keys. The sink need not be reachable. Call it within a tokio runtime, in which the producer's task then runs.
     ///
     /// # Errors
     /// If the options are wrong or the spool cannot be used. Damage in the spool is no error: the
@@ -514,12 +514,22 @@ impl<S: Sink + 'static> Inner<S> {
                     _ => Vec::new(),
                 };
                 let errors = || results.iter().filter_map(|result| result.as_ref().err());
-                if let Some(error) = errors().find(|error| error.fate.is_never()) {
-                    warn!(producer = %self.name, error = with_sources(error), "the sink refuses records, which are dropped");
-                } else if let Some(error) = errors().next() {
-                    debug!(producer = %self.name, error = with_sources(error), "records of a batch were not taken");
+                let error = errors().find(|error| error.fate.is_never());
+                let error = error.or_else(|| errors().next()).map(|it| with_sources(it));
+                let RefusedOf { dropped, split } =
+                    self.with(|buffer, now| buffer.answered(id, results, now, random));
+                if let Some(error) = error {
+                    let producer = &self.name;
+                    if dropped > 0 {
+                        warn!(%producer, error, records = dropped, "the sink refuses records, which are dropped");
+                    }
+                    if split > 0 {
+                        warn!(%producer, error, records = split, "the sink refuses packs, whose records are sent again each by itself");
+                    }
+                    if dropped + split == 0 {
+                        debug!(%producer, error, "records of a batch were not taken");
+                    }
                 }
-                self.with(|buffer, now| buffer.answered(id, results, now, random));
             }
             (Errand::Open, Some(Back::Opened(opened))) => {
                 if let Err(error) = &opened {
@@ -572,7 +582,7 @@ impl<S: Sink + 'static> Employer for Inner<S> {
             return Err(Over);
         }
         let wake = buffer
-            .spool_wake()
+            .spool_wake(now)
             .map(|wake| wake.saturating_sub(now).max(1));
         let wait = wake.map_or(most, |wake| most.min(Duration::from_millis(wake)));
         let (mut buffer, _) =

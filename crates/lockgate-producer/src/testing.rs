@@ -40,13 +40,19 @@ struct Inner {
     resumed: Notify,
 }
 
-struct State {
+/// What a queue has, and by what it knows a record that comes again.
+#[derive(Default)]
+pub(crate) struct Known {
     messages: Vec<Message>,
-    batches: Vec<usize>,
     marks: HashMap<(ProducerName, u64, u8), u64>,
     unique_ids: HashSet<UniqueId>,
     /// What each producer was given last, and whether it is known still.
     incarnations: HashMap<ProducerName, (u64, bool)>,
+}
+
+struct State {
+    known: Known,
+    batches: Vec<usize>,
     fault: Arc<FaultFn>,
     delay: Duration,
     is_stopped: bool,
@@ -86,11 +92,8 @@ impl TestSink {
         Self(Arc::new(Inner {
             can,
             state: Mutex::new(State {
-                messages: Vec::new(),
+                known: Known::default(),
                 batches: Vec::new(),
-                marks: HashMap::new(),
-                unique_ids: HashSet::new(),
-                incarnations: HashMap::new(),
                 fault: Arc::new(|_| Fault::None),
                 delay: Duration::ZERO,
                 is_stopped: false,
@@ -126,18 +129,13 @@ impl TestSink {
 
     /// Forgets the producers, as a queue does after a while.
     pub fn forget_producers(&self) {
-        let mut state = self.state();
-        state.marks.clear();
-        // Incarnations rise for ever.
-        for (_, is_known) in state.incarnations.values_mut() {
-            *is_known = false;
-        }
+        self.state().known.forget_producers();
     }
 
     /// What it has taken, in order.
     #[must_use]
     pub fn messages(&self) -> Vec<Message> {
-        self.state().messages.clone()
+        self.state().known.messages.clone()
     }
 
     /// How many messages each batch brought.
@@ -153,14 +151,30 @@ impl State {
         if let Fault::Fails(fate) = fault {
             return Err(TransportError::new(fate, "a fault of the test"));
         }
-        let accepted = self.accept(message)?;
+        let accepted = self.known.accept(message)?;
         match fault {
             Fault::AnswerLost => Err(TransportError::new(Fate::Unknown, "the answer is lost")),
             _ => Ok(accepted),
         }
     }
+}
 
-    fn accept(&mut self, message: Message) -> Result<Accepted<u64>, TransportError> {
+impl Known {
+    pub(crate) fn open(&mut self, producer: ProducerName) -> ProducerIncarnation {
+        let (incarnation, is_known) = self.incarnations.entry(producer).or_default();
+        (*incarnation, *is_known) = (*incarnation + 1, true);
+        ProducerIncarnation(*incarnation)
+    }
+
+    pub(crate) fn forget_producers(&mut self) {
+        self.marks.clear();
+        // Incarnations rise for ever.
+        for (_, is_known) in self.incarnations.values_mut() {
+            *is_known = false;
+        }
+    }
+
+    pub(crate) fn accept(&mut self, message: Message) -> Result<Accepted<u64>, TransportError> {
         let known = Accepted {
             id: None,
             sequence: None,
@@ -215,9 +229,7 @@ impl Sink for TestSink {
         if state.is_stopped {
             return Err(TransportError::new(Fate::Retry, "the sink is stopped"));
         }
-        let (incarnation, is_known) = state.incarnations.entry(producer).or_default();
-        (*incarnation, *is_known) = (*incarnation + 1, true);
-        Ok(ProducerIncarnation(*incarnation))
+        Ok(state.known.open(producer))
     }
 
     async fn send_batch(

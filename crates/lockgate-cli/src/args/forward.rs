@@ -8,7 +8,7 @@ use lockgate_producer::{AnswerLevel, Persist, WhenFull};
 
 use crate::{
     settings::ForwardFlags,
-    units::{duration, queue_name, retry_delay, size},
+    units::{duration, per_second, queue_name, retry_delay, size},
 };
 
 /// Collect messages and forward them to a queue, also while its server is away
@@ -16,7 +16,7 @@ use crate::{
 /// Takes messages from standard input, from another queue, or over HTTP, into a bounded buffer, and sends them in
 /// batches to the queue that --to names, at the server of --endpoint. The server need not be there, nor the queue: the
 /// command starts, takes messages and tries again until they are. With --spool it keeps them on disk meanwhile, over
-/// crashes and restarts: start it again with the same folder, and it sends what is left there first. In a queue of
+/// crashes and restarts: start it again with the same folder, and it sends what is left there. In a queue of
 /// Lockgate each message is there once, whatever was killed or lost on the way.
 ///
 /// A message is answered at its level. `accepted`: it is in memory. `durable`: the spool has it on disk. `delivered`:
@@ -30,8 +30,10 @@ use crate::{
 /// group where --to is not keyed, and a group becomes a key where it is. A message is deleted where it came from when it
 /// has reached the level, and comes again if that fails. With --exec COMMAND each goes through COMMAND, run by `sh -c`:
 /// the body on its standard input, the environment as for `lockgate receive --exec`. What COMMAND prints is the new body.
-/// If COMMAND fails or dies of a signal, the message comes again after --retry-delay; if it cannot be started (exit code
-/// 126 or 127), the run ends. A message that --to can never take is rejected, with the reason.
+/// If COMMAND fails, dies of a signal or takes longer than --exec-timeout, the message comes again after --retry-delay; if
+/// it cannot be started (exit code 126 or 127), the run ends. A message that --to can never take is rejected, with the
+/// reason: it goes to the dead-letter queue of --from. If there is none, it stays where it is, away for --retry-delay, and
+/// the run ends with exit code 1.
 ///
 /// --from http://ADDRESS:PORT listens, by the same rules as `lockgate serve`: other machines only with --allow-remote or
 /// access keys (a key needs the grant `send` on the queue of --to), requests of web pages only from --allowed-host, and
@@ -85,6 +87,11 @@ pub(crate) struct Forward {
     #[arg(long, value_name = "WHEN", requires = "spool", default_value = "each", value_parser = persist)]
     pub(crate) persist: Persist,
 
+    /// Send at most so many messages a second of those that an earlier run has left, such as 1000/s; new ones with other
+    /// keys do not wait for them [default: no limit]
+    #[arg(long, value_name = "RATE", requires = "spool", value_parser = replay_rate)]
+    pub(crate) replay_rate: Option<NonZeroU32>,
+
     /// The most messages in memory
     #[arg(long, value_name = "N", default_value_t = 65_536, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub(crate) buffer_count: u64,
@@ -128,6 +135,10 @@ pub(crate) struct Forward {
     /// From a queue: put each message through this command; what it prints is the new body
     #[arg(long, short = 'x', value_name = "COMMAND")]
     pub(crate) exec: Option<String>,
+
+    /// From a queue: kill a command that has not ended within this time; its message comes again after --retry-delay
+    #[arg(long, value_name = "TIME", requires = "exec", default_value = "5m", value_parser = exec_timeout)]
+    pub(crate) exec_timeout: Duration,
 
     /// From a queue: work on so many messages at the same time, of different keys [default: 1 with --exec, else 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -216,6 +227,29 @@ fn persist(text: &str) -> Result<Persist, String> {
     }
 }
 
+fn replay_rate(text: &str) -> Result<NonZeroU32, String> {
+    // A fraction would be a wait of seconds for each message.
+    let rate = per_second(text).filter(|rate| rate.fract() == 0.0);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it is checked to be a whole number of that range"
+    )]
+    let rate = rate
+        .filter(|rate| (1.0..=f64::from(u32::MAX)).contains(rate))
+        .map(|rate| rate as u32);
+    rate.and_then(NonZeroU32::new).ok_or_else(|| {
+        format!("{text:?} is no rate: write how many a second, or 1000/s, 60000/m; whole seconds have 1 or more")
+    })
+}
+
+fn exec_timeout(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("a command needs some time: write 1ms or more".to_owned()),
+        time => Ok(time),
+    }
+}
+
 fn producer(text: &str) -> Result<ProducerName, String> {
     ProducerName::new(text).map_err(|error| error.to_string())
 }
@@ -247,6 +281,25 @@ mod tests {
             "a b",
         ] {
             assert!(from(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_replay_has_whole_messages_a_second() {
+        for (text, rate) in [("1", 1), ("1000/s", 1_000), ("60000/m", 1_000)] {
+            assert_eq!(replay_rate(text).unwrap().get(), rate);
+        }
+        for wrong in [
+            "0",
+            "0.5",
+            "-1",
+            "1/m",
+            "90/m",
+            "5000000000",
+            "1/s burst 2",
+            "x",
+        ] {
+            assert!(replay_rate(wrong).is_err(), "{wrong}");
         }
     }
 

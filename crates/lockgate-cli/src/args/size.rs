@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::Args;
 use lockgate_producer::sizing::{Service, Stage};
 
-use crate::units::{duration, size};
+use crate::units::{duration, per_second, size};
 
 /// Tell which stage of a pipeline overflows, and how large its buffer must be
 ///
@@ -26,14 +26,14 @@ Examples:
   lockgate size --from model.json --simulate
   lockgate size --from http://127.0.0.1:9400/metrics --over 1m --outage 10m --json | jq .stages[0].needs")]
 pub(crate) struct Size {
-    /// Records that arrive in a second, in place of those of --from
+    /// Records that arrive in a second, or as 100/s or 6000/m, in place of those of --from
     #[arg(long, short, value_name = "RATE", value_parser = rate, required_unless_present = "from")]
     pub(crate) arrivals: Option<f64>,
 
     /// A stage; several in the order in which records pass them
     ///
-    /// NAME=RATExWORKERS[xBATCH][:BUFFER]. RATE is the number of calls that a worker makes in a second, or how long one
-    /// takes (2ms, 1.5ms, 80us). A call takes one record, or up to BATCH. BUFFER is the number of records that may
+    /// NAME=RATExWORKERS[xBATCH][:BUFFER]. RATE is the number of calls that a worker makes in a second, also as 100/s or
+    /// 6000/m, or how long one takes (2ms, 1.5ms, 80us). A call takes one record, or up to BATCH. BUFFER is the number of records that may
     /// wait; without it the command says what it should be.
     #[arg(long = "stage", short, value_name = "STAGE", value_parser = stage)]
     pub(crate) stages: Vec<Stage>,
@@ -80,8 +80,9 @@ pub(crate) struct Size {
 }
 
 fn rate(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|rate: &f64| rate.is_finite());
-    number.ok_or_else(|| format!("{text:?} is no number of records a second"))
+    per_second(text).ok_or_else(|| {
+        format!("{text:?} is no rate of records: write how many a second, or 100/s, 6000/m")
+    })
 }
 
 /// Reads `NAME=RATExWORKERS[xBATCH][:BUFFER]`. Ranges are checked with the whole model.
@@ -119,12 +120,11 @@ fn service(text: &str) -> Option<Service> {
     let timed = units
         .into_iter()
         .find_map(|(unit, seconds)| Some((text.strip_suffix(unit)?, seconds)));
-    let (number, seconds) = timed.unwrap_or((text, 0.0));
-    let number: f64 = number.parse().ok()?;
-    Some(match timed {
-        Some(_) => Service::Seconds(number * seconds),
-        None => Service::PerSecond(number),
-    })
+    // `100/s` ends in a unit too, and is no number before it.
+    match timed.and_then(|(number, seconds)| Some(number.parse::<f64>().ok()? * seconds)) {
+        Some(seconds) => Some(Service::Seconds(seconds)),
+        None => per_second(text).map(Service::PerSecond),
+    }
 }
 
 fn over(text: &str) -> Result<Duration, String> {

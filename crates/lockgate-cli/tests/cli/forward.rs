@@ -3,7 +3,7 @@
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
-    process::{Child, ChildStderr, Stdio},
+    process::{Child, ChildStderr, Command, Stdio},
     sync::mpsc,
     thread,
 };
@@ -18,10 +18,10 @@ use crate::{
 };
 
 /// Enough for any test, and the disk of whoever tests is none of their business.
-const SPOOL: &str = "--spool spool --spool-free-min 1B";
+pub(crate) const SPOOL: &str = "--spool spool --spool-free-min 1B";
 
 /// A running `lockgate forward`; killed when dropped.
-struct Forwarder {
+pub(crate) struct Forwarder {
     process: Child,
     log: BufReader<ChildStderr>,
     url: String,
@@ -31,17 +31,26 @@ impl Forwarder {
     /// Starts one that listens.
     fn start(sandbox: &Sandbox, arguments: &str) -> Self {
         let mut forwarder = Self::spawn(sandbox, &format!("forward {arguments} --to clicks"));
-        let ready = forwarder.event("ready");
-        forwarder.url = ready["url"].as_str().unwrap().to_owned();
+        forwarder.listens();
         forwarder
     }
 
-    fn listening(sandbox: &Sandbox, arguments: &str) -> Self {
+    /// Waits until it listens.
+    #[track_caller]
+    pub(crate) fn listens(&mut self) {
+        let ready = self.event("ready");
+        self.url = ready["url"].as_str().unwrap().to_owned();
+    }
+
+    pub(crate) fn listening(sandbox: &Sandbox, arguments: &str) -> Self {
         Self::start(sandbox, &format!("--from http://127.0.0.1:0 {arguments}"))
     }
 
-    fn spawn(sandbox: &Sandbox, arguments: &str) -> Self {
-        let mut command = sandbox.command(arguments);
+    pub(crate) fn spawn(sandbox: &Sandbox, arguments: &str) -> Self {
+        Self::run(sandbox.command(arguments))
+    }
+
+    pub(crate) fn run(mut command: Command) -> Self {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut process = command.spawn().unwrap();
         let log = BufReader::new(process.stderr.take().unwrap());
@@ -54,7 +63,7 @@ impl Forwarder {
 
     /// Reads the log up to the event with this sentence.
     #[track_caller]
-    fn event(&mut self, sentence: &str) -> Value {
+    pub(crate) fn event(&mut self, sentence: &str) -> Value {
         let mut line = String::new();
         let mut passed = String::new();
         while self.log.read_line(&mut line).unwrap() > 0 {
@@ -69,7 +78,7 @@ impl Forwarder {
     }
 
     /// Status and answer of a POST.
-    fn post(&self, headers: &str, body: &str) -> (u16, Value) {
+    pub(crate) fn post(&self, headers: &str, body: &str) -> (u16, Value) {
         let (status, answer) = Wire::to(&self.url).ask(&head(headers), body);
         (status, serde_json::from_str(&answer).unwrap())
     }
@@ -78,12 +87,23 @@ impl Forwarder {
         Wire::to(&self.url).ask(&format!("GET {path} HTTP/1.1"), "")
     }
 
-    fn kill(mut self) {
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// How many messages it has that are neither delivered nor dropped.
+    pub(crate) fn pending(&self) -> u64 {
+        let (_, metrics) = self.get("/metrics");
+        let line = (metrics.lines()).find(|line| line.starts_with("lockgate_producer_pending{"));
+        line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+    }
+
+    pub(crate) fn kill(mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();
     }
 
-    fn terminate(self) -> Done {
+    pub(crate) fn terminate(self) -> Done {
         signal(&self.process, Signal::TERM);
         self.end()
     }
@@ -118,19 +138,19 @@ fn head(headers: &str) -> String {
     format!("POST / HTTP/1.1{headers}")
 }
 
-fn address(url: &str) -> String {
+pub(crate) fn address(url: &str) -> String {
     url.trim_start_matches("http://").to_owned()
 }
 
 /// A town with the queue `clicks` whose server is away.
-struct Away {
-    sandbox: Sandbox,
+pub(crate) struct Away {
+    pub(crate) sandbox: Sandbox,
     address: String,
     ended: Server,
 }
 
 impl Away {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let town = Town::new();
         town.run("queue create clicks").ok();
         town.server.signal(Signal::KILL);
@@ -141,7 +161,7 @@ impl Away {
         }
     }
 
-    fn back(self) -> Town {
+    pub(crate) fn back(self) -> Town {
         let server = Server::restart(self.ended, &self.sandbox, &self.address);
         Town {
             sandbox: self.sandbox,
@@ -237,6 +257,11 @@ fn flags_that_say_nothing_are_wrong_usage() {
         ("--from http://0.0.0.0:0 --to q", "--allow-remote"),
         ("--from https://127.0.0.1:0 --to q", "--tls-cert"),
         ("--from stdin --to q --persist each", "--spool"),
+        ("--from q --to p --exec-timeout 1s", "--exec"),
+        (
+            "--from q --to p --exec cat --exec-timeout 0s",
+            "needs some time",
+        ),
     ] {
         let stderr = sandbox.run(&format!("forward {arguments}")).fails_with(2);
         assert!(stderr.contains(what), "{arguments}: {stderr}");
@@ -277,7 +302,7 @@ fn it_starts_and_answers_while_the_queue_server_is_away() {
 }
 
 /// The last event of a log, with the figures.
-fn ended(done: &Done) -> Value {
+pub(crate) fn ended(done: &Done) -> Value {
     let mut events = json_lines(&done.stderr);
     events.retain(|event| event["message"] == "ended");
     events.pop().unwrap()
@@ -684,27 +709,72 @@ fn packed_messages_are_taken_apart_by_whoever_works_on_them() {
     assert!(received.into_iter().eq(0..300));
 }
 
-/// It is lost, or in a dead-letter queue: whoever moves a queue learns of it.
+/// Whoever moves a queue learns of it, and nothing is lost.
 #[test]
-fn a_message_that_is_rejected_is_told() {
+fn a_message_that_can_never_be_taken_goes_to_the_dead_letters_or_ends_the_run() {
+    let town = Town::new();
+    for queue in [
+        "small --message-bytes-max 10B",
+        "dead",
+        "has-dead --dead-letter dead",
+        "in",
+        "out",
+    ] {
+        town.run(&format!("queue create {queue}")).ok();
+    }
+    let long = "longer than ten bytes";
+    for (from, told, kept) in [
+        ("has-dead", "1 message rejected", "dead"),
+        (
+            "in",
+            "in has no dead-letter queue, so it is still there",
+            "in",
+        ),
+    ] {
+        town.send_lines(from, &json!({"body": long}).to_string())
+            .ok();
+        let stderr = town
+            .run(&format!("forward --from {from} --to small --until-empty"))
+            .fails_with(1);
+        for told in [told, "a message is rejected", "10"] {
+            assert!(stderr.contains(told), "{told}: {stderr}");
+        }
+        let counts = town.counts(kept);
+        let there = ["ready", "in_flight", "delayed"].map(|it| counts[it].as_u64().unwrap());
+        assert_eq!(there.iter().sum::<u64>(), 1, "{kept}: {counts}");
+        assert_eq!(
+            bodies(&json_lines(&town.run(&format!("peek {kept} --json")).ok())),
+            [long]
+        );
+    }
+    town.run("send out a").ok();
+    let mut command = town
+        .sandbox
+        .command("forward --from out --to dead --until-empty");
+    command.arg("--exec").arg("head -c 1048577 /dev/zero");
+    let done: Done = command.output().unwrap().into();
+    assert!(done.fails_with(1).contains("1048576 bytes"));
+    assert_eq!(town.counts("out")["in_flight"], 1);
+}
+
+#[test]
+fn a_command_that_does_not_end_is_killed_and_its_message_comes_again() {
     let town = Town::new();
     town.run("queue create in").ok();
     town.run("queue create clicks").ok();
     town.run("send in a").ok();
-    let mut command = town
-        .sandbox
-        .command("forward --from in --to clicks --until-empty");
-    command.arg("--exec").arg("head -c 1048577 /dev/zero");
+    let mut command = town.sandbox.command(
+        "forward --from in --to clicks --until-empty --retry-delay 1h --exec-timeout 50ms",
+    );
+    // Whoever reads its output would wait for the child too.
+    command.arg("--exec").arg("sleep 1000 & sleep 1000");
     let done: Done = command.output().unwrap().into();
-    assert_eq!(done.code, Some(1), "{done:?}");
-    for told in [
-        "a message is rejected",
-        "1048576 bytes",
-        "1 message rejected",
-    ] {
-        assert!(done.stderr.contains(told), "{told}: {done:?}");
-    }
-    assert!(town.drain("in").is_empty());
+    assert!(
+        done.stderr.contains("has not ended within 50ms"),
+        "{done:?}"
+    );
+    assert_eq!(done.code, Some(0));
+    assert_eq!(town.counts("in")["in_flight"], 1);
 }
 
 /// Whether anybody reads the figures changes nothing of that.

@@ -15,6 +15,7 @@ mod exec;
 mod failures;
 mod folder;
 mod forward;
+mod forward_faults;
 mod help;
 mod key_states;
 mod lead;

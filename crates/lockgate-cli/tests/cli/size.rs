@@ -79,6 +79,19 @@ fn json_has_the_report_and_the_model_that_gives_it_again() {
 }
 
 #[test]
+fn a_rate_is_a_number_a_second_or_has_its_time() {
+    let sandbox = Sandbox::new();
+    let said = |arguments: &str| sandbox.run(&format!("size {arguments} --json")).json();
+    let plain = said("--arrivals 80 --stage a=100x2x5:10");
+    for rates in [
+        "--arrivals 80/s --stage a=100/sx2x5:10",
+        "--arrivals 4800/m --stage a=6000/mx2x5:10",
+    ] {
+        assert_eq!(said(rates), plain, "{rates}");
+    }
+}
+
+#[test]
 fn names_from_a_file_do_nothing_to_a_terminal() {
     let sandbox = Sandbox::new();
     let model = r#"{"arrivals_per_second":1,"outage":{"stage":"\u001b[31m","seconds":1},
@@ -182,7 +195,7 @@ fn what_cannot_be_sized_is_said() {
         (
             "--arrivals fast --stage a=1x1",
             2,
-            "\"fast\" is no number of records a second",
+            "\"fast\" is no rate of records",
         ),
         (
             "--arrivals 0 --stage a=1x1",
@@ -216,6 +229,16 @@ fn what_cannot_be_sized_is_said() {
             "--arrivals 1 --stage a=1x1 --burst 30s",
             2,
             "\"30s\" is no burst: write NxTIME",
+        ),
+        (
+            "--arrivals 1000000 --stage a=1000000000x1 --outage 30d --simulate",
+            1,
+            "takes more than 200000000 steps",
+        ),
+        (
+            "--arrivals 1/s+2/s --stage a=1x1",
+            2,
+            "is no rate of records",
         ),
         ("--from nowhere", 3, "reading nowhere"),
         ("--from bad.json", 2, "unknown field `speed`"),

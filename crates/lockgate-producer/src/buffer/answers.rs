@@ -5,6 +5,15 @@ use lockgate_core::{Accepted, Fate, Millis, ProducerRefused, TransportError};
 use super::{Buffer, Sending, packing::Packing};
 use crate::{DropReason, options::WhenUnknown};
 
+/// What a sink has refused of a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RefusedOf {
+    /// Records that were dropped for it.
+    pub(crate) dropped: u64,
+    /// Records of packs, which are sent again each by itself.
+    pub(crate) split: u64,
+}
+
 enum Verdict {
     Drop(DropReason),
     /// It goes back. `blame`: the sink could not take it, or what became of it is unknown.
@@ -14,16 +23,17 @@ enum Verdict {
 }
 
 impl<T, I: Clone> Buffer<T, I> {
-    /// What became of a batch. An answer that is missing is unknown.
+    /// What became of a batch. An answer that is missing is unknown. Returns what the sink has refused.
     pub(crate) fn answered(
         &mut self,
         id: usize,
         results: Vec<Result<Accepted<I>, TransportError>>,
         now: Millis,
         random: u64,
-    ) {
+    ) -> RefusedOf {
+        let mut refused = RefusedOf::default();
         let Some(sent) = self.batches.try_remove(id) else {
-            return;
+            return refused;
         };
         let mut results = results.into_iter();
         let (mut took, mut failed) = (false, false);
@@ -43,7 +53,10 @@ impl<T, I: Clone> Buffer<T, I> {
                     self.records[place].packing = Packing::Alone;
                     match self.again(place, false, now) {
                         Verdict::Drop(reason) => self.drop_record(place, reason, None),
-                        Verdict::Again { blame } => back.push((place, blame)),
+                        Verdict::Again { blame } => {
+                            refused.split += 1;
+                            back.push((place, blame));
+                        }
                     }
                 }
                 continue;
@@ -60,6 +73,7 @@ impl<T, I: Clone> Buffer<T, I> {
                 match self.judge(place, &error, now) {
                     Verdict::Drop(reason) => {
                         failed |= !is_refused;
+                        refused.dropped += u64::from(is_refused);
                         self.drop_record(place, reason, Some(error));
                     }
                     Verdict::Again { blame } => {
@@ -90,6 +104,7 @@ impl<T, I: Clone> Buffer<T, I> {
         if self.lanes.ready_count > 0 {
             self.ready_since.get_or_insert(now);
         }
+        refused
     }
 
     /// Records go back to the front of their lanes, in their order. Where others of the batch succeeded, their lanes wait.

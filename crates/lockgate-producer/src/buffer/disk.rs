@@ -1,25 +1,62 @@
 //! The machine's other side: what the thread of the spool is to do, and what came of it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    collections::HashSet,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
 use lockgate_core::{Millis, WallTime};
 
-use super::{Buffer, Loaded, Sending, Spooling, Staged, Told, Used, Work, record_size};
+use super::{
+    Buffer, Load, Loaded, Pace, Sending, Spooling, Staged, Stream, Told, Used, Work, record_size,
+};
 use crate::{AnswerLevel, DropReason};
 
 impl<T, I: Clone> Buffer<T, I> {
     /// What the thread of the spool is to do now.
     pub(crate) fn spool_work(&mut self, now: Millis) -> Option<Work> {
-        // Half of the memory is read at a time at least, so that few reads bring much.
-        let (count_max, bytes_max) = self.rules.buffer;
-        let (count, bytes) = self.shelf.room(self.rules.buffer);
-        let has_room = count >= count_max.div_ceil(2) && bytes >= bytes_max.div_ceil(2);
-        let room = has_room.then_some((count, bytes));
-        self.spool.as_mut()?.take_work(now, room)
+        let load = self.next_load(now);
+        self.spool.as_mut()?.take_work(now, load)
     }
 
-    pub(crate) fn spool_wake(&self) -> Option<Millis> {
-        self.spool.as_ref()?.next_wake()
+    /// What may be read into memory now.
+    fn next_load(&self, now: Millis) -> Option<Load> {
+        let spool = self.spool.as_ref()?;
+        spool.turns().into_iter().find_map(|stream| {
+            let (from, is_left_over) = spool.next_read(stream, now)?;
+            if stream == Stream::Live && self.must_wait() {
+                return None;
+            }
+            // Half of its part is read at a time at least, so that few reads bring much.
+            let (count_max, bytes_max) = self.share();
+            let (mut count, bytes) = self.room(stream);
+            let mut enough = count_max.div_ceil(2);
+            if let Some(pace) = self.pace.as_ref().filter(|_| is_left_over) {
+                count = count.min(pace.allows(self.shelves[stream].count(), now));
+                enough = 1;
+            }
+            let has_room = count >= enough && bytes >= bytes_max.div_ceil(2);
+            has_room.then(|| spool.load(stream, from, (count, bytes)))
+        })
+    }
+
+    /// How many records and bytes of a stream have room in memory.
+    fn room(&self, stream: Stream) -> (usize, u64) {
+        let (coming, coming_bytes) = self.spool.as_ref().map_or((0, 0), |it| it.coming());
+        let (count, bytes) = self.shelf.room(self.rules.buffer);
+        let (own_count, own_bytes) = self.shelves[stream].room(self.share());
+        let count = count.saturating_sub(coming).min(own_count);
+        (count, bytes.saturating_sub(coming_bytes).min(own_bytes))
+    }
+
+    /// When the thread of the spool has work though nothing happens.
+    pub(crate) fn spool_wake(&self, now: Millis) -> Option<Millis> {
+        let spool = self.spool.as_ref()?;
+        let waits = spool.next_read(Stream::Backlog, now);
+        let waits = waits.is_some_and(|(_, is_left_over)| is_left_over);
+        let pace = self.pace.as_ref().map(Pace::at);
+        let pace = pace.filter(|at| waits && *at > now);
+        spool.next_wake().into_iter().chain(pace).min()
     }
 
     pub(crate) fn spool_wrote(&mut self, count: usize, used: Used) {
@@ -73,17 +110,22 @@ impl<T, I: Clone> Buffer<T, I> {
             self.figures.drop(DropReason::Closed);
             self.figures.dropped_uncertain += u64::from(may_be_written);
             if let Some(spool) = &mut self.spool {
-                spool.finish_on_disk(spot);
+                let _told = spool.finish_on_disk(spot);
             }
         }
     }
 
     /// Drops what is in the oldest file, apart from what is being sent, unless that was done before.
     pub(super) fn drop_oldest_file(&mut self) {
-        let Some((until, on_disk)) = self.spool.as_mut().and_then(Spooling::give_up_oldest) else {
+        let Some(spool) = &mut self.spool else {
             return;
         };
-        for waits in on_disk {
+        let Some(until) = spool.may_give_up() else {
+            return;
+        };
+        let in_memory = self.records.iter().filter_map(|(_, it)| it.spot);
+        let in_memory: HashSet<u64> = in_memory.filter(|spot| *spot < until).collect();
+        for waits in spool.give_up_oldest(&in_memory) {
             self.figures.drop(DropReason::Oldest);
             if let Some((_, tell)) = waits {
                 // A crash before the next checkpoint brings it back.
@@ -159,6 +201,8 @@ impl<T, I: Clone> Buffer<T, I> {
         now: Millis,
         wall: WallTime,
     ) {
+        let is_paced = self.spool.as_ref().is_some_and(Spooling::loads_left_overs);
+        let before = self.shelf.count();
         for loaded in records {
             let Some(spool) = &mut self.spool else {
                 return;
@@ -168,12 +212,22 @@ impl<T, I: Clone> Buffer<T, I> {
             }
             self.load(loaded, now, wall);
         }
+        if let Some(pace) = self.pace.as_mut().filter(|_| is_paced) {
+            pace.came(self.shelf.count() - before, now);
+        }
+        let in_memory = match unreadable.is_empty() {
+            true => HashSet::new(),
+            false => self.records.iter().filter_map(|(_, it)| it.spot).collect(),
+        };
         for spot in unreadable {
-            let Some(spool) = self.spool.as_mut().filter(|it| !it.done.contains(spot)) else {
+            let spool = self.spool.as_mut();
+            // One of the other stream that is in memory is there still.
+            let Some(spool) =
+                spool.filter(|it| !it.done.contains(spot) && !in_memory.contains(&spot))
+            else {
                 continue;
             };
-            spool.finish_on_disk(spot);
-            let waits = spool.waiting.remove(&spot);
+            let waits = spool.finish_on_disk(spot);
             self.figures.drop(DropReason::Unreadable);
             if let Some((_, tell)) = waits {
                 self.told
@@ -191,7 +245,7 @@ impl<T, I: Clone> Buffer<T, I> {
             return;
         };
         let size = record_size(&loaded.message);
-        spool.disk_count = spool.disk_count.saturating_sub(1);
+        spool.comes();
         // Who waits for the sync is found there, by its spot.
         let waits = match spool.waiting.get(&loaded.spot) {
             Some((AnswerLevel::Delivered, _)) => spool.waiting.remove(&loaded.spot),
@@ -215,28 +269,42 @@ impl<T, I: Clone> Buffer<T, I> {
         );
     }
 
-    /// Takes records into memory that are not yet written, once all before them are there.
+    /// Takes records into memory that are not yet written, once all before them of their stream are there.
     pub(crate) fn catch_up(&mut self, now: Millis, wall: WallTime) {
-        while let Some(spool) = &mut self.spool
-            && let Some(staged) = spool.next_staged()
-            && staged.fits(self.shelf.room(self.rules.buffer), self.shelf.is_empty())
-        {
+        self.end_backlog();
+        self.catch_up_with(Stream::Backlog, now, wall);
+        if !self.must_wait() {
+            self.catch_up_with(Stream::Live, now, wall);
+        }
+    }
+
+    fn catch_up_with(&mut self, stream: Stream, now: Millis, wall: WallTime) {
+        while let Some(staged) = self.spool.as_ref().and_then(|it| it.next_staged(stream)) {
             let loaded = match staged {
-                Staged::Checkpoint(_) | Staged::Void => None,
-                Staged::Message {
+                Some(Staged::Message {
                     spot,
                     label,
                     expires,
                     message,
-                    ..
-                } => Some(Loaded {
-                    spot: *spot,
-                    label: *label,
-                    expires: *expires,
-                    message: message.clone(),
-                }),
+                    size,
+                }) => {
+                    let (count, bytes) = self.room(stream);
+                    let is_alone = self.shelf.is_empty() && count > 0;
+                    if !is_alone && (count == 0 || *size > bytes) {
+                        return;
+                    }
+                    Some(Loaded {
+                        spot: *spot,
+                        label: *label,
+                        expires: *expires,
+                        message: message.clone(),
+                    })
+                }
+                _ => None,
             };
-            spool.pass_staged();
+            if let Some(spool) = &mut self.spool {
+                spool.pass_staged(stream);
+            }
             if let Some(loaded) = loaded {
                 self.load(loaded, now, wall);
             }

@@ -1,25 +1,27 @@
 //! The order in which records are sent.
 //!
 //! A lane has records whose order matters, and one batch of it is on its way at a time. At a sink that knows records of
-//! producers there are sixteen lanes, over which keys are spread by a hash that never changes, so a record in a spool
-//! stays in its lane. Elsewhere each key is a lane of its own, and a batch has one record of it at most, because the
+//! producers each stream has sixteen lanes, over which keys are spread by a hash that never changes, so a record in a
+//! spool stays in its lane. Elsewhere each key is a lane of its own, and a batch has one record of it at most, because the
 //! sink may accept a message though the one before it in the batch has failed. Records without a key then share a few
-//! lanes without an order.
+//! lanes without an order, in each stream others.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use lockgate_core::{Key, Message, Millis, ProducerMark};
 use slab::Slab;
 
+use super::backlog::{Stream, Streams};
+
 /// Which records wait for each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LaneName {
     /// A lane of a producer that the sink knows.
-    Numbered(u8),
+    Numbered,
     /// The records of a key.
     Keyed(Key),
     /// Records without an order.
-    Shared(u8),
+    Shared,
     /// One record without a key that the sink could not take: others do not wait for it.
     Solo,
 }
@@ -47,15 +49,26 @@ enum State {
     Delayed(Millis),
 }
 
-/// How many lanes records without an order share.
+/// How many lanes records without an order share, in each stream.
 const SHARED: u8 = 8;
+
+/// How many lanes both streams have at a sink that knows producers. They are the first ones.
+pub(super) const NUMBERED: usize = 2 * ProducerMark::LANES as usize;
+
+/// FNV-1a, 64 bits (Fowler, Noll and Vo): it must stay as it is, because spools keep the lanes.
+pub(crate) fn key_hash(key: &Key) -> u64 {
+    let bytes = key.as_str().bytes();
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
 
 #[derive(Debug)]
 pub(super) struct Lanes {
     is_marked: bool,
     all: Slab<Lane>,
     keyed: HashMap<Key, usize>,
-    shared: [usize; SHARED as usize],
+    shared: Streams<[usize; SHARED as usize]>,
     ready: BTreeMap<u64, usize>,
     next_turn: u64,
     delayed: BTreeSet<(Millis, usize)>,
@@ -68,14 +81,16 @@ pub(super) struct Lanes {
 impl Lanes {
     pub(super) fn new(is_marked: bool) -> Self {
         let mut all = Slab::new();
-        let mut shared = [0; SHARED as usize];
+        let mut shared = Streams::<[usize; SHARED as usize]>::default();
         if is_marked {
-            for lane in 0..ProducerMark::LANES {
-                all.insert(Lane::new(LaneName::Numbered(lane)));
+            for _ in 0..NUMBERED {
+                all.insert(Lane::new(LaneName::Numbered));
             }
         } else {
-            for (lane, place) in (0..SHARED).zip(&mut shared) {
-                *place = all.insert(Lane::new(LaneName::Shared(lane)));
+            for stream in Stream::ALL {
+                for place in &mut shared[stream] {
+                    *place = all.insert(Lane::new(LaneName::Shared));
+                }
             }
         }
         Self {
@@ -98,20 +113,17 @@ impl Lanes {
             self.turn = (self.turn + 1) % ProducerMark::LANES;
             return self.turn;
         };
-        // FNV-1a, 64 bits (Fowler, Noll and Vo): it must stay as it is, because spools keep the lanes.
-        let hash = key
-            .as_str()
-            .bytes()
-            .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-            });
-        u8::try_from((hash >> 32) % u64::from(ProducerMark::LANES)).unwrap_or_default()
+        u8::try_from((key_hash(key) >> 32) % u64::from(ProducerMark::LANES)).unwrap_or_default()
     }
 
     /// The lane of a message, which has that number at a sink that knows producers.
-    pub(super) fn lane(&mut self, message: &Message, number: u8) -> usize {
+    pub(super) fn lane(&mut self, message: &Message, number: u8, stream: Stream) -> usize {
         if self.is_marked {
-            return usize::from(number % ProducerMark::LANES);
+            let first = match stream {
+                Stream::Backlog => ProducerMark::LANES,
+                Stream::Live => 0,
+            };
+            return usize::from(first + number % ProducerMark::LANES);
         }
         match &message.key {
             Some(key) => match self.keyed.get(key) {
@@ -124,7 +136,7 @@ impl Lanes {
             },
             None => {
                 self.turn = (self.turn + 1) % SHARED;
-                self.shared[usize::from(self.turn)]
+                self.shared[stream][usize::from(self.turn)]
             }
         }
     }
@@ -141,15 +153,12 @@ impl Lanes {
     }
 
     pub(super) fn is_shared(&self, lane: usize) -> bool {
-        matches!(self.all[lane].name, LaneName::Shared(_))
+        matches!(self.all[lane].name, LaneName::Shared)
     }
 
     /// Whether a batch may have several records of the lane.
     pub(super) fn takes_many(&self, lane: usize) -> bool {
-        matches!(
-            self.all[lane].name,
-            LaneName::Numbered(_) | LaneName::Shared(_)
-        )
+        matches!(self.all[lane].name, LaneName::Numbered | LaneName::Shared)
     }
 
     pub(super) fn push_back(&mut self, lane: usize, seq: u64, place: usize, size: u64) {
@@ -274,7 +283,7 @@ impl Lanes {
             LaneName::Solo => {
                 self.all.remove(lane);
             }
-            LaneName::Numbered(_) | LaneName::Shared(_) => self.all[lane].failures = 0,
+            LaneName::Numbered | LaneName::Shared => self.all[lane].failures = 0,
         }
     }
 
@@ -326,13 +335,13 @@ mod tests {
                 let key = Key::new(&format!("k{number}"));
                 let message = Message::new("").with_key(key.unwrap_or_else(|_| unreachable!()));
                 let of = lanes.number(&message);
-                let lane = lanes.lane(&message, of);
+                let lane = lanes.lane(&message, of, Stream::Live);
                 lanes.push_back(lane, number, 0, 1);
                 assert_eq!(lanes.ready.len(), 1);
                 lanes.remove(lane, number, 1);
                 assert!(lanes.ready.is_empty());
             }
-            assert!(lanes.all.len() <= 16);
+            assert!(lanes.all.len() <= NUMBERED);
             assert_eq!(lanes.take_ready(), None);
         }
     }

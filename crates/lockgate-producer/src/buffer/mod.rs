@@ -4,13 +4,16 @@
 //! # Invariants
 //! - accepted + recovered = delivered + dropped, by reason, + pending.
 //! - Records of a lane are sent in their order, one batch of a lane at a time. None is sent before what is known of the
-//!   one before it in the lane, apart from those of the same batch.
+//!   one before it in the lane, apart from those of the same batch. All records of an opening with one lane number are in
+//!   one lane, so no mark goes back.
+//! - A key has records in the backlog, or live ones, and never both ([`backlog`]).
 //! - Records in memory, those of a tenant, and records that wait to be written, stay within their bounds.
 //! - A record is over once: delivered, or dropped. Who waits for it is told once.
 //! - Who was told *durable* has its record in the log, synced, and it is over there only when it was delivered, or
 //!   dropped for a reason that is counted.
 
 mod answers;
+mod backlog;
 mod disk;
 mod health;
 mod lanes;
@@ -26,12 +29,17 @@ use std::collections::{BTreeMap, HashMap};
 use lockgate_core::{
     Accepted, Key, Message, Millis, ProducerIncarnation, ProducerMark, ProducerName,
     ProducerRefused, SinkCapabilities, TransportError, WallTime,
-    limits::{LimitState, Limiter, Limits, Rate},
 };
 use slab::Slab;
 
-pub(crate) use self::spooling::{Load, Loaded, Recovered, Staged, Used, Work};
+pub(crate) use self::{
+    answers::RefusedOf,
+    backlog::{KeyCounts, Stream, Streams},
+    lanes::key_hash,
+    spooling::{Load, Loaded, Recovered, Staged, Used, Work},
+};
 use self::{
+    backlog::Pace,
     health::Health,
     lanes::Lanes,
     packing::{Packing, Packs},
@@ -119,6 +127,7 @@ struct Record<T> {
     spot: Option<u64>,
     message: Message,
     label: Label,
+    stream: Stream,
     lane: usize,
     size: u64,
     expires: Option<Millis>,
@@ -167,20 +176,24 @@ pub(crate) struct Buffer<T, I> {
     rules: Rules,
     tenant: Option<std::sync::Arc<crate::options::TenantFn>>,
     name: ProducerName,
-    opening: u64,
+    /// Of what is accepted from now on.
+    openings: Streams<Opening>,
     incarnation: Option<ProducerIncarnation>,
     is_opening: bool,
-    numbers: [u64; ProducerMark::LANES as usize],
     last_pack: u64,
     records: Slab<Record<T>>,
     next_seq: u64,
     lanes: Lanes,
     shelf: Shelf,
+    /// What of it each stream has.
+    shelves: Streams<Shelf>,
+    /// The keys of the backlog, until it is over.
+    backlog: Option<KeyCounts>,
+    pace: Option<Pace>,
     tenants: HashMap<Key, Shelf>,
     expiring: BTreeMap<(Millis, u64), usize>,
     batches: Slab<Sent>,
     health: Health,
-    replay: Option<(Limiter, LimitState)>,
     spool: Option<Spooling<T>>,
     /// Since when something could be sent.
     ready_since: Option<Millis>,
@@ -209,21 +222,18 @@ impl<T, I: Clone> Buffer<T, I> {
             _ => (false, false),
         };
         let spool = options.spool.as_ref();
-        let replay = spool.and_then(|spool| {
-            let rate = Rate::new(u64::from(spool.replay_rate?.get()), 1_000).ok()?;
-            let limits = Limits {
-                rate: Some(rate),
-                ..Limits::default()
-            };
-            Some((Limiter::new(limits, now).ok()?, LimitState::default()))
-        });
+        let pace = spool.and_then(|spool| Some(Pace::new(spool.replay_rate?.get(), now)));
         let figures = Figures {
             recovered: recovered.as_ref().map_or(0, |it| it.count),
             ..Figures::default()
         };
-        let spool = spool
-            .zip(recovered)
-            .map(|(options, from)| Spooling::new(options, from, now));
+        let mut backlog = None;
+        let spool = spool.zip(recovered).map(|(options, mut from)| {
+            backlog = from.keys.take().filter(|_| from.count > 0);
+            Spooling::new(options, from, opening, now)
+        });
+        // Drawn at random, as the other one, so no other producer has it.
+        let openings = Streams::new(Opening::new(opening.wrapping_add(1)), Opening::new(opening));
         Self {
             rules: Rules {
                 is_marked: sink.producers,
@@ -248,20 +258,21 @@ impl<T, I: Clone> Buffer<T, I> {
             },
             tenant: options.quota.as_ref().map(|it| it.tenant.clone()),
             name,
-            opening,
+            openings,
             incarnation: None,
             is_opening: false,
-            numbers: [0; ProducerMark::LANES as usize],
             last_pack: 0,
             records: Slab::new(),
             next_seq: 0,
             lanes: Lanes::new(sink.producers),
             shelf: Shelf::new(drops, by_priority),
+            shelves: Streams::new(Shelf::new(false, false), Shelf::new(false, false)),
+            backlog,
+            pace,
             tenants: HashMap::new(),
             expiring: BTreeMap::new(),
             batches: Slab::new(),
             health: Health::new(options.breaker, options.backoff, options.retry_budget, now),
-            replay,
             spool,
             ready_since: None,
             sampled: 0,
@@ -287,6 +298,7 @@ impl<T, I: Clone> Buffer<T, I> {
         let Some(offered) = offer else {
             return Ok(None);
         };
+        self.end_backlog();
         let size = record_size(&offered.message);
         let place = self.place(offered, size, tenant.as_ref());
         let place = place.inspect_err(|no_room| {
@@ -296,8 +308,10 @@ impl<T, I: Clone> Buffer<T, I> {
             return Ok(None);
         };
         match place {
-            Place::Memory { spooled } => self.keep(offered, size, tenant, spooled, now),
-            Place::Disk => self.keep_on_disk(offered, size, now),
+            Place::Memory { stream, spooled } => {
+                self.keep(offered, stream, size, tenant, spooled, now);
+            }
+            Place::Disk(stream) => self.keep_on_disk(offered, stream, size, now),
             Place::Drop(reason) => {
                 self.figures.accepted += 1;
                 self.figures.drop(reason);
@@ -324,16 +338,17 @@ impl<T, I: Clone> Buffer<T, I> {
             return none(Full::Fenced, false);
         }
         let is_durable = offered.level == AnswerLevel::Durable;
-        let is_spilled = |it: &Spooling<T>| it.disk_from.is_some();
-        let is_spooled = |it: &Spooling<T>| it.persists_all() || is_durable || is_spilled(it);
-        let mut spooled = self.spool.as_ref().is_some_and(is_spooled);
+        let persists_all = (self.spool.as_ref()).is_some_and(|it| it.persists_all() || is_durable);
+        let mut stream = self.stream(&offered.message);
+        let mut spilled = self.must_spill(stream, size);
         if self.rules.when_spool_full == WhenSpoolFull::DropOldest
-            && (self.spool.as_ref()).is_some_and(|it| spooled && it.is_full(size))
+            && (self.spool.as_ref()).is_some_and(|it| (persists_all || spilled) && it.is_full(size))
         {
             self.drop_oldest_file();
-            spooled = self.spool.as_ref().is_some_and(is_spooled);
+            stream = self.stream(&offered.message);
+            spilled = self.must_spill(stream, size);
         }
-        let spilled = self.spool.as_ref().is_some_and(is_spilled);
+        let mut spooled = persists_all || spilled;
         if let Some(spool) = self.spool.as_ref().filter(|it| spooled && it.is_full(size)) {
             let full = match spool.has_failed() {
                 true => Full::SpoolFailed,
@@ -355,7 +370,7 @@ impl<T, I: Clone> Buffer<T, I> {
             return none(Full::Spool, self.rules.when_spool_full.waits());
         }
         if spilled {
-            return Ok(Place::Disk);
+            return Ok(Place::Disk(stream));
         }
         let mut drawn = None;
         loop {
@@ -365,17 +380,17 @@ impl<T, I: Clone> Buffer<T, I> {
                 && !shelf.has_room(max, size)
             {
                 (Full::Tenant, shelf.first())
-            } else if !self.shelf.has_room(self.rules.buffer, size) {
+            } else if !self.has_room(stream, size) {
                 (Full::Buffer, self.shelf.first())
             } else {
-                return Ok(Place::Memory { spooled });
+                return Ok(Place::Memory { stream, spooled });
             };
             let reason = match self.rules.when_full {
                 WhenFull::Block => return none(full, true),
                 WhenFull::Reject => return none(full, false),
                 WhenFull::DropNewest => return Ok(Place::Drop(DropReason::Newest)),
                 WhenFull::Spool if full == Full::Tenant => return none(full, true),
-                WhenFull::Spool => return Ok(Place::Disk),
+                WhenFull::Spool => return Ok(Place::Disk(stream)),
                 WhenFull::DropOldest => DropReason::Oldest,
                 WhenFull::DropLowestPriority => {
                     let is_lowest =
@@ -405,12 +420,64 @@ impl<T, I: Clone> Buffer<T, I> {
         }
     }
 
-    fn label(&mut self, message: &Message) -> Label {
+    /// A key that has records in the backlog goes there. What has no key waits for none.
+    fn stream(&self, message: &Message) -> Stream {
+        let keys = self.backlog.as_ref().zip(message.key.as_ref());
+        match keys.is_some_and(|(keys, key)| keys.has(key)) {
+            true => Stream::Backlog,
+            false => Stream::Live,
+        }
+    }
+
+    /// Whether a record goes to disk only, whatever the policy: behind others of its stream, or because what is there has
+    /// taken the room.
+    fn must_spill(&self, stream: Stream, size: u64) -> bool {
+        let Some(spool) = &self.spool else {
+            return false;
+        };
+        let others = Stream::ALL.into_iter().any(|it| spool.is_spilled(it));
+        spool.is_spilled(stream)
+            || (others && !self.has_room(stream, size))
+            || (stream == Stream::Live && self.must_wait())
+    }
+
+    /// Whether live records wait for the backlog, because too much of the spool is over behind what is not.
+    fn must_wait(&self) -> bool {
+        self.backlog.is_some() && self.spool.as_ref().is_some_and(Spooling::is_scattered)
+    }
+
+    fn has_room(&self, stream: Stream, size: u64) -> bool {
+        let (count, bytes) = self.rules.buffer;
+        // What is being read comes into memory soon.
+        let (coming, coming_bytes) = self.spool.as_ref().map_or((0, 0), Spooling::coming);
+        let free = (
+            count.saturating_sub(coming),
+            bytes.saturating_sub(coming_bytes),
+        );
+        self.shelf.has_room(free, size) && self.shelves[stream].has_room(self.share(), size)
+    }
+
+    /// The part of memory that a stream may fill: while the backlog is on disk, both have half.
+    fn share(&self) -> (usize, u64) {
+        let (count, bytes) = self.rules.buffer;
+        match (self.spool.as_ref()).is_some_and(|it| it.is_spilled(Stream::Backlog)) {
+            true => (count.div_ceil(2), bytes.div_ceil(2)),
+            false => (count, bytes),
+        }
+    }
+
+    fn label(&mut self, message: &Message, stream: Stream) -> Label {
         let lane = self.lanes.number(message);
-        let number = &mut self.numbers[usize::from(lane)];
+        if stream == Stream::Backlog
+            && let (Some(keys), Some(key)) = (&mut self.backlog, &message.key)
+        {
+            keys.join(key);
+        }
+        let opening = &mut self.openings[stream];
+        let number = &mut opening.numbers[usize::from(lane)];
         *number += 1;
         Label {
-            opening: self.opening,
+            opening: opening.opening,
             lane,
             number: *number,
         }
@@ -419,13 +486,14 @@ impl<T, I: Clone> Buffer<T, I> {
     fn keep(
         &mut self,
         offered: Offered<T>,
+        stream: Stream,
         size: u64,
         tenant: Option<Key>,
         spooled: bool,
         now: Millis,
     ) {
         self.figures.accepted += 1;
-        let label = self.label(&offered.message);
+        let label = self.label(&offered.message, stream);
         let expires = offered.expires;
         let waits = offered.tell.map(|tell| (offered.level, tell));
         let is_durable = waits.is_some() && offered.level == AnswerLevel::Durable;
@@ -443,16 +511,15 @@ impl<T, I: Clone> Buffer<T, I> {
         }
     }
 
-    fn keep_on_disk(&mut self, offered: Offered<T>, size: u64, now: Millis) {
+    fn keep_on_disk(&mut self, offered: Offered<T>, stream: Stream, size: u64, now: Millis) {
         self.figures.accepted += 1;
-        let label = self.label(&offered.message);
+        let label = self.label(&offered.message, stream);
         let Some(spool) = &mut self.spool else {
             return;
         };
-        spool.spill();
         let wall = offered.expires.map(|(_, wall)| wall);
         let spot = spool.stage(label, wall, size, offered.message, now);
-        spool.disk_count += 1;
+        spool.spill(stream, spot);
         if let Some(tell) = offered.tell {
             spool.waiting.insert(spot, (offered.level, tell));
             if offered.level == AnswerLevel::Durable {
@@ -475,14 +542,16 @@ impl<T, I: Clone> Buffer<T, I> {
     ) -> usize {
         let seq = self.next_seq;
         self.next_seq += 1;
-        let lane = self.lanes.lane(&message, label.lane);
+        let stream = self.openings.stream(label);
+        let lane = self.lanes.lane(&message, label.lane, stream);
         let priority = message.priority;
-        let packing = Packing::of(&message, label.opening != self.opening);
+        let packing = Packing::of(&message, label.opening != self.openings[stream].opening);
         let place = self.records.insert(Record {
             seq,
             spot,
             message,
             label,
+            stream,
             lane,
             size,
             expires,
@@ -495,6 +564,7 @@ impl<T, I: Clone> Buffer<T, I> {
         });
         self.shelf.add(size);
         self.shelf.order(priority, seq, place);
+        self.shelves[stream].add(size);
         if let Some(tenant) = &self.records[place].tenant {
             let new = || Shelf::new(self.shelf.is_ordered(), self.shelf.by_priority());
             let shelf = match self.tenants.get_mut(tenant) {
@@ -553,6 +623,12 @@ impl<T, I: Clone> Buffer<T, I> {
         let (priority, seq) = (record.message.priority, record.seq);
         self.shelf.remove(record.size);
         self.shelf.unorder(priority, seq);
+        self.shelves[record.stream].remove(record.size);
+        if record.stream == Stream::Backlog
+            && let (Some(keys), Some(key)) = (&mut self.backlog, &record.message.key)
+        {
+            keys.leave(key);
+        }
         if let Some(tenant) = &record.tenant
             && let Some(shelf) = self.tenants.get_mut(tenant)
         {
@@ -569,6 +645,15 @@ impl<T, I: Clone> Buffer<T, I> {
             spool.finish(spot);
         }
         record
+    }
+
+    /// When nothing is left in the backlog, all that comes is live. Not while a message has a stream and no place yet.
+    fn end_backlog(&mut self) {
+        let is_spilled = |it: &Spooling<T>| it.is_spilled(Stream::Backlog);
+        if self.shelves[Stream::Backlog].is_empty() && !self.spool.as_ref().is_some_and(is_spilled)
+        {
+            self.backlog = None;
+        }
     }
 
     /// Gives up the records whose time is over. Returns whether there were some.
@@ -679,7 +764,7 @@ impl<T, I: Clone> Buffer<T, I> {
 
     /// How many records are neither delivered nor dropped.
     pub(crate) fn pending(&self) -> u64 {
-        self.records.len() as u64 + self.spool.as_ref().map_or(0, |it| it.disk_count)
+        self.records.len() as u64 + self.spool.as_ref().map_or(0, Spooling::disk_count)
     }
 
     /// Whether the spool has all that it is to have, or cannot get it, or there is none.
@@ -707,7 +792,7 @@ impl<T, I: Clone> Buffer<T, I> {
                 .iter()
                 .map(|(_, it)| it.records.len() as u64)
                 .sum(),
-            spool_count: spool.map_or(0, |it| it.disk_count),
+            spool_count: spool.map_or(0, Spooling::disk_count),
             spool_bytes: spool.map_or(0, Spooling::used),
             spool_failed: spool.is_some_and(Spooling::has_failed),
             breaker_open: self.health.is_open(),
@@ -721,7 +806,34 @@ impl<T, I: Clone> Buffer<T, I> {
 
 /// Where a message goes.
 enum Place {
-    Memory { spooled: bool },
-    Disk,
+    Memory { stream: Stream, spooled: bool },
+    Disk(Stream),
     Drop(DropReason),
+}
+
+/// What the marks of a stream's own records are counted by.
+#[derive(Debug)]
+struct Opening {
+    opening: u64,
+    /// The last number of each lane.
+    numbers: [u64; ProducerMark::LANES as usize],
+}
+
+impl Opening {
+    fn new(opening: u64) -> Self {
+        Self {
+            opening,
+            numbers: [0; ProducerMark::LANES as usize],
+        }
+    }
+}
+
+impl Streams<Opening> {
+    /// In which stream a record with that label is.
+    fn stream(&self, label: Label) -> Stream {
+        match label.opening == self[Stream::Live].opening {
+            true => Stream::Live,
+            false => Stream::Backlog,
+        }
+    }
 }

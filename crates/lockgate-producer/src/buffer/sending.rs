@@ -2,10 +2,9 @@
 
 use lockgate_core::{
     Message, Millis, Produced, ProducerIncarnation, ProducerMark, TransportError, UniqueId,
-    limits::{Wait, start},
 };
 
-use super::{Batch, Buffer, Label, Packing, Packs, Sending, Sent};
+use super::{Batch, Buffer, Label, Packing, Packs, Sending, Sent, lanes::NUMBERED};
 use crate::{clock::millis, options::Linger};
 
 impl<T, I: Clone> Buffer<T, I> {
@@ -81,7 +80,7 @@ impl<T, I: Clone> Buffer<T, I> {
             return None;
         }
         self.ready_since = (self.lanes.ready_count > 0).then_some(now);
-        let mut last = [0; ProducerMark::LANES as usize];
+        let mut last = [0; NUMBERED];
         let mut records = Vec::with_capacity(batch.records.len());
         for pack in batch.packs.of(&batch.records) {
             let (last_one, others) = pack
@@ -202,25 +201,18 @@ impl<T, I: Clone> Buffer<T, I> {
         }
     }
 
-    /// Whether the pace of replays and the budget of retries let a record go now, and else when.
+    /// Whether the budget of retries lets a record go now, and else when.
     fn may_send(&mut self, place: usize, batch: &mut Filling, now: Millis) -> Result<(), Millis> {
         let record = &self.records[place];
         if record.is_retry && !batch.has_token {
             self.health.take_token(now)?;
             batch.has_token = true;
         }
-        if record.label.opening != self.opening
-            && let Some((limiter, state)) = &mut self.replay
-            && let Err(held) = start([(&*limiter, state)], 1, now)
-            && let Wait::Until(until) = held.wait
-        {
-            return Err(until.max(now + 1));
-        }
         Ok(())
     }
 
     /// A record as the sink gets it. `last` has the record before it in each lane of the batch.
-    fn message(&self, place: usize, last: &mut [u64; ProducerMark::LANES as usize]) -> Message {
+    fn message(&self, place: usize, last: &mut [u64; NUMBERED]) -> Message {
         let record = &self.records[place];
         let mut message = record.message.clone();
         let Label {
@@ -231,7 +223,7 @@ impl<T, I: Clone> Buffer<T, I> {
         if let (true, Some(incarnation)) = (self.rules.is_marked, self.incarnation)
             && let Ok(mark) = ProducerMark::new(self.name.clone(), opening, lane, number)
         {
-            let after = std::mem::replace(&mut last[usize::from(lane)], number);
+            let after = std::mem::replace(&mut last[record.lane], number);
             message.producer = Some(Box::new(Produced {
                 mark,
                 incarnation,

@@ -1,13 +1,18 @@
 //! What of a producer's records is on disk, and what is to be written there.
 //!
 //! Each record of the log has a number, its *spot*. Spots are given out here, in the order in which records are handed to
-//! the thread that writes them, so both agree. Records that found no room in memory are on disk only: they are those
-//! from [`disk_from`](Spooling::disk_from) on, and while there are some, all new ones join them, so that none overtakes.
+//! the thread that writes them, so both agree. Records that found no room in memory are on disk only. While a stream has
+//! some, all new ones of it join them, so that none overtakes: they are those of the stream in a range of spots
+//! ([`Spooling::disk`]), in which those of the other stream may be in memory.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    ops::Range,
+};
 
 use lockgate_core::{Message, Millis, ProducerName, WallTime};
 
+use super::backlog::{KeyCounts, Stream, Streams};
 use crate::{
     AnswerLevel,
     clock::millis,
@@ -21,6 +26,13 @@ use crate::{
 /// Records that are over between two checkpoints, and the longest time between them.
 const CHECKPOINT_COUNT: u64 = if cfg!(test) { 5 } else { 4_096 };
 const CHECKPOINT_EVERY: Millis = 1_000;
+
+/// How many stretches of records that are over the list in a checkpoint has, at most about: each takes 16 bytes of it, and
+/// some more in memory.
+const STRETCHES_MAX: usize = if cfg!(test) { 4 } else { 1 << 16 };
+
+/// With so many stretches, checkpoints come half as often, so that those that are long cost no more than what they save.
+const STRETCHES_FEW: u64 = 1_024;
 
 /// How long nothing is written to a full disk before it is tried again.
 const FULL_PAUSE: Millis = 500;
@@ -40,6 +52,8 @@ pub(crate) struct Recovered {
     pub(crate) next: u64,
     /// Records that are not over.
     pub(crate) count: u64,
+    /// Of which keys those are.
+    pub(crate) keys: Option<KeyCounts>,
     pub(crate) used: Used,
 }
 
@@ -75,21 +89,23 @@ pub(crate) struct Work {
     pub(crate) load: Option<Load>,
 }
 
-/// What to read: from which spot on, how many messages at most, and about how many bytes.
+/// What to read: of which stream, from which spot on, how many messages at most, and about how many bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
+    pub(crate) stream: Stream,
+    /// The opening of live records.
+    pub(crate) live: u64,
     pub(crate) from: u64,
+    /// Behind the last one that is on disk only.
+    pub(crate) until: u64,
     pub(crate) count: usize,
     pub(crate) bytes: u64,
 }
 
-impl Staged {
-    /// Whether it fits where there is so much room.
-    pub(super) fn fits(&self, (count, bytes): (usize, u64), is_empty: bool) -> bool {
-        match self {
-            Self::Message { size, .. } => is_empty || (count > 0 && *size <= bytes),
-            Self::Checkpoint(_) | Self::Void => true,
-        }
+impl Load {
+    /// Whether a record with that label is to be read.
+    pub(crate) fn takes(&self, label: Label) -> bool {
+        (label.opening == self.live) == (self.stream == Stream::Live)
     }
 }
 
@@ -138,10 +154,15 @@ pub(super) struct Spooling<T> {
     untold: Option<Millis>,
     /// When the first record was staged that is not synced.
     unsynced_since: Option<Millis>,
-    /// From here on records are on disk only, if there are any.
-    pub(super) disk_from: Option<u64>,
-    pub(super) disk_count: u64,
-    loading: bool,
+    /// Where records of each stream are that are on disk only: all of its records between, apart from those that are over.
+    disk: Streams<Range<u64>>,
+    disk_count: u64,
+    /// The opening of live records, and the first spot that is not of an earlier one.
+    live: u64,
+    born: u64,
+    loading: Option<Load>,
+    /// Of which stream was read last.
+    loaded: Stream,
     /// Nothing is read before, because it failed.
     load_after: Millis,
     /// Who waits for records that are on disk only.
@@ -161,7 +182,12 @@ pub(super) struct Spooling<T> {
 }
 
 impl<T> Spooling<T> {
-    pub(super) fn new(options: &SpoolOptions, from: Recovered, now: Millis) -> Self {
+    pub(super) fn new(options: &SpoolOptions, from: Recovered, live: u64, now: Millis) -> Self {
+        let left = if from.count > 0 {
+            from.done.floor()
+        } else {
+            from.next
+        };
         let mut it = Self {
             persist: options.persist,
             bytes_max: options.bytes_max,
@@ -173,9 +199,12 @@ impl<T> Spooling<T> {
             synced: from.next,
             untold: None,
             unsynced_since: None,
-            disk_from: (from.count > 0).then(|| from.done.floor()),
+            disk: Streams::new(left..from.next, 0..0),
             disk_count: from.count,
-            loading: false,
+            live,
+            born: from.next,
+            loading: None,
+            loaded: Stream::Live,
             load_after: 0,
             waiting: HashMap::new(),
             unsynced: VecDeque::new(),
@@ -211,20 +240,28 @@ impl<T> Spooling<T> {
         self.used.bytes
     }
 
-    /// Gives up the records of the oldest file that are on disk only. Returns the spot behind the file, and who waits for
-    /// each of them. `None`: there is only one file, or it was given up before.
-    pub(super) fn give_up_oldest(&mut self) -> Option<(u64, Vec<Waits<T>>)> {
-        let (until, _) = self.used.oldest.filter(|_| !self.is_given_up)?;
+    /// The spot behind the oldest file. `None`: there is only one file, or it was given up before.
+    pub(super) fn may_give_up(&self) -> Option<u64> {
+        let oldest = self.used.oldest.filter(|_| !self.is_given_up)?;
+        Some(oldest.0)
+    }
+
+    /// Gives up the records of the oldest file that are on disk only. Returns who waits for each of them.
+    pub(super) fn give_up_oldest(&mut self, in_memory: &HashSet<u64>) -> Vec<Waits<T>> {
+        let Some(until) = self.may_give_up() else {
+            return Vec::new();
+        };
         self.is_given_up = true;
         let mut waits = Vec::new();
-        for spot in self.disk_from.unwrap_or(until)..until {
-            if !self.done.contains(spot) {
-                self.finish_on_disk(spot);
-                waits.push(self.waiting.remove(&spot));
+        for spot in self.done.floor()..until {
+            if !self.done.contains(spot) && !in_memory.contains(&spot) {
+                waits.push(self.finish_on_disk(spot));
             }
         }
-        self.raise_disk_from(until);
-        Some((until, waits))
+        for stream in Stream::ALL {
+            self.raise(stream, until);
+        }
+        waits
     }
 
     fn set_used(&mut self, used: Used) {
@@ -282,13 +319,14 @@ impl<T> Spooling<T> {
         self.over += 1;
     }
 
-    /// The last of all is written now. A full disk is tried once more.
-    /// A record is over that is on disk only.
-    pub(super) fn finish_on_disk(&mut self, spot: u64) {
+    /// A record is over that is on disk only. Returns who waits for it.
+    pub(super) fn finish_on_disk(&mut self, spot: u64) -> Waits<T> {
         self.finish(spot);
         self.disk_count = self.disk_count.saturating_sub(1);
+        self.waiting.remove(&spot)
     }
 
+    /// The last of all is written now. A full disk is tried once more.
     pub(super) fn close(&mut self) {
         self.closing = true;
         if !self.has_failed() {
@@ -296,8 +334,8 @@ impl<T> Spooling<T> {
         }
     }
 
-    /// What the thread is to do now. `room` is how many records and bytes may be read into memory, if any.
-    pub(super) fn take_work(&mut self, now: Millis, room: Option<(usize, u64)>) -> Option<Work> {
+    /// What the thread is to do now. `load`: what it may read.
+    pub(super) fn take_work(&mut self, now: Millis, load: Option<Load>) -> Option<Work> {
         if self.trouble == Some(Trouble::Failed) {
             return None;
         }
@@ -322,16 +360,8 @@ impl<T> Spooling<T> {
             ..Work::default()
         };
         work.sync = self.is_sync_due(now, !work.write.is_empty());
-        if let Some(from) = self.disk_from
-            && from < self.written
-            && !self.loading
-            && !self.closing
-            && now >= self.load_after
-            && let Some((count, bytes)) = room
-        {
-            self.loading = true;
-            work.load = Some(Load { from, count, bytes });
-        }
+        self.loading = self.loading.or(load);
+        work.load = load;
         (!work.is_empty()).then_some(work)
     }
 
@@ -344,10 +374,11 @@ impl<T> Spooling<T> {
     }
 
     fn checkpoint_due(&self) -> Millis {
-        if self.over >= CHECKPOINT_COUNT {
+        let seldom = 1 + self.done.stretches() as u64 / STRETCHES_FEW;
+        if self.over >= CHECKPOINT_COUNT * seldom {
             return 0;
         }
-        self.checkpoint_at.saturating_add(CHECKPOINT_EVERY)
+        (self.checkpoint_at).saturating_add(CHECKPOINT_EVERY * seldom)
     }
 
     /// Whether something is written, or about to be, that is to be synced now.
@@ -445,11 +476,13 @@ impl<T> Spooling<T> {
     pub(super) fn unwritten(&self) -> Vec<u64> {
         let staged = self.staged.iter().filter(|it| self.needs_room(it));
         let spots = staged.filter_map(|it| match it {
-            Staged::Message { spot, .. } => Some(*spot),
+            Staged::Message { spot, label, .. } => {
+                let disk = &self.disk[self.stream(*label)];
+                disk.contains(spot).then_some(*spot)
+            }
             _ => None,
         });
-        let from = self.disk_from.unwrap_or(u64::MAX);
-        spots.filter(|spot| *spot >= from).collect()
+        spots.collect()
     }
 
     /// All who wait for a sync, which will not come.
@@ -459,38 +492,114 @@ impl<T> Spooling<T> {
 
     /// A load has failed; it is tried again later.
     pub(super) fn load_failed(&mut self, now: Millis) {
-        self.loading = false;
+        self.loading = None;
         self.load_after = now.saturating_add(LOAD_PAUSE);
     }
 
-    /// A load has ended: the records before `next` are in memory or over.
+    /// A load has ended: the records of its stream before `next` are in memory or over.
     pub(super) fn loaded(&mut self, next: u64) {
-        self.loading = false;
-        self.raise_disk_from(next);
-    }
-
-    fn raise_disk_from(&mut self, next: u64) {
-        let from = self.disk_from.map(|from| from.max(next));
-        self.disk_from = from.filter(|from| *from != self.next);
-    }
-
-    /// The first record that is on disk only, if it is still staged: it need not be read.
-    pub(super) fn next_staged(&self) -> Option<&Staged> {
-        let from = self.disk_from?;
-        let at = from.checked_sub(self.written)?;
-        self.staged.get(usize::try_from(at).ok()?)
-    }
-
-    /// That record is in memory now, or was a checkpoint.
-    pub(super) fn pass_staged(&mut self) {
-        if let Some(from) = self.disk_from {
-            self.raise_disk_from(from + 1);
+        if let Some(load) = self.loading.take() {
+            self.loaded = load.stream;
+            self.raise(load.stream, next);
         }
     }
 
-    /// New records join those that are on disk only.
-    pub(super) fn spill(&mut self) {
-        self.disk_from.get_or_insert(self.next);
+    fn raise(&mut self, stream: Stream, next: u64) {
+        let disk = &mut self.disk[stream];
+        disk.start = disk.start.max(next);
+    }
+
+    fn stream(&self, label: Label) -> Stream {
+        match label.opening == self.live {
+            true => Stream::Live,
+            false => Stream::Backlog,
+        }
+    }
+
+    /// How many records are on disk only.
+    pub(super) fn disk_count(&self) -> u64 {
+        self.disk_count
+    }
+
+    /// Whether records of the stream are on disk only.
+    pub(super) fn is_spilled(&self, stream: Stream) -> bool {
+        !self.disk[stream].is_empty()
+    }
+
+    /// How many records, and bytes, are being read.
+    pub(super) fn coming(&self) -> (usize, u64) {
+        (self.loading.as_ref()).map_or((0, 0), |load| (load.count, load.bytes))
+    }
+
+    /// Where the next record of the stream is read, if one may be read now, and whether an earlier opening has left it.
+    pub(super) fn next_read(&self, stream: Stream, now: Millis) -> Option<(u64, bool)> {
+        let from = self.disk[stream].start;
+        let may_read = self.is_spilled(stream)
+            && from < self.written
+            && self.loading.is_none()
+            && !self.closing
+            && now >= self.load_after;
+        may_read.then_some((from, from < self.born))
+    }
+
+    /// Whether what is being read is what an earlier opening has left.
+    pub(super) fn loads_left_overs(&self) -> bool {
+        (self.loading.as_ref())
+            .is_some_and(|load| load.stream == Stream::Backlog && load.from < self.born)
+    }
+
+    /// Of which stream is read first: of both in turn.
+    pub(super) fn turns(&self) -> [Stream; 2] {
+        match self.loaded {
+            Stream::Live => [Stream::Backlog, Stream::Live],
+            Stream::Backlog => [Stream::Live, Stream::Backlog],
+        }
+    }
+
+    pub(super) fn load(&self, stream: Stream, from: u64, (count, bytes): (usize, u64)) -> Load {
+        Load {
+            stream,
+            live: self.live,
+            from,
+            until: self.disk[stream].end,
+            count,
+            bytes,
+        }
+    }
+
+    /// Whether what is over is in so many stretches that there must not be more.
+    pub(super) fn is_scattered(&self) -> bool {
+        self.done.stretches() >= STRETCHES_MAX
+    }
+
+    /// The first record of a stream that is on disk only, if it is still staged: it need not be read. A record of the
+    /// other stream, or one that is over, is none.
+    pub(super) fn next_staged(&self, stream: Stream) -> Option<Option<&Staged>> {
+        let from = Some(self.disk[stream].start).filter(|_| self.is_spilled(stream))?;
+        let at = from.checked_sub(self.written)?;
+        let staged = self.staged.get(usize::try_from(at).ok()?)?;
+        let is_it = matches!(staged, Staged::Message { spot, label, .. }
+            if self.stream(*label) == stream && !self.done.contains(*spot));
+        Some(is_it.then_some(staged))
+    }
+
+    /// That record is in memory now, or was none.
+    pub(super) fn pass_staged(&mut self, stream: Stream) {
+        self.disk[stream].start += 1;
+    }
+
+    /// A record was staged that is on disk only.
+    pub(super) fn spill(&mut self, stream: Stream, spot: u64) {
+        self.disk_count += 1;
+        if !self.is_spilled(stream) {
+            self.disk[stream].start = spot;
+        }
+        self.disk[stream].end = spot + 1;
+    }
+
+    /// A record that was on disk only comes into memory.
+    pub(super) fn comes(&mut self) {
+        self.disk_count = self.disk_count.saturating_sub(1);
     }
 
     /// Whether the log has everything that it is to have, or cannot get it.

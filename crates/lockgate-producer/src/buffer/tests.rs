@@ -1,17 +1,20 @@
 //! Histories of a machine with a sink, a log and time that a seed decides.
 
+mod mixed;
+
 use std::{
     collections::{HashMap, HashSet},
     num::NonZeroU32,
     time::Duration,
 };
 
-use lockgate_core::{Backoff, Fate, Level, UniqueId, pack};
+use lockgate_core::{Backoff, Fate, Level, pack};
 use lockgate_sim::SeededRandom;
 
 use super::*;
 use crate::{
     Breaker, Persist, Quota, RetryBudget, SpoolOptions, options::WhenSpoolFull, spool::done::Done,
+    testing::Known,
 };
 
 type Machine = Buffer<u64, u64>;
@@ -68,16 +71,17 @@ fn spooled(persist: Persist) -> ProducerOptions {
 /// A sink that takes records in any order in which they come, and knows what it has.
 #[derive(Default)]
 struct Queue {
+    known: Known,
+    /// The records of what it has.
     taken: Vec<Message>,
-    marks: HashMap<(u64, u8), u64>,
-    unique_ids: HashSet<UniqueId>,
-    incarnation: u64,
+    numbers: HashSet<u64>,
+    /// What was dropped may come again, when its lane has gone on.
+    may_come_back: bool,
 }
 
 impl Queue {
     fn open(&mut self) -> ProducerIncarnation {
-        self.incarnation += 1;
-        ProducerIncarnation(self.incarnation)
+        self.known.open(name())
     }
 
     fn take(&mut self, message: &Message) -> Result<Accepted<u64>, TransportError> {
@@ -88,37 +92,22 @@ impl Queue {
         if records.iter().any(|record| is_refused(number(record))) {
             return Err(TransportError::new(Fate::Refused, "no"));
         }
-        let known = Accepted {
-            id: None,
-            sequence: None,
-            duplicate: true,
-        };
-        if let Some(produced) = &message.producer {
-            if produced.incarnation.0 != self.incarnation {
-                let current = ProducerIncarnation(self.incarnation);
-                return Err(ProducerRefused::Fenced { current }.into());
+        let accepted = self.known.accept(message.clone())?;
+        for record in records {
+            match accepted.duplicate {
+                // Else a lane has gone back, and a record is lost that seems to be there.
+                true => assert!(
+                    self.may_come_back || self.numbers.contains(&number(&record)),
+                    "{} is no duplicate: {message:?}",
+                    number(&record)
+                ),
+                false => {
+                    self.numbers.insert(number(&record));
+                    self.taken.push(record);
+                }
             }
-            let mark = &produced.mark;
-            let highest = self.marks.entry((mark.opening(), mark.lane())).or_default();
-            if mark.number() <= *highest {
-                return Ok(known);
-            }
-            if *highest < produced.after {
-                return Err(ProducerRefused::Gap.into());
-            }
-            *highest = mark.number();
         }
-        if let Some(id) = &message.unique_id
-            && !self.unique_ids.insert(id.clone())
-        {
-            return Ok(known);
-        }
-        self.taken.extend(records);
-        Ok(Accepted {
-            id: Some(0),
-            sequence: None,
-            duplicate: false,
-        })
+        Ok(accepted)
     }
 }
 
@@ -159,6 +148,11 @@ impl World {
     fn new(seed: u64, options: ProducerOptions, can: SinkCapabilities) -> Self {
         let mut random = SeededRandom::new(seed);
         let opening = random.next_u64();
+        let dropping = |it: &SpoolOptions| it.when_full == WhenSpoolFull::DropOldest;
+        let queue = Queue {
+            may_come_back: options.spool.as_ref().is_some_and(dropping),
+            ..Queue::default()
+        };
         let machine = machine(&options, &can, opening, &[], 0);
         Self {
             random,
@@ -167,7 +161,7 @@ impl World {
             machine,
             opening,
             now: 0,
-            queue: Queue::default(),
+            queue,
             away: Vec::new(),
             late: Vec::new(),
             log: Vec::new(),
@@ -206,7 +200,7 @@ impl World {
         self.next += 1;
         let mut message = Message::new(number.to_be_bytes().to_vec());
         if self.one_of(3) > 0 {
-            let key = Key::new(&format!("k{}", self.one_of(3))).unwrap();
+            let key = key(self.one_of(5));
             message = message.with_key(key);
         }
         message.priority = u8::try_from(self.one_of(3)).unwrap();
@@ -329,13 +323,22 @@ impl World {
             self.durable = self.log.len();
             self.machine.spool_synced(self.durable as u64, self.now);
         }
-        if let Some(Load { from, count, .. }) = work.load {
-            let from = usize::try_from(from).unwrap();
-            let until = self.log.len().min(from + count.min(3));
-            let read = from..until;
-            let loaded = self.log[read].iter().filter_map(loaded).collect();
-            self.machine
-                .spool_loaded(loaded, until as u64, Vec::new(), self.now, wall(self.now));
+        if let Some(load) = work.load {
+            let from = usize::try_from(load.from).unwrap();
+            let until = self.log.len().min(usize::try_from(load.until).unwrap());
+            let (mut read, mut bytes, mut next) = (Vec::new(), 0, load.from);
+            for staged in &self.log[from..until] {
+                if read.len() >= load.count.min(3) || bytes >= load.bytes {
+                    break;
+                }
+                next += 1;
+                if let Some(it) = loaded(staged).filter(|it| load.takes(it.label)) {
+                    bytes += record_size(&it.message);
+                    read.push(it);
+                }
+            }
+            let (now, wall) = (self.now, wall(self.now));
+            (self.machine).spool_loaded(read, next, Vec::new(), now, wall);
         }
         self.crashes_now();
     }
@@ -355,6 +358,12 @@ impl World {
         if self.calm || self.crashes == 3 || self.one_of(12) > 0 {
             return false;
         }
+        self.crash();
+        true
+    }
+
+    /// The process dies, perhaps with the log's end that is not durable, and another one starts.
+    fn crash(&mut self) {
         self.crashes += 1;
         self.hear();
         let lost = self.one_of((self.log.len() - self.durable) as u64 + 1);
@@ -370,7 +379,6 @@ impl World {
         }
         self.opening = self.random.next_u64();
         self.machine = machine(&self.options, &self.can, self.opening, &self.log, self.now);
-        true
     }
 
     fn hear(&mut self) {
@@ -426,7 +434,7 @@ impl World {
             {
                 let before = last.insert(key.clone(), number);
                 assert!(
-                    before.is_none_or(|before| before < number) || self.may_come_back(),
+                    before.is_none_or(|before| before < number) || self.queue.may_come_back,
                     "order of {key}"
                 );
             }
@@ -448,12 +456,6 @@ impl World {
         }
     }
 
-    /// Whether a crash may bring back what was dropped, behind what came later.
-    fn may_come_back(&self) -> bool {
-        let spool = self.options.spool.as_ref().map(|it| it.when_full);
-        spool == Some(WhenSpoolFull::DropOldest)
-    }
-
     /// What is durable is there, unless its time was over or the sink refuses it.
     fn judge_durable(&self) {
         let there: HashSet<u64> = self.queue.taken.iter().map(number).collect();
@@ -469,6 +471,14 @@ impl World {
 /// What the sink never takes.
 fn is_refused(number: u64) -> bool {
     number % 7 == 3
+}
+
+fn name() -> ProducerName {
+    ProducerName::new("p").unwrap()
+}
+
+fn key(number: u64) -> Key {
+    Key::new(&format!("k{number}")).unwrap()
 }
 
 fn wall(now: Millis) -> WallTime {
@@ -501,7 +511,6 @@ fn machine(
     log: &[Staged],
     now: Millis,
 ) -> Machine {
-    let name = ProducerName::new("p").unwrap();
     let mut last = Done::default();
     for staged in log {
         if let Staged::Checkpoint(it) = staged {
@@ -509,22 +518,26 @@ fn machine(
         }
     }
     let mut done = Done::below(0);
-    let mut count = 0;
+    let (mut count, mut keys) = (0, Vec::new());
     for (spot, staged) in (0..).zip(log) {
         match staged {
-            Staged::Message { .. } if !last.contains(spot) => count += 1,
+            Staged::Message { message, .. } if !last.contains(spot) => {
+                count += 1;
+                keys.extend(message.key.as_ref().map(key_hash));
+            }
             Staged::Message { .. } => done.insert(spot),
             _ => done.insert_blank(spot),
         }
     }
     let recovered = options.spool.is_some().then(|| Recovered {
-        name: name.clone(),
+        name: name(),
         done,
         next: log.len() as u64,
         count,
+        keys: Some(KeyCounts::of(&keys)),
         used: Used::default(),
     });
-    Buffer::new(options, can, name, opening, recovered, now)
+    Buffer::new(options, can, name(), opening, recovered, now)
 }
 
 /// Returns how many packs were sent.
@@ -541,7 +554,7 @@ fn run(options: &ProducerOptions, can: &SinkCapabilities, crashes: bool) -> u64 
         world.calm_down();
         world.judge();
         let keeps_all = matches!(options.when_full, WhenFull::Reject | WhenFull::Spool)
-            && !world.may_come_back();
+            && !world.queue.may_come_back;
         if keeps_all {
             world.judge_durable();
         }
@@ -601,6 +614,39 @@ fn packed_records_are_delivered_once_and_in_order_whatever_the_sink_does() {
         ..packing(options())
     };
     run(&dropping, &unmarked(), false);
+}
+
+/// Perhaps the sink refuses the pack for one of its records.
+#[test]
+fn records_of_a_refused_pack_are_sent_again_and_not_dropped() {
+    let options = ProducerOptions {
+        batch_bytes: 1_000,
+        ..packing(options())
+    };
+    let mut world = World::new(1, options, marked());
+    world.calm = true;
+    assert!(is_refused(3));
+    for number in 0..4 {
+        let mut offered = offered(number, AnswerLevel::Delivered);
+        offered.message.key = Some(key(0));
+        (world.machine.offer(&mut Some(offered), None, world.now)).unwrap();
+    }
+    let mut refused = Vec::new();
+    while world.machine.pending() > 0 {
+        world.send();
+        for (id, messages) in std::mem::take(&mut world.away) {
+            let results = messages.iter().map(|it| world.queue.take(it)).collect();
+            let RefusedOf { dropped, split } = world.machine.answered(id, results, world.now, 0);
+            refused.push((dropped, split));
+        }
+        world.now += 10;
+    }
+    assert!(
+        refused.iter().any(|it| it.0 == 0 && it.1 > 1),
+        "{refused:?}"
+    );
+    assert_eq!(refused.iter().map(|it| it.0).sum::<u64>(), 1);
+    assert_eq!(world.queue.taken.len(), 3);
 }
 
 #[test]
@@ -667,7 +713,7 @@ fn a_full_disk_takes_nothing_new_before_it_took_what_waits() {
             assert!(
                 matches!(&world.told[&0][..], [Told::Dropped(it)] if it.reason == DropReason::SpoolFull)
             );
-            world.now = world.machine.spool_wake().unwrap();
+            world.now = world.machine.spool_wake(world.now).unwrap();
         }
         (before, is_taken(&mut world))
     };
@@ -701,7 +747,7 @@ fn a_queue_that_forgot_the_producer_is_opened_once_nothing_is_on_its_way() {
     }
     world.send();
     assert_eq!(world.away.len(), 2);
-    world.queue.marks.clear();
+    world.queue.known.forget_producers();
     for left in [1, 0] {
         let batch = world.away.remove(0);
         let (id, messages) = batch;

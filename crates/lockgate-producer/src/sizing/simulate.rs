@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 
 use serde::Serialize;
 
-use super::{Model, SizingError, Stage, float};
+use super::{Drain, Model, Report, SizingError, Stage, float};
 
 /// Events that a simulation may have: arrivals and ends of calls.
 const STEPS_MAX: u64 = 200_000_000;
@@ -76,10 +76,14 @@ impl Simulation {
 /// It takes a second or so for each ten million records and stages.
 ///
 /// # Errors
-/// A value of the model is out of its range, or there is too much to do.
+/// A value of the model is out of its range, or there is too much to do: more than 200 million arrivals and ends of calls.
+/// Where the rates tell that, it says so before it begins.
 pub fn simulate(model: &Model, options: Simulation) -> Result<Vec<SimulatedStage>, SizingError> {
     let report = model.report()?;
     let stable = report.stages.iter().all(|stage| stage.utilisation < 1.0);
+    if expected_steps(model, &report, options, stable) > float(STEPS_MAX) {
+        return Err(SizingError::TooManySteps(STEPS_MAX));
+    }
     let mut world = World::new(model, options.seed);
     let settling = options.records / 10;
     if stable {
@@ -114,6 +118,33 @@ pub fn simulate(model: &Model, options: Simulation) -> Result<Vec<SimulatedStage
         }
     }
     Ok(stages.into_iter().map(|stage| stage.average()).collect())
+}
+
+/// How many steps a simulation takes at least, by the mean rates.
+fn expected_steps(model: &Model, report: &Report, options: Simulation, stable: bool) -> f64 {
+    let rate = model.arrivals_per_second;
+    let settling = f64::from(options.records / 10);
+    let end = model.events_end();
+    let runs = f64::from(options.runs);
+    let more = model
+        .burst
+        .map_or(0.0, |it| rate * (it.times - 1.0) * it.seconds);
+    if !stable {
+        // How many calls end is not told by what arrives.
+        return runs * (rate * end.max(60.0) + more);
+    }
+    // Each call takes a full batch at most.
+    let calls: f64 = (model.stages.iter())
+        .map(|stage| 1.0 / f64::from(stage.batch))
+        .sum();
+    let drains = report.stages.iter().map(|stage| match stage.drains {
+        Drain::AfterSeconds(seconds) => seconds,
+        _ => 0.0,
+    });
+    let drains = drains.fold(0.0, f64::max);
+    let of_run = settling + rate * (end + drains) + more;
+    let runs = if end > 0.0 { runs } else { 0.0 };
+    (settling + f64::from(options.records) + runs * of_run) * (1.0 + calls)
 }
 
 /// Sums over runs.

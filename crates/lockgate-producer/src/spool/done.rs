@@ -34,6 +34,11 @@ impl Done {
         stretches.filter_map(|(from, (to, messages))| messages.then_some((*from, *to)))
     }
 
+    /// How many stretches are above the floor.
+    pub(crate) fn stretches(&self) -> usize {
+        self.above.len()
+    }
+
     pub(crate) fn contains(&self, number: u64) -> bool {
         let before = self.above.range(..=number).next_back();
         number < self.floor || before.is_some_and(|(_, (to, _))| number < *to)

@@ -23,7 +23,7 @@ use self::{
     done::Done,
 };
 use crate::{
-    buffer::{Load, Loaded, RECORD_BYTES, Recovered, Staged, Used},
+    buffer::{KeyCounts, Load, Loaded, RECORD_BYTES, Recovered, Staged, Streams, Used, key_hash},
     options::SpoolOptions,
 };
 
@@ -35,6 +35,9 @@ const RECORD_BYTES_MAX: usize = 16 << 20;
 
 /// What a file has beside one record, at most.
 const OVERHEAD: usize = 8 << 10;
+
+/// So many bytes of the other stream are passed over at a time, so that writes do not wait for long.
+const PASSED_MAX: u64 = 4 << 20;
 
 /// The file that tells other programs what a folder is. Its name begins with a dot, so a folder whose log has gone may
 /// still be used as one that is empty.
@@ -146,8 +149,8 @@ pub(crate) struct Store {
     epoch: Epoch,
     group: RecordGroup,
     files: VecDeque<File>,
-    /// Where the record of a spot is, from which the next load reads.
-    cursor: Option<(u64, Position)>,
+    /// Where the record of a spot is, from which the next load of a stream reads.
+    cursors: Streams<Option<(u64, Position)>>,
     /// Where the last checkpoint stands, and the last that is durable.
     checkpoint: Option<Position>,
     durable_checkpoint: Option<Position>,
@@ -226,20 +229,22 @@ impl Store {
             })?;
         let next = log.next_number();
         let done = found.done;
-        found.pending.retain(|(spot, _)| !done.contains(*spot));
+        found.pending.retain(|it| !done.contains(it.spot));
+        let keys: Vec<u64> = found.pending.iter().filter_map(|it| it.key).collect();
         let recovered = Recovered {
             name: found
                 .name
                 .or_else(|| name.cloned())
                 .unwrap_or_else(new_name),
             count: found.pending.len() as u64,
+            keys: Some(KeyCounts::of(&keys)),
             done: over(&done, &found.pending, next),
             next,
             used: used(&found.files),
         };
         let report = SpoolReport {
             records: recovered.count,
-            bytes: found.pending.iter().map(|(_, size)| *size).sum(),
+            bytes: found.pending.iter().map(|it| it.bytes).sum(),
             damaged_records: report.records_lost() + found.unreadable,
             cut_bytes: report.tail_bytes_cut,
         };
@@ -248,7 +253,7 @@ impl Store {
             epoch,
             group: RecordGroup::new(log.capabilities().gap),
             files: found.files,
-            cursor: None,
+            cursors: Streams::default(),
             checkpoint: None,
             durable_checkpoint: None,
             log,
@@ -371,16 +376,10 @@ impl Store {
         Ok(count > 0)
     }
 
-    /// Reads messages. Returns them, the spot behind what was read, and those between that cannot be read.
-    pub(crate) fn load(
-        &mut self,
-        Load {
-            from,
-            count,
-            bytes: bytes_max,
-        }: Load,
-    ) -> Result<(Vec<Loaded>, u64, Vec<u64>), String> {
-        let position = match self.cursor {
+    /// Reads messages of a stream. Returns them, the spot behind what was read, and those between that cannot be read.
+    pub(crate) fn load(&mut self, load: Load) -> Result<(Vec<Loaded>, u64, Vec<u64>), String> {
+        let from = load.from;
+        let position = match self.cursors[load.stream] {
             Some((spot, position)) if spot == from => position,
             // A file from its beginning: what comes before is passed over.
             _ => {
@@ -390,8 +389,9 @@ impl Store {
             }
         };
         let (mut loaded, mut unreadable) = (Vec::new(), Vec::new());
-        let (mut next, mut bytes, mut more) = (from, 0, None);
-        let end = self.log.next_number();
+        let (mut next, mut bytes, mut passed) = (from, 0, 0);
+        let (mut more, mut behind) = (None, None);
+        let end = self.log.next_number().min(load.until);
         let scanned = self.reader.scan(position, self.log.tail(), &mut |scanned| {
             let Scanned::Record { record, stamp } = scanned else {
                 return ControlFlow::Continue(());
@@ -399,13 +399,20 @@ impl Store {
             if stamp.number < from {
                 return ControlFlow::Continue(());
             }
-            if loaded.len() >= count || bytes >= bytes_max {
+            if stamp.number >= end {
+                behind = Some(record.position);
+                return ControlFlow::Break(());
+            }
+            if loaded.len() >= load.count || bytes >= load.bytes || passed >= PASSED_MAX {
                 more = Some(record.position);
                 return ControlFlow::Break(());
             }
             unreadable.extend(next..stamp.number);
             next = stamp.number + 1;
             match decode(record.payload) {
+                Some(Decoded::Message(it)) if !load.takes(it.label) => {
+                    passed += message_len(&it.message) as u64;
+                }
                 Some(Decoded::Message(it)) => {
                     bytes += message_len(&it.message) as u64 + RECORD_BYTES;
                     loaded.push(Loaded {
@@ -428,7 +435,7 @@ impl Store {
             unreadable.extend(next..end);
             next = end;
         }
-        self.cursor = more.map(|position| (next, position));
+        self.cursors[load.stream] = more.or(behind).map(|position| (next, position));
         Ok((loaded, next, unreadable))
     }
 }
@@ -467,14 +474,22 @@ fn add(files: &mut VecDeque<File>, range: u64, spot: u64, bytes: u64) {
 }
 
 /// Everything that is not pending is over, damaged records too.
-fn over(done: &Done, pending: &VecDeque<(u64, u64)>, next: u64) -> Done {
+fn over(done: &Done, pending: &VecDeque<Pending>, next: u64) -> Done {
     let mut over = Done::below(done.floor().min(next));
     let mut from = over.floor();
-    for spot in pending.iter().map(|(spot, _)| *spot).chain([next]) {
+    for spot in pending.iter().map(|it| it.spot).chain([next]) {
         over.insert_all(from, spot, done.has_message(from, spot));
         from = spot + 1;
     }
     over
+}
+
+/// A message that is not over.
+struct Pending {
+    spot: u64,
+    bytes: u64,
+    /// The hash of its key.
+    key: Option<u64>,
 }
 
 /// What a recovery has come across.
@@ -482,8 +497,7 @@ fn over(done: &Done, pending: &VecDeque<(u64, u64)>, next: u64) -> Done {
 struct Found {
     name: Option<ProducerName>,
     done: Done,
-    /// Spots and sizes of messages that are not over.
-    pending: VecDeque<(u64, u64)>,
+    pending: VecDeque<Pending>,
     files: VecDeque<File>,
     unreadable: u64,
     is_newer: bool,
@@ -504,12 +518,15 @@ impl Found {
         self.is_spool |= decoded.is_some();
         match decoded {
             Some(Decoded::Message(it)) => {
-                self.pending
-                    .push_back((spot, message_len(&it.message) as u64));
+                self.pending.push_back(Pending {
+                    spot,
+                    bytes: message_len(&it.message) as u64,
+                    key: it.message.key.as_ref().map(key_hash),
+                });
             }
             Some(Decoded::Checkpoint(it)) => {
                 self.name = Some(it.name);
-                while (self.pending.front()).is_some_and(|(spot, _)| *spot < it.done.floor()) {
+                while (self.pending.front()).is_some_and(|pending| pending.spot < it.done.floor()) {
                     self.pending.pop_front();
                 }
                 self.done = it.done;

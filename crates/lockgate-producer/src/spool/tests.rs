@@ -4,6 +4,7 @@ use lockgate_core::Message;
 use lockgate_sim::{Damage, FaultyDisk, PowerCut, SeededRandom};
 
 use super::{codec::Label, *};
+use crate::buffer::Stream;
 
 fn options() -> SpoolOptions {
     SpoolOptions {
@@ -52,7 +53,10 @@ fn load_all(store: &mut Store, from: u64) -> (Vec<u64>, Vec<u64>) {
     let mut from = from;
     while from < store.log.next_number() {
         let load = Load {
+            stream: Stream::Backlog,
+            live: u64::MAX,
             from,
+            until: u64::MAX,
             count: 7,
             bytes: 100_000,
         };

@@ -1,6 +1,6 @@
 //! Records on disk over restarts.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, num::NonZeroU32, path::Path, time::Duration};
 
 use lockgate_core::{Message, ProducerName};
 use lockgate_producer::{
@@ -69,6 +69,43 @@ async fn what_was_not_sent_is_sent_by_the_next_producer_before_what_is_new() {
     producer.close(LONG).await;
     let producer = open(&sink, spooled(&folder)).await;
     assert_eq!(producer.figures().recovered, 0, "all is over");
+}
+
+/// One record a second of what was left would take a minute.
+#[tokio::test]
+async fn a_live_record_is_delivered_while_a_paced_backlog_of_other_keys_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = spooled(&folder.path().join("spool"));
+    let sink = TestSink::new();
+    sink.stop();
+    let producer = open(&sink, options.clone()).await;
+    for number in 0..60 {
+        producer.send(keyed("k", number.to_string())).await.unwrap();
+    }
+    producer.close(Duration::ZERO).await;
+    drop(producer);
+    sink.resume();
+    if let Some(spool) = &mut options.spool {
+        spool.replay_rate = NonZeroU32::new(1);
+    }
+    let producer = open(&sink, options.clone()).await;
+    producer.send(keyed("k", "60")).await.unwrap();
+    for message in [keyed("other", "a"), Message::new("b")] {
+        let send = producer.send(message).level(AnswerLevel::Delivered);
+        send.await.unwrap();
+        check_law(&producer);
+    }
+    let there = bodies(&sink);
+    assert!(!there.contains(&"59".to_owned()), "{there:?}");
+    let closed = producer.close(Duration::ZERO).await;
+    assert!(closed.left > 1, "{closed:?}");
+    drop(producer);
+    options.spool = Some(SpoolOptions::new(folder.path().join("spool")));
+    open(&sink, options).await.flush().await;
+    let mut there = bodies(&sink);
+    there.retain(|body| body.parse::<u32>().is_ok());
+    let expected: Vec<String> = (0..=60).map(|number| number.to_string()).collect();
+    assert_eq!(there, expected);
 }
 
 #[tokio::test]

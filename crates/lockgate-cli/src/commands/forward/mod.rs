@@ -1,6 +1,7 @@
 //! `lockgate forward`.
 
 mod http;
+mod kept;
 mod message;
 mod queue;
 mod stdin;
@@ -111,6 +112,7 @@ fn options(args: &Forward) -> ProducerOptions {
     let spool = args.spool.as_ref().map(|folder| SpoolOptions {
         persist: args.persist,
         bytes_max: args.spool_max,
+        replay_rate: args.replay_rate,
         free_bytes_min: args.spool_free_min,
         when_full: match when_full {
             WhenFull::Reject => WhenSpoolFull::Reject,
@@ -282,7 +284,9 @@ fn tell_spool(args: &Forward, producer: &Producer<Target>) {
         let (records, bytes) = (report.records, report.bytes);
         info!(
             spool,
-            records, bytes, "an earlier run has left messages in the spool; they are sent first"
+            records,
+            bytes,
+            "an earlier run has left messages in the spool; they are sent from now on"
         );
     }
     if report.cut_bytes > 0 {

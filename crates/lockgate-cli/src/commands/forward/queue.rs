@@ -1,20 +1,21 @@
 //! Messages from another queue, perhaps put through a command.
 
-use std::{
-    io,
-    process::Stdio,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{io, process::Stdio, sync::Arc, time::Duration};
 
 use lockgate_client::RemoteQueue;
 use lockgate_consumer::{Failure as Unhandled, Job, Worker};
 use lockgate_core::{Message, QueueName, Sink as _, with_sources};
 use lockgate_producer::Pipeline;
-use tokio::{io::AsyncReadExt as _, sync::watch, time::sleep};
+use tokio::{
+    io::AsyncReadExt as _,
+    time::{sleep, timeout},
+};
 use tracing::{info, warn};
 
-use super::{Forwarding, Stop, Target};
+use super::{
+    Forwarding, Stop, Target,
+    kept::{Ending, Kept},
+};
 use crate::{
     client::{CallError, Client},
     commands::{
@@ -23,6 +24,7 @@ use crate::{
     },
     exit::{Exit, Failure},
     output::count,
+    units::show_duration,
 };
 
 /// How often a queue is looked at whose end is waited for, and a server that is away.
@@ -42,16 +44,23 @@ pub(super) async fn run(
     };
     let usual = if args.exec.is_some() { 1 } else { 100 };
     let concurrency = usize::from(args.concurrency.unwrap_or(usual));
+    let ending = Arc::new(Ending::new());
     let work = Arc::new(Work {
         keyed: args.to.ends_with(".fifo"),
         body_bytes_max: forwarding.target.sink_capabilities().message_bytes_max,
         exec: args.exec.clone(),
+        exec_timeout: args.exec_timeout,
         retry_delay: args.retry_delay,
         queue: from.to_owned(),
         endpoint: forwarding.client.endpoint().to_string(),
-        hopeless: watch::Sender::new(false),
-        why: Mutex::default(),
+        ending: ending.clone(),
     });
+    let source = Kept {
+        queue: source,
+        to: args.to.clone(),
+        delay: args.retry_delay,
+        ending: ending.clone(),
+    };
     let worker = Worker::over(source).concurrency(concurrency);
     let producer = forwarding.producer.clone();
     let to_work = work.clone();
@@ -60,11 +69,10 @@ pub(super) async fn run(
         async move { work.of(job).await }
     })
     .map_err(|error| Failure::from_error(Exit::Failed, error))?;
-    let mut hopeless = work.hopeless.subscribe();
     let stop = tokio::select! {
         biased;
         exit = signals.next() => Ok(Some(Stop::signal(args, exit, None))),
-        _ = hopeless.wait_for(|&hopeless| hopeless) => Err(work.why()),
+        why = ending.reason() => Err(Failure::failed(why)),
         () = empty(&pipeline, &forwarding.client, from), if args.until_empty => Ok(Some(Stop::End)),
         () = closed(&pipeline) => Ok(None),
     };
@@ -145,12 +153,11 @@ struct Work {
     keyed: bool,
     body_bytes_max: u64,
     exec: Option<String>,
+    exec_timeout: Duration,
     retry_delay: Duration,
     queue: String,
     endpoint: String,
-    /// No command can be started.
-    hopeless: watch::Sender<bool>,
-    why: Mutex<String>,
+    ending: Arc<Ending>,
 }
 
 impl Work {
@@ -171,15 +178,10 @@ impl Work {
         Ok(vec![message])
     }
 
-    fn why(&self) -> Failure {
-        let why = self.why.lock().unwrap_or_else(PoisonError::into_inner);
-        Failure::failed(&*why)
-    }
-
+    /// No command can be started.
     fn give_up(&self, command: &str, why: &str) -> Unhandled {
-        *self.why.lock().unwrap_or_else(PoisonError::into_inner) =
-            format!("the command {command:?} stopped the run: {why}");
-        self.hopeless.send_replace(true);
+        self.ending
+            .end(format!("the command {command:?} stopped the run: {why}"));
         Unhandled::defer(Duration::ZERO)
     }
 
@@ -213,15 +215,31 @@ impl Work {
         let stdin = child.stdin.take();
         let feeding = stdin.map(|stdin| tokio::spawn(command::feed(stdin, job.body().to_vec())));
         let mut body = Vec::new();
-        let read = match child.stdout.take() {
-            Some(stdout) => {
-                // One byte more tells that it is too long.
-                let mut stdout = stdout.take(self.body_bytes_max + 1);
-                stdout.read_to_end(&mut body).await.map(drop)
-            }
-            None => Ok(()),
+        let stdout = child.stdout.take();
+        let working = async {
+            let read = match stdout {
+                Some(stdout) => {
+                    // One byte more tells that it is too long.
+                    let mut stdout = stdout.take(self.body_bytes_max + 1);
+                    stdout.read_to_end(&mut body).await.map(drop)
+                }
+                None => Ok(()),
+            };
+            // One that prints too much is killed below.
+            let is_too_long = body.len() as u64 > self.body_bytes_max;
+            let status = if is_too_long {
+                None
+            } else {
+                Some(child.wait().await)
+            };
+            (read, status)
         };
-        if body.len() as u64 > self.body_bytes_max {
+        let Ok((read, status)) = timeout(self.exec_timeout, working).await else {
+            drop(group);
+            let time = show_duration(self.exec_timeout);
+            return Err(retry(format!("the command has not ended within {time}")));
+        };
+        let Some(status) = status else {
             drop(group);
             let max = self.body_bytes_max;
             let why = format!(
@@ -229,8 +247,7 @@ impl Work {
             );
             warn!(id = told.id, why, "a message is rejected");
             return Err(Unhandled::reject(why));
-        }
-        let status = child.wait().await;
+        };
         group.has_ended();
         if let Some(feeding) = feeding {
             // Nobody reads any more.

@@ -1,7 +1,8 @@
 //! Messages from a file or standard input, one JSON object a line.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, btree_map::Entry},
+    fmt,
     fs::File,
     io::{self, BufRead, BufReader, Read as _},
     path::Path,
@@ -9,7 +10,10 @@ use std::{
 };
 
 use lockgate_core::PRIORITY_MAX;
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, MapAccess, Visitor},
+};
 use serde_json::value::RawValue;
 use tokio::sync::mpsc;
 
@@ -158,11 +162,45 @@ struct Line<'a> {
     due_at: Option<String>,
     time_to_live_ms: Option<u64>,
     #[serde(borrow, default)]
-    headers: BTreeMap<String, &'a RawValue>,
+    headers: Once<'a>,
     content_type: Option<String>,
     trace_context: Option<String>,
     level: Option<String>,
     priority: Option<u64>,
+}
+
+/// Values by names, of which none is there twice: a map would keep the last one only.
+#[derive(Default)]
+struct Once<'a>(BTreeMap<String, &'a RawValue>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Once<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Names;
+
+        impl<'de> Visitor<'de> for Names {
+            type Value = Once<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of headers")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut given: A) -> Result<Once<'de>, A::Error> {
+                let mut once = Once::default();
+                while let Some((name, value)) = given.next_entry::<String, _>()? {
+                    match once.0.entry(name) {
+                        Entry::Vacant(place) => place.insert(value),
+                        Entry::Occupied(place) => {
+                            let what = format!("header {:?} is there twice", place.key());
+                            return Err(A::Error::custom(what));
+                        }
+                    };
+                }
+                Ok(once)
+            }
+        }
+
+        from.deserialize_map(Names)
+    }
 }
 
 /// The message of a line.
@@ -175,7 +213,7 @@ pub(in crate::commands) fn parse(line: &[u8], defaults: &Message) -> Result<Mess
     })?;
     let line: Line<'_> = serde_json::from_str(text).map_err(|error| explain(&error))?;
     let mut headers = defaults.headers.clone();
-    for (name, value) in line.headers {
+    for (name, value) in line.headers.0 {
         let value = header(value.get()).map_err(|what| format!("header {name:?}: {what}"))?;
         headers.insert(name, value);
     }
@@ -332,6 +370,8 @@ mod tests {
         assert!(problem(r#"{"body":1,"boddy":2}"#).contains("unknown field `boddy`"));
         assert!(problem(r#"{"body":1,"body":2}"#).contains("duplicate field `body`"));
         assert!(problem(r#"{"body":1,"headers":{"a":true}}"#).contains("header \"a\""));
+        let twice = problem(r#"{"body":1,"headers":{"a":"x","b":1,"a":"y"}}"#);
+        assert!(twice.contains("header \"a\" is there twice"), "{twice}");
         assert_eq!(
             problem(r#"{"body":1,"priority":10}"#),
             "priority must be 0 to 9, not 10"
