@@ -29,6 +29,8 @@ pub(super) struct Item<M> {
     /// When the lease is looked at next.
     pub(super) look_at: Millis,
     pub(super) stage: Stage,
+    /// It runs with no other.
+    pub(super) alone: bool,
     /// A call may have settled it: its answer did not come.
     pub(super) may_be_settled: bool,
     /// What it is charged when it starts, where there are limits.

@@ -64,6 +64,7 @@ impl<M: Clone> Dispatcher<M> {
             ends: now.saturating_add(arrival.lease),
             look_at: 0,
             stage: Stage::Queued,
+            alone: arrival.alone,
             may_be_settled: false,
             charge,
             next: None,
@@ -745,6 +746,7 @@ fn runnable<M>(
     bytes_max: Option<u64>,
 ) -> usize {
     let mut left = bytes_max.unwrap_or(u64::MAX);
+    let mut is_alone = false;
     queue
         .iter(items)
         .skip_while(|&item| items[item as usize].stage == Stage::Lost)
@@ -752,9 +754,10 @@ fn runnable<M>(
         .take_while(|&item| items[item as usize].stage == Stage::Queued)
         .enumerate()
         .take_while(|&(number, item)| {
-            let bytes = items[item as usize].bytes;
-            let fits = bytes <= left;
-            left = left.saturating_sub(bytes);
+            let item = &items[item as usize];
+            let fits = item.bytes <= left && !item.alone && !is_alone;
+            left = left.saturating_sub(item.bytes);
+            is_alone = item.alone;
             fits || number == 0
         })
         .count()

@@ -34,6 +34,7 @@
 //!         attempt: 1,
 //!         age: None,
 //!         lease: 30_000,
+//!         alone: false,
 //!     })
 //! };
 //! dispatcher.received(0, 10, [arrival("post")?, arrival("delete")?], 0);
@@ -207,6 +208,8 @@ pub struct Arrival<M> {
     pub age: Option<Millis>,
     /// How much longer its lease lasts, in milliseconds.
     pub lease: Millis,
+    /// It has a run for itself, also where a run may have more messages.
+    pub alone: bool,
 }
 
 /// Names a held message, and never another one.

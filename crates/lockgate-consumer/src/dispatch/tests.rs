@@ -67,6 +67,7 @@ fn arrival(key_name: Option<&'static str>, number: u64) -> Arrival<Text> {
         attempt: 1,
         age: None,
         lease: 30_000,
+        alone: false,
     }
 }
 

@@ -468,7 +468,8 @@ impl WorkerBuilder {
     /// Acknowledges each message before its handler begins, so that no message is handled twice, and a
     /// message whose handler fails, or whose process ends, is gone. A message that is acknowledged locks its key
     /// no more, so another worker may have the next one of the key while this handler runs. Default: at least
-    /// once.
+    /// once. Such a worker takes no [packs](lockgate_core::pack): one acknowledgement would count for messages that have
+    /// not begun. A pack that comes fails, and nothing in it is lost.
     pub fn at_most_once(mut self) -> Self {
         self.at_most_once = true;
         self
@@ -476,7 +477,8 @@ impl WorkerBuilder {
 
     /// Gives handlers the state of the message's key ([`Job::state`](crate::Job::state)), and writes what they set
     /// ([`Job::set_state`](crate::Job::set_state)) together with the acknowledgement: both happen, or none. The queue must
-    /// keep states, as keyed queues of Lockgate do. Default: no.
+    /// keep states, as keyed queues of Lockgate do. A [pack](lockgate_core::pack) that comes fails: one settlement cannot
+    /// carry the states of all that is in it. Default: no.
     ///
     /// ```
     /// # use lockgate_consumer::{Failure, Job, Worker};
@@ -555,6 +557,15 @@ impl WorkerBuilder {
 }
 
 impl WorkerBuilder {
+    fn no_packs(&self) -> Option<&'static str> {
+        if self.at_most_once {
+            let why = "a worker with at_most_once cannot take a pack apart: let the producers of this queue not pack";
+            return Some(why);
+        }
+        let why = "a worker with key_states cannot take a pack apart: let the producers of this queue not pack";
+        self.key_states.then_some(why)
+    }
+
     fn check_key_states(&self, number: usize, can: &SourceCapabilities) -> Result<(), StartError> {
         let max = can.settle_max;
         let why = if self.at_most_once {

@@ -10,10 +10,7 @@ use std::{
     time::Duration,
 };
 
-use lockgate_core::{
-    Fate, Leased, Message, MessageName, Settlement, TransportError, cut_reason, pack,
-};
-use tokio::sync::OnceCell;
+use lockgate_core::{Leased, Message, MessageName, Settlement, cut_reason, pack};
 
 /// What a worker remembers of packs that come again, in messages.
 const REMEMBERED_MAX: usize = 1 << 16;
@@ -23,9 +20,6 @@ const REMEMBERED_MAX: usize = 1 << 16;
 pub(super) struct Pack {
     name: Option<MessageName>,
     ends: Mutex<Vec<Option<Settlement>>>,
-    /// What became of the acknowledgement of the pack, for a worker that acknowledges before it handles.
-    claim: OnceCell<Result<(), TransportError>>,
-    is_claimed: bool,
 }
 
 /// One message of a pack.
@@ -36,31 +30,11 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Whether one member of the pack acknowledges it for all.
-    pub(super) fn is_claimed(&self) -> bool {
-        self.pack.is_claimed
-    }
-
     /// Notes how it ended. Returns how the pack ends, if this was the last of it.
     pub(super) fn end(&self, how: Settlement) -> Option<Settlement> {
         let mut ends = self.pack.ends();
         ends[self.index] = Some(how);
         of_all(&ends)
-    }
-
-    /// Acknowledges the pack by the first that asks for it. A member that was not begun when the pack was acknowledged is gone.
-    pub(super) async fn claim(
-        &self,
-        how: &Settlement,
-        ack: impl Future<Output = Result<(), TransportError>> + Send,
-    ) -> Option<Result<(), TransportError>> {
-        match how {
-            Settlement::Ack => Some(self.pack.claim.get_or_init(|| ack).await.clone()),
-            _ => matches!(self.pack.claim.get(), Some(Ok(()))).then(|| {
-                let error = "its pack was acknowledged when the first message of it began";
-                Err(TransportError::new(Fate::Stale, error))
-            }),
-        }
     }
 }
 
@@ -157,11 +131,10 @@ impl Remembered {
         Some(ends)
     }
 
-    /// The messages of a pack that are to be handled, in their order. `is_claimed`: one of them acknowledges all.
+    /// The messages of a pack that are to be handled, in their order.
     pub(super) fn open<Receipt: Clone>(
         &mut self,
         leased: &Leased<Receipt>,
-        is_claimed: bool,
     ) -> Result<Members<Receipt>, pack::PackError> {
         let messages = pack::unpack(&leased.message)?;
         // A queue in memory has numbers only, and lives no longer than this.
@@ -178,8 +151,6 @@ impl Remembered {
         let pack = Arc::new(Pack {
             name,
             ends: Mutex::new(ends),
-            claim: OnceCell::new(),
-            is_claimed,
         });
         let member = |(index, message): (usize, Message)| {
             let name = leased.name.as_ref();
@@ -237,8 +208,6 @@ mod tests {
             remembered.keep(&Pack {
                 name: Some(MessageName::Text(format!("{number}").into())),
                 ends: Mutex::new(ends),
-                claim: OnceCell::new(),
-                is_claimed: false,
             });
         }
         assert_eq!((remembered.packs.len(), remembered.order.len()), (16, 16));

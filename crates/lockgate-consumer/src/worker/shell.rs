@@ -57,6 +57,8 @@ pub(super) struct Shell<H> {
     call_time_max: Duration,
     at_most_once: bool,
     key_states: bool,
+    /// Why it cannot take packs apart, if so.
+    no_packs: Option<&'static str>,
     tenant: ByMessage<Option<lockgate_core::Key>>,
     priority: ByMessage<u8>,
     cost: ByMessage<Option<u32>>,
@@ -135,6 +137,7 @@ impl<H: Handler> Shell<H> {
         handler: H,
         clock: WorkerClock,
     ) -> Self {
+        let no_packs = builder.no_packs();
         let sources = builder.sources.into_iter().map(|(source, _)| SourceState {
             wait: source.capabilities().wait_max.min(WAIT_MAX),
             source,
@@ -156,6 +159,7 @@ impl<H: Handler> Shell<H> {
             call_time_max: builder.call_time_max,
             at_most_once: builder.at_most_once,
             key_states: builder.key_states,
+            no_packs,
             tenant: builder.tenant,
             priority: builder.priority,
             cost: builder.cost,
@@ -266,7 +270,7 @@ impl<H: Handler> Shell<H> {
                 let (clock, asked) = (self.clock, self.now());
                 let wants = Wants {
                     states: self.key_states,
-                    at_most_once: self.at_most_once,
+                    no_packs: self.no_packs,
                 };
                 let receive = async move {
                     let received = source.receive(number, request, wants).await;
@@ -315,7 +319,8 @@ impl<H: Handler> Shell<H> {
     }
 
     fn begin(&mut self, started: Started<HeldMessage>) {
-        if !self.at_most_once {
+        // What cannot be handled must not be acknowledged.
+        if !self.at_most_once || unreadable(&started).is_some() {
             return self.handle(started);
         }
         self.dispatcher.claiming(started.run);
@@ -339,7 +344,7 @@ impl<H: Handler> Shell<H> {
     }
 
     /// Lets the handler run.
-    fn handle(&mut self, mut started: Started<HeldMessage>) {
+    fn handle(&mut self, started: Started<HeldMessage>) {
         if started
             .messages
             .iter()
@@ -349,18 +354,11 @@ impl<H: Handler> Shell<H> {
             let (rest, now) = (Rest::NotBegun, self.now());
             return self.finished(started.run, RunEnd { done: 0, rest }, now);
         }
-        let mut messages = started.messages.iter().enumerate();
-        let unreadable =
-            messages.find_map(|(at, (held, _))| Some((at, held.lease().unreadable.clone()?)));
-        if let Some((at, error)) = &unreadable {
+        if let Some(error) = unreadable(&started) {
             tracing::warn!(source = started.source, %error, "a pack cannot be handled");
-            if *at == 0 || self.coalesce.is_some() {
-                let rest = failed(error.clone());
-                let now = self.now();
-                return self.finished(started.run, RunEnd { done: 0, rest }, now);
-            }
-            // Those before it are handled.
-            started.messages.truncate(*at);
+            let retry_in = None;
+            let (rest, now) = (Rest::Failed { error, retry_in }, self.now());
+            return self.finished(started.run, RunEnd { done: 0, rest }, now);
         }
         let context = Context::new(self.clock, self.run_time_max);
         let (run, handler, of_run) = (started.run, self.handler.clone(), context.clone());
@@ -380,13 +378,6 @@ impl<H: Handler> Shell<H> {
             if merge.is_some() {
                 // However many jobs stand for its messages, all of them are done, or none.
                 end.done = if end.done >= count { usize::MAX } else { 0 };
-            } else if let Some((at, error)) = unreadable
-                && end.done >= at
-            {
-                end = RunEnd {
-                    done: at,
-                    rest: failed(error),
-                };
             }
             Output::Ran(end)
         });
@@ -643,6 +634,7 @@ impl<H: Handler> Shell<H> {
                     .zip(lease.accepted)
                     .map(|(now, accepted)| now.since(accepted)),
                 lease: ends.saturating_sub(now),
+                alone: lease.unreadable.is_some(),
                 message: held,
             }
         });
@@ -686,11 +678,10 @@ impl<H: Handler> Shell<H> {
     }
 }
 
-fn failed(error: Arc<str>) -> Rest {
-    Rest::Failed {
-        error,
-        retry_in: None,
-    }
+/// Why a run cannot be handled, if so: such a message runs alone.
+fn unreadable(started: &Started<HeldMessage>) -> Option<Arc<str>> {
+    let (first, _) = started.messages.first()?;
+    first.lease().unreadable.clone()
 }
 
 /// What became of a settlement, told to the log.

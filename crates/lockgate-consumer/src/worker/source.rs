@@ -85,8 +85,8 @@ pub(super) type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 pub(super) struct Wants {
     /// The states of keys.
     pub(super) states: bool,
-    /// Messages are acknowledged before they are handled.
-    pub(super) at_most_once: bool,
+    /// Why it cannot take packs apart, if so.
+    pub(super) no_packs: Option<&'static str>,
 }
 
 /// A source, and what is remembered of its packs.
@@ -163,13 +163,11 @@ impl<S: Source + 'static> AnySource for Opened<S> {
                     all.push(held(number, leased, state, None, None));
                     continue;
                 }
-                if wants.states {
-                    // One settlement of the pack cannot carry the states of all that is in it.
-                    let why = "a worker with key_states cannot take a pack apart: let the producers of this queue not pack";
+                if let Some(why) = wants.no_packs {
                     all.push(held(number, leased, state, None, Some(why.into())));
                     continue;
                 }
-                let opened = self.remembered().open(&leased, wants.at_most_once);
+                let opened = self.remembered().open(&leased);
                 match opened {
                     Ok(members) => all.extend(
                         members
@@ -198,20 +196,6 @@ impl<S: Source + 'static> AnySource for Opened<S> {
                 let it = of::<S>(&**held);
                 let how = match &it.member {
                     None => Some(how.clone()),
-                    Some(member) if member.is_claimed() => {
-                        let ack = async {
-                            let ack = vec![(it.receipt.clone(), Settlement::Ack)];
-                            let acked = all_of(1, self.source.settle_batch(ack).await);
-                            acked.into_iter().collect()
-                        };
-                        match member.claim(how, ack).await {
-                            Some(result) => {
-                                results[place] = result;
-                                None
-                            }
-                            None => member.end(how.clone()),
-                        }
-                    }
                     Some(member) => member.end(how.clone()),
                 };
                 if let Some(how) = how {

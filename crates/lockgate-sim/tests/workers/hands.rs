@@ -451,6 +451,7 @@ impl World {
                 attempt,
                 age: None,
                 lease: remaining,
+                alone: false,
             });
         }
         if self.bug == Some(Bug::AcknowledgedFirst) {

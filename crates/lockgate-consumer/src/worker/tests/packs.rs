@@ -3,6 +3,7 @@
 use lockgate_core::pack;
 
 use super::*;
+use crate::{Coalesce, coalesce::Merge};
 
 async fn push_pack(queue: &MemoryQueue, of: &str, bodies: &[&str]) {
     let bodies = bodies.iter();
@@ -86,26 +87,41 @@ async fn a_pack_with_a_rejected_message_is_rejected_when_the_others_are_done() {
 
 #[tokio::test]
 async fn a_pack_that_is_none_fails_and_others_do_not() {
-    let queue = queue(|options| options.attempts = Some((2, KeyPolicy::Skip)));
-    push(&queue, "k", "a").await;
-    let mut none = Message::new("none").with_key(key("k"));
-    none.content_type = Some(pack::CONTENT_TYPE.into());
-    queue.push(none).await.unwrap();
-    push(&queue, "k", "b").await;
-    let (ended, seen) = run(&queue, Worker::over(queue.clone()).run_max(3)).await;
-    assert_eq!(seen, ran(&[("a", 1), ("b", 1)]));
-    assert_eq!(ended.counts.acknowledged, 2);
-    let dead = queue.take_dead_letters();
-    assert_eq!((dead.len(), &dead[0].message.body[..]), (1, &b"none"[..]));
+    let covering = |builder: WorkerBuilder| {
+        let all = Merge::Append { max: 3 };
+        builder.coalesce(Coalesce::new(all))
+    };
+    let builders: [fn(WorkerBuilder) -> WorkerBuilder; 3] = [
+        |it| it.run_max(3),
+        |it| it.run_max(3).at_most_once(),
+        covering,
+    ];
+    for builder in builders {
+        let queue = queue(|options| options.attempts = Some((2, KeyPolicy::Skip)));
+        push(&queue, "k", "a").await;
+        let mut none = Message::new("none").with_key(key("k"));
+        none.content_type = Some(pack::CONTENT_TYPE.into());
+        queue.push(none).await.unwrap();
+        push(&queue, "k", "b").await;
+        let (ended, seen) = run(&queue, builder(Worker::over(queue.clone()))).await;
+        assert_eq!(seen, ran(&[("a", 1), ("b", 1)]));
+        assert_eq!((ended.counts.acknowledged, ended.counts.failed), (2, 2));
+        let dead = queue.take_dead_letters();
+        assert_eq!((dead.len(), &dead[0].message.body[..]), (1, &b"none"[..]));
+    }
 }
 
+/// One acknowledgement would count for messages that have not begun.
 #[tokio::test]
-async fn at_most_once_counts_for_the_messages_of_a_pack() {
-    let queue = queue(|_| {});
-    push_pack(&queue, "k", &["a", "fails 1", "c"]).await;
-    let (ended, seen) = run(&queue, Worker::over(queue.clone()).at_most_once()).await;
-    assert_eq!(seen, ran(&[("a", 1), ("fails 1", 1), ("c", 1)]));
-    assert_eq!((ended.counts.acknowledged, ended.counts.lost), (3, 0));
+async fn a_worker_that_acknowledges_first_takes_no_packs() {
+    let queue = queue(|options| options.attempts = Some((2, KeyPolicy::Skip)));
+    push_pack(&queue, "k", &["a", "b"]).await;
+    let (_, seen) = run(&queue, Worker::over(queue.clone()).at_most_once()).await;
+    assert_eq!(seen, []);
+    let dead = queue.take_dead_letters();
+    assert!(pack::is_pack(&dead[0].message));
+    let reason = dead[0].reason.as_deref().unwrap_or_default();
+    assert!(reason.contains("at_most_once"), "{reason}");
 }
 
 #[tokio::test]
