@@ -12,8 +12,8 @@ use lockgate_core::{
 use smallvec::SmallVec;
 
 use super::{
-    Arrival, Cancelled, Dispatcher, Fairness, KeyState, KeyWait, Mode, Order, Rest, RunEnd, RunId,
-    Started,
+    Arrival, Cancelled, Dispatcher, Fairness, ItemId, KeyState, KeyWait, Mode, Order, Rest, RunEnd,
+    RunId, Started,
     lane::{Item, Lane, LaneName, LaneState, Run, Stage},
     limits::{HOLD_HERE_MAX, WorkerLimits, until_of},
     list::{List, place},
@@ -21,7 +21,13 @@ use super::{
 };
 
 impl<M: Clone> Dispatcher<M> {
-    pub(super) fn arrive(&mut self, source: usize, arrival: Arrival<M>, now: Millis) {
+    pub(super) fn arrive(
+        &mut self,
+        source: usize,
+        arrival: Arrival<M>,
+        pack: Option<u32>,
+        now: Millis,
+    ) {
         let key = arrival.key;
         let tenant = match self.options.fairness {
             Fairness::Tenants => arrival.tenant,
@@ -51,7 +57,9 @@ impl<M: Clone> Dispatcher<M> {
         let item = place(self.items.insert(Item {
             message: arrival.message,
             number,
+            source,
             lane,
+            pack,
             bytes: arrival.bytes,
             attempt: arrival.attempt,
             accepted: {
@@ -71,8 +79,16 @@ impl<M: Clone> Dispatcher<M> {
         }));
         self.counts.arrived += 1;
         self.held_bytes = self.held_bytes.saturating_add(arrival.bytes);
-        self.sources[source as usize].held += 1;
+        let place = item;
+        if self.join(ItemId { place, number }, pack) {
+            self.sources[source as usize].held += 1;
+        }
         self.look_later(item, now);
+        match arrival.at_once {
+            Some(Settlement::GiveBack) => return self.settle(item, self.giving_back(lane)),
+            Some(how) => return self.settle(item, how),
+            None => {}
+        }
         let queue = &mut self.lanes[lane as usize].queue;
         queue.push_back(&mut self.items, item);
         self.no_more_waits(lane);
@@ -674,15 +690,22 @@ impl<M: Clone> Dispatcher<M> {
             true => self.counts.unconfirmed += 1,
             false => self.counts.lost += 1,
         }
-        self.retire(item);
+        let Item { pack, lane, .. } = self.items[item as usize];
+        let has_others = !self.retire(item);
+        if let Some(pack) = pack.filter(|_| has_others) {
+            self.end_member(pack, lane);
+        }
     }
 
-    /// Forgets an item.
-    pub(super) fn retire(&mut self, item: u32) {
+    /// Forgets an item. Returns whether nothing of its pack is here any more.
+    pub(super) fn retire(&mut self, item: u32) -> bool {
         let item = self.items.remove(item as usize);
         self.held_bytes = self.held_bytes.saturating_sub(item.bytes);
-        let source = self.lanes[item.lane as usize].source;
-        self.sources[source as usize].held -= 1;
+        let was_last = self.leave(item.pack);
+        if was_last {
+            self.sources[item.source as usize].held -= 1;
+        }
+        was_last
     }
 
     /// Forgets a lane in which nothing is left.

@@ -349,15 +349,16 @@ impl WorkerBuilder {
     }
 
     /// Sets how many messages may be here at the same time: running, waiting for room or a retry, or on
-    /// their way to be settled; as many as there are sources to 16,777,216. Default: 256, or four for each
-    /// run if that is more.
+    /// their way to be settled; as many as there are sources to 16,777,216. A [pack](lockgate_core::pack) counts as one.
+    /// Default: 256, or four for each run if that is more.
     pub fn held_max(mut self, messages: usize) -> Self {
         self.held_max = Some(messages);
         self
     }
 
     /// Sets how many bytes of messages may be here before nothing more is received. One receive may exceed
-    /// it by its answer. Default: 64 MiB.
+    /// it by its answer, and by 32 MiB of what is in its [packs](lockgate_core::pack): packs for which there is no room go
+    /// back unopened. A message of a pack counts 512 bytes more than it has, and each of its headers 128. Default: 64 MiB.
     pub fn held_bytes_max(mut self, bytes: u64) -> Self {
         self.options.held_bytes_max = bytes;
         self

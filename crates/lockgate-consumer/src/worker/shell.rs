@@ -12,7 +12,7 @@ use std::{
 };
 
 use lockgate_core::{
-    Fate, HolderName, Message, Millis, ReceiveRequest, Settlement, TransportError, WallTime,
+    Fate, HolderName, Millis, ReceiveRequest, Settlement, TransportError, WallTime, pack,
 };
 use tokio::{
     sync::mpsc,
@@ -21,9 +21,8 @@ use tokio::{
 };
 
 use super::{
-    Ask, ByFunction, ByMessage, Coalesce, Ended, WorkerBuilder, WorkerClock, WorkerState, coalesce,
-    millis,
-    source::{AnySource, Call, HeldMessage, Wants},
+    Ask, ByMessage, Coalesce, Ended, WorkerBuilder, WorkerClock, WorkerState, coalesce, millis,
+    source::{AnySource, Call, HeldMessage, Lease, Received, Wants},
     states::{self, LeaseState},
 };
 use crate::{
@@ -85,6 +84,8 @@ struct SourceState {
     source: Arc<dyn AnySource>,
     wait: Duration,
     receives: Vec<AbortHandle>,
+    /// Receives that have come, and of which packs are taken apart.
+    opening: usize,
     error: Option<TransportError>,
     /// It gives nothing any more.
     ended: bool,
@@ -93,7 +94,8 @@ struct SourceState {
 /// What a task returns.
 enum Output {
     /// And when it came: what leases have left counts from then.
-    Received(Result<Vec<HeldMessage>, TransportError>, Millis),
+    Received(Result<Received, TransportError>, Millis),
+    Opened(Vec<HeldMessage>),
     Settled(Vec<Result<(), TransportError>>),
     Extended(Vec<Result<Duration, TransportError>>, Millis),
     Claimed(Vec<Result<(), TransportError>>),
@@ -108,6 +110,11 @@ enum Purpose {
         max: usize,
         /// When it began.
         asked: Millis,
+    },
+    Open {
+        source: usize,
+        max: usize,
+        came: Millis,
     },
     Settle {
         source: usize,
@@ -142,6 +149,7 @@ impl<H: Handler> Shell<H> {
             wait: source.capabilities().wait_max.min(WAIT_MAX),
             source,
             receives: Vec::new(),
+            opening: 0,
             error: None,
             ended: false,
         });
@@ -179,7 +187,9 @@ impl<H: Handler> Shell<H> {
             }
             self.watch();
             // What a receive under way was given still comes.
-            let has_ended = |source: &SourceState| source.ended && source.receives.is_empty();
+            let has_ended = |source: &SourceState| {
+                source.ended && source.receives.is_empty() && source.opening == 0
+            };
             let has_ended = self.sources.iter().all(has_ended);
             let is_late = self.drained_by.is_some_and(|by| by <= Instant::now());
             let left = self.dispatcher.held();
@@ -472,7 +482,16 @@ impl<H: Handler> Shell<H> {
                     .receives
                     .retain(|receive| receive.id() != id);
                 match output {
-                    Ok(Output::Received(Ok(messages), came)) => {
+                    Ok(Output::Received(Ok(Received::Packs(open)), came)) => {
+                        let room = self.dispatcher.bytes_left();
+                        let room = room.max(pack::BYTES_MAX as u64);
+                        self.sources[source].opening += 1;
+                        let open = move || Output::Opened(open(room));
+                        let handle = self.tasks.spawn_blocking(open);
+                        let purpose = Purpose::Open { source, max, came };
+                        self.tasks_for.insert(handle.id(), purpose);
+                    }
+                    Ok(Output::Received(Ok(Received::Messages(messages)), came)) => {
                         let wait = self.sources[source].wait;
                         let waited = Duration::from_millis(came.saturating_sub(asked));
                         let is_early = messages.is_empty() && waited < (wait / 2).min(WAIT_LEAST);
@@ -485,6 +504,13 @@ impl<H: Handler> Shell<H> {
                     Err(error) if error.is_cancelled() => {
                         self.arrive(source, max, vec![], now, false);
                     }
+                    other => self.receive_failed(source, max, broken(other), now),
+                }
+            }
+            Purpose::Open { source, max, came } => {
+                self.sources[source].opening -= 1;
+                match output {
+                    Ok(Output::Opened(messages)) => self.arrive(source, max, messages, came, false),
                     other => self.receive_failed(source, max, broken(other), now),
                 }
             }
@@ -616,25 +642,19 @@ impl<H: Handler> Shell<H> {
             lease.set_end(ends);
             let message = &lease.message;
             Arrival {
-                key: match &by {
-                    Some(by) => ask(by, message),
-                    None => message.key.clone(),
-                },
-                tenant: tenant.as_ref().and_then(|tenant| ask(tenant, message)),
-                priority: priority
-                    .as_ref()
-                    .map_or(message.priority, |priority| ask(priority, message)),
-                bytes: message.size() as u64 + lease.state.as_ref().map_or(0, LeaseState::bytes),
-                cost: cost
-                    .as_ref()
-                    .and_then(|cost| ask(cost, message))
-                    .unwrap_or(1),
+                key: ask(&by, lease).unwrap_or_else(|| message.key.clone()),
+                tenant: ask(&tenant, lease).flatten(),
+                priority: ask(&priority, lease).unwrap_or(message.priority),
+                bytes: lease.bytes + lease.state.as_ref().map_or(0, LeaseState::bytes),
+                cost: ask(&cost, lease).flatten().unwrap_or(1),
                 attempt: lease.attempt,
                 age: wall
                     .zip(lease.accepted)
                     .map(|(now, accepted)| now.since(accepted)),
                 lease: ends.saturating_sub(now),
                 alone: lease.unreadable.is_some(),
+                pack: lease.pack,
+                at_once: lease.at_once.clone(),
                 message: held,
             }
         });
@@ -723,14 +743,17 @@ fn fate_of_claim(source: usize, result: Result<(), TransportError>) -> Result<()
     })
 }
 
-/// What the user's function says of a message; if it panics, what it would say of any.
-fn ask<T: Default>(function: &ByFunction<T>, message: &Message) -> T {
-    let answer = catch_unwind(AssertUnwindSafe(|| function(message)));
-    answer.unwrap_or_else(|panic| {
+/// What the user's function says of a message, if there is one; if it panics, what it would say of any. It knows the
+/// messages of packs, and no packs.
+fn ask<T: Default>(function: &ByMessage<T>, lease: &Lease) -> Option<T> {
+    let is_message = lease.unreadable.is_none() && lease.at_once.is_none();
+    let function = function.as_ref().filter(|_| is_message)?;
+    let answer = catch_unwind(AssertUnwindSafe(|| function(&lease.message)));
+    Some(answer.unwrap_or_else(|panic| {
         let text = panic_text(panic);
         tracing::error!(panic = %text, "a function of `fair_by`, `priority_by`, `cost_by` or `Coalesce::by` panicked");
         T::default()
-    })
+    }))
 }
 
 /// The answers of a call, or that nobody knows: a source that does not answer must not keep its messages here.

@@ -452,6 +452,8 @@ impl World {
                 age: None,
                 lease: remaining,
                 alone: false,
+                pack: None,
+                at_once: None,
             });
         }
         if self.bug == Some(Bug::AcknowledgedFirst) {

@@ -1,0 +1,117 @@
+//! Messages that share a lease: those of a pack.
+//!
+//! They run one by one, as all others. How one of them ends is kept until all of them have ended: then they are settled
+//! together, and leave with the answer. They count as one message where their source is concerned: for the room that is
+//! left, for the messages of a call, and for their lease, which is extended for all of them at once.
+
+use std::time::Duration;
+
+use lockgate_core::{Millis, Settlement};
+use smallvec::{SmallVec, smallvec};
+
+use super::{
+    Dispatcher, ItemId,
+    lane::{Item, Stage},
+};
+
+/// The messages of a pack that are here.
+#[derive(Debug, Default)]
+pub(super) struct Pack {
+    /// All that arrived, in order.
+    members: Vec<ItemId>,
+    /// How many of them have not ended.
+    open: usize,
+    /// How many of them are here.
+    here: usize,
+    /// One of them has failed, so that is what the source is told.
+    pub(super) has_failed: bool,
+    /// The look at the lease at which an extension was asked for last.
+    asked: Option<Millis>,
+}
+
+impl<M: Clone> Dispatcher<M> {
+    /// A message arrives. Returns whether it is the first of its pack, or in none.
+    pub(super) fn join(&mut self, id: ItemId, pack: Option<u32>) -> bool {
+        let Some(pack) = pack else { return true };
+        let pack = &mut self.packs[pack as usize];
+        pack.members.push(id);
+        pack.open += 1;
+        pack.here += 1;
+        pack.members.len() == 1
+    }
+
+    /// A message leaves. Returns whether it was the last of its pack, or in none.
+    pub(super) fn leave(&mut self, pack: Option<u32>) -> bool {
+        let Some(at) = pack else { return true };
+        let pack = &mut self.packs[at as usize];
+        pack.here -= 1;
+        let was_last = pack.here == 0;
+        if was_last {
+            self.packs.remove(at as usize);
+        }
+        was_last
+    }
+
+    /// The messages under the lease of this one; none if it is not here any more.
+    pub(super) fn sharing(&self, id: ItemId) -> SmallVec<[ItemId; 1]> {
+        match self.item(id).map(|item| item.pack) {
+            None => SmallVec::new(),
+            Some(None) => smallvec![id],
+            Some(Some(pack)) => {
+                let members = self.packs[pack as usize].members.iter().copied();
+                members.filter(|id| self.item(*id).is_some()).collect()
+            }
+        }
+    }
+
+    pub(super) fn item(&self, id: ItemId) -> Option<&Item<M>> {
+        let item = self.items.get(id.place as usize);
+        item.filter(|item| item.number == id.number)
+    }
+
+    /// Whether no other message of the pack has asked for an extension at this look.
+    pub(super) fn is_first_look(&mut self, pack: Option<u32>, at: Millis) -> bool {
+        let pack = pack.map(|pack| &mut self.packs[pack as usize]);
+        pack.is_none_or(|pack| pack.asked.replace(at) != Some(at))
+    }
+
+    /// A message of a pack has ended, in this lane. If none is left that has not, all are settled, in the lane.
+    pub(super) fn end_member(&mut self, pack: u32, lane: u32) {
+        let all = &mut self.packs[pack as usize];
+        all.open -= 1;
+        if all.open > 0 {
+            return;
+        }
+        for number in 0..all.members.len() {
+            let all = &mut self.packs[pack as usize];
+            let id = all.members[number];
+            let Some(item) = self.items.get_mut(id.place as usize) else {
+                continue;
+            };
+            if let Stage::Ended(how, since) = &item.stage
+                && item.number == id.number
+            {
+                let waited = Duration::from_millis(self.now.saturating_sub(*since));
+                let how = after(how.clone(), waited);
+                all.has_failed |= matches!(how, Settlement::Nack { .. });
+                item.lane = lane;
+                self.settle_in_lane(id.place, how);
+            }
+        }
+    }
+}
+
+/// The same after a part of its delay has passed.
+fn after(mut how: Settlement, waited: Duration) -> Settlement {
+    match &mut how {
+        Settlement::Nack { delay, .. } | Settlement::Defer { delay } => {
+            *delay = delay.saturating_sub(waited);
+        }
+        // A hold of no time is none.
+        Settlement::Hold { delay, .. } => {
+            *delay = delay.saturating_sub(waited).max(Duration::from_millis(1));
+        }
+        Settlement::Ack | Settlement::Reject { .. } | Settlement::GiveBack => {}
+    }
+    how
+}
