@@ -481,32 +481,36 @@ impl<M: Clone> Dispatcher<M> {
 
     /// Rejects the first message of a run, and if it covered them, the rest, which is next in the lane.
     fn reject_run(&mut self, (at, len): (u32, usize), item: u32, reason: &Arc<str>) {
+        let len = self.coalescing(at).map_or(1, |_| len);
+        let mut last = item;
         self.reject_one(item, reason);
-        for _ in 1..if self.coalescing(at).is_some() {
-            len
-        } else {
-            1
-        } {
+        for _ in 1..len {
             let queue = &mut self.lanes[at as usize].queue;
             if let Some(item) = queue.pop_front(&mut self.items) {
+                last = item;
                 self.reject_one(item, reason);
             }
         }
-        self.after_rejection(at);
+        self.after_rejection(at, last);
     }
 
     fn reject(&mut self, item: u32, reason: &Arc<str>) {
         let at = self.items[item as usize].lane;
         self.reject_one(item, reason);
-        self.after_rejection(at);
+        self.after_rejection(at, item);
     }
 
-    /// A source that locks keys may take back with a message what came behind it of the key.
-    fn after_rejection(&mut self, at: u32) {
+    /// A source that locks keys may take back with a message what came behind it of the key. A pack is rejected as a
+    /// whole, so the others of it go on.
+    fn after_rejection(&mut self, at: u32, item: u32) {
         let lane = &self.lanes[at as usize];
         let can = &self.sources[lane.source as usize].options.capabilities;
         if can.key_order == KeyOrder::Locked {
-            self.give_back_lane(at);
+            let pack = self.items[item as usize].pack;
+            let is_of_pack = |&item: &u32| pack.is_some() && self.items[item as usize].pack == pack;
+            let queue = lane.queue.iter(&self.items);
+            let keep = queue.take_while(is_of_pack).count();
+            self.give_back_behind(at, keep);
         }
     }
 

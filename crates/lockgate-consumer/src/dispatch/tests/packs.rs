@@ -12,6 +12,10 @@ fn pack(key: Option<&'static str>, numbers: std::ops::Range<u64>) -> Vec<Arrival
     numbers.map(message).collect()
 }
 
+fn waits(rest: Rest) -> RunEnd {
+    RunEnd { done: 0, rest }
+}
+
 fn nack(delay: u64) -> Settlement {
     Settlement::Nack {
         delay: Duration::from_millis(delay),
@@ -115,6 +119,22 @@ fn what_has_ended_of_a_pack_that_is_lost_is_lost() {
     assert_eq!((call.len(), call[0].1), (1, 1));
     dispatcher.settled(0, [(call[0].0, Err(Fate::Stale))], 30_000, 0);
     assert_eq!((dispatcher.counts().lost, dispatcher.held()), (3, 0));
+}
+
+#[test]
+fn behind_a_rejected_message_its_pack_goes_on_and_what_is_behind_goes_back() {
+    let mut dispatcher = dispatcher(DispatchOptions::default(), locked());
+    let arrivals = [pack(Some("a"), 1..4), vec![arrival(Some("a"), 4)]].concat();
+    dispatcher.received(0, 10, arrivals, 0);
+    let run = runs(&drain_actions(&mut dispatcher, 0))[0];
+    let reason = "bad".into();
+    dispatcher.finished(run, waits(Rest::Rejected { reason }), 0, 0);
+    let actions = drain_actions(&mut dispatcher, 0);
+    assert_eq!(outcomes(&actions), [(4, Settlement::GiveBack)]);
+    assert_eq!(started(&actions), [[2]]);
+    dispatcher.finished(runs(&actions)[0], succeeded(), 0, 0);
+    let actions = drain_actions(&mut dispatcher, 0);
+    assert_eq!(started(&actions), [[3]]);
 }
 
 /// Packs are asked for, so packs are counted: one of a slow key leaves room for the others.
