@@ -464,7 +464,10 @@ impl<M: Clone> Dispatcher<M> {
                     true => Settlement::Hold { delay: wait, scope },
                     false => Settlement::Defer { delay: wait },
                 };
-                self.wait(at, item, delay, settlement, now);
+                // Together with the others of its pack, which end at once, it reaches the source while it matters.
+                if !self.wait(at, item, delay, settlement, now) && holds {
+                    self.give_back_pack(item);
+                }
             }
             Rest::Rejected { reason } => self.reject_run((at, len), item, &reason),
             // A source that limits starts counts none for what is given back.

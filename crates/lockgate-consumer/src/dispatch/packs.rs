@@ -11,7 +11,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{
     Dispatcher, ItemId,
-    lane::{Item, Stage},
+    lane::{Item, LaneState, Stage},
 };
 
 /// The messages of a pack that are here.
@@ -96,6 +96,23 @@ impl<M: Clone> Dispatcher<M> {
                 all.has_failed |= matches!(how, Settlement::Nack { .. });
                 item.lane = lane;
                 self.settle_in_lane(id.place, how);
+            }
+        }
+    }
+
+    /// Gives back what has not begun of the pack of a message, where its messages wait for no others.
+    pub(super) fn give_back_pack(&mut self, item: u32) {
+        let number = self.items[item as usize].number;
+        let place = item;
+        for id in self.sharing(ItemId { place, number }) {
+            let Some(item) = self.item(id).filter(|item| item.stage == Stage::Queued) else {
+                continue;
+            };
+            let at = item.lane;
+            let lane = &self.lanes[at as usize];
+            if lane.name.is_none() && !matches!(lane.state, LaneState::Running(_)) {
+                self.give_back_behind(at, 0);
+                self.drop_lane(at);
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Messages that came in packs.
 
+use lockgate_core::limits::HoldScope;
+
 use super::*;
 
 /// The messages of a pack.
@@ -10,6 +12,13 @@ fn pack(key: Option<&'static str>, numbers: std::ops::Range<u64>) -> Vec<Arrival
         ..arrival(key, number)
     };
     numbers.map(message).collect()
+}
+
+/// A source that locks keys and can hold them.
+fn holding() -> SourceOptions {
+    let mut source = locked();
+    source.capabilities.hold = true;
+    source
 }
 
 fn waits(rest: Rest) -> RunEnd {
@@ -135,6 +144,31 @@ fn behind_a_rejected_message_its_pack_goes_on_and_what_is_behind_goes_back() {
     dispatcher.finished(runs(&actions)[0], succeeded(), 0, 0);
     let actions = drain_actions(&mut dispatcher, 0);
     assert_eq!(started(&actions), [[3]]);
+}
+
+/// Over a queue that holds all of it, a hold is worth something only while it lasts.
+#[test]
+fn a_hold_ends_what_has_not_begun_of_the_pack() {
+    let options = DispatchOptions {
+        concurrency: 2,
+        ..DispatchOptions::default()
+    };
+    let mut dispatcher = dispatcher(options, holding());
+    dispatcher.received(0, 10, pack(None, 1..5), 0);
+    let runs = runs(&drain_actions(&mut dispatcher, 0));
+    let (delay, scope) = (5_000, HoldScope::Queue);
+    dispatcher.finished(runs[0], waits(Rest::Held { delay, scope }), 0, 0);
+    assert_eq!(settles(&drain_actions(&mut dispatcher, 0)), []);
+    dispatcher.finished(runs[1], succeeded(), 2_000, 0);
+    let delay = Duration::from_millis(3_000);
+    let back = Settlement::GiveBack;
+    let expected = [
+        (1, Settlement::Hold { delay, scope }),
+        (2, Settlement::Ack),
+        (3, back.clone()),
+        (4, back),
+    ];
+    assert_eq!(outcomes(&drain_actions(&mut dispatcher, 2_000)), expected);
 }
 
 /// Packs are asked for, so packs are counted: one of a slow key leaves room for the others.
