@@ -252,12 +252,14 @@ impl<M: Clone> Dispatcher<M> {
         let source_waits = lane.name.is_none() || can.key_order == KeyOrder::Locked;
         // What comes meanwhile of a key that is here comes along only if it has gone back.
         let hold_here_max = if coalesces { 1 } else { HOLD_HERE_MAX };
-        if until - now >= hold_here_max && source_waits && can.defer {
+        let is_long = until - now >= hold_here_max;
+        if is_long && source_waits && can.defer && !self.pack_has_begun(first) {
+            let lane = &mut self.lanes[at as usize];
             lane.queue.pop_front(&mut self.items);
             let delay = std::time::Duration::from_millis(until - now);
             self.wait(at, first, until - now, Settlement::Defer { delay }, now);
         } else {
-            lane.state = LaneState::Limited(until, held.limit);
+            self.lanes[at as usize].state = LaneState::Limited(until, held.limit);
             self.delayed.add(until, at);
         }
         Some(0)
@@ -281,7 +283,9 @@ impl<M: Clone> Dispatcher<M> {
         lane.state = LaneState::Running(run.place);
         let source = lane.source as usize;
         let mut messages = SmallVec::with_capacity(count);
-        for item in lane.queue.iter(&self.items).take(count) {
+        let first: SmallVec<[u32; 8]> = lane.queue.iter(&self.items).take(count).collect();
+        for item in first {
+            self.begin_pack(item);
             let item = &self.items[item as usize];
             messages.push((item.message.clone(), item.attempt));
         }

@@ -23,6 +23,8 @@ pub(super) struct Pack {
     open: usize,
     /// How many of them are here.
     here: usize,
+    /// One of them has run here.
+    has_begun: bool,
     /// One of them has failed, so that is what the source is told.
     pub(super) has_failed: bool,
     /// The look at the lease at which an extension was asked for last.
@@ -73,6 +75,20 @@ impl<M: Clone> Dispatcher<M> {
     pub(super) fn is_first_look(&mut self, pack: Option<u32>, at: Millis) -> bool {
         let pack = pack.map(|pack| &mut self.packs[pack as usize]);
         pack.is_none_or(|pack| pack.asked.replace(at) != Some(at))
+    }
+
+    /// A message runs.
+    pub(super) fn begin_pack(&mut self, item: u32) {
+        if let Some(pack) = self.items[item as usize].pack {
+            self.packs[pack as usize].has_begun = true;
+        }
+    }
+
+    /// Whether a message waits here and not in its source: something of its pack has run, and whoever gets the pack
+    /// next may run that again.
+    pub(super) fn pack_has_begun(&self, item: u32) -> bool {
+        let pack = self.items[item as usize].pack;
+        pack.is_some_and(|pack| self.packs[pack as usize].has_begun)
     }
 
     /// A message of a pack has ended, in this lane. If none is left that has not, all are settled, in the lane.

@@ -420,7 +420,8 @@ impl WorkerBuilder {
     /// The limits are of this process, and forgotten when it ends; those of a Lockgate queue (`limit_rate` and others)
     /// hold for all its consumers together. A message that a limit of its key holds for a second or longer goes back to
     /// its source until then, if the source can defer it (an embedded queue and a server's); over others it waits here,
-    /// among the [`held_max`](Self::held_max) messages. Default: no limits.
+    /// among the [`held_max`](Self::held_max) messages. So do the messages of a [pack](lockgate_core::pack) of which one has
+    /// run. Default: no limits.
     ///
     /// ```
     /// use lockgate_consumer::{Job, MemoryQueue, Worker, limits::{Limits, Rate, Scoped}};

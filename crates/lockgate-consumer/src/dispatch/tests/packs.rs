@@ -1,8 +1,8 @@
 //! Messages that came in packs.
 
-use lockgate_core::limits::HoldScope;
+use lockgate_core::limits::{HoldScope, Scoped};
 
-use super::*;
+use super::{limits::rate, *};
 
 /// The messages of a pack.
 fn pack(key: Option<&'static str>, numbers: std::ops::Range<u64>) -> Vec<Arrival<Text>> {
@@ -191,6 +191,36 @@ fn a_pack_takes_the_room_of_one_message() {
     dispatcher.received(0, 1, pack(Some("b"), 9..11), 0);
     let actions = drain_actions(&mut dispatcher, 0);
     assert_eq!((started(&actions), max_of(&actions)), (vec![vec![9]], None));
+}
+
+/// It would come to another worker, which does again what was done of it.
+#[test]
+fn a_pack_that_has_begun_waits_here_for_a_limit() {
+    let options = DispatchOptions {
+        limits: Scoped {
+            queue: None,
+            key: Some(rate(1, 5_000)),
+        },
+        ..DispatchOptions::default()
+    };
+    let mut dispatcher = dispatcher(options, locked());
+    dispatcher.received(0, 10, pack(Some("a"), 1..3), 0);
+    let run = runs(&drain_actions(&mut dispatcher, 0))[0];
+    dispatcher.finished(run, succeeded(), 0, 0);
+    assert_eq!(settles(&drain_actions(&mut dispatcher, 0)), []);
+    assert_eq!(started(&drain_actions(&mut dispatcher, 5_000)), [[2]]);
+    // Nothing has begun of the next one.
+    dispatcher.received(0, 10, pack(Some("b"), 3..4), 5_000);
+    dispatcher.received(0, 10, pack(Some("b"), 4..6), 5_000);
+    let actions = drain_actions(&mut dispatcher, 5_000);
+    dispatcher.finished(runs(&actions)[0], succeeded(), 5_000, 0);
+    let call = settles(&drain_actions(&mut dispatcher, 5_000));
+    assert_eq!((call.len(), call[0].1), (1, 3));
+    dispatcher.settled(0, [(call[0].0, Ok(()))], 5_000, 0);
+    let how = outcomes(&drain_actions(&mut dispatcher, 5_000));
+    let delay = Duration::from_millis(5_000);
+    let expected = [(4, Settlement::Defer { delay }), (5, Settlement::GiveBack)];
+    assert_eq!(how, expected);
 }
 
 #[test]
