@@ -31,7 +31,8 @@ use crate::{
 /// has reached the level, and comes again if that fails. With --exec COMMAND each goes through COMMAND, run by `sh -c`:
 /// the body on its standard input, the environment as for `lockgate receive --exec`. What COMMAND prints is the new body.
 /// If COMMAND fails or dies of a signal, the message comes again after --retry-delay; if it cannot be started (exit code
-/// 126 or 127), the run ends. A message that --to can never take is rejected, with the reason.
+/// 126 or 127), the run ends. A message that --to can never take is rejected, with the reason. Packs are taken apart, and
+/// each of their messages is forwarded by itself.
 ///
 /// --from http://ADDRESS:PORT listens, by the same rules as `lockgate serve`: other machines only with --allow-remote or
 /// access keys (a key needs the grant `send` on the queue of --to), requests of web pages only from --allowed-host, and
@@ -97,7 +98,8 @@ pub(crate) struct Forward {
     #[arg(long, value_name = "WHAT", value_parser = when_full)]
     pub(crate) when_full: Option<WhenFull>,
 
-    /// Put small messages together, many in one of the queue; `lockgate receive --exec` and workers take them apart
+    /// Put small messages together, many in one of the queue; `lockgate receive --exec`, `lockgate forward --from QUEUE`
+    /// and workers take them apart
     #[arg(long)]
     pub(crate) pack: bool,
 
