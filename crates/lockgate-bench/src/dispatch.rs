@@ -191,6 +191,9 @@ fn through_dispatcher(keys: &[Key], time: Duration) -> anyhow::Result<f64> {
                 attempt: 1,
                 age: None,
                 lease: 30_000,
+                alone: false,
+                pack: None,
+                at_once: None,
             });
             dispatcher.received(0, max, arrivals, now);
             next += max as u64;

@@ -247,11 +247,16 @@ impl Send {
 /// messages come whose COMMAND has failed in this run. It does not try those again: if one comes again before the
 /// run ends, it goes back for another 1s, which counts no attempt.
 ///
+/// A pack (many messages that a producer has put into one, as `lockgate forward --pack` does) is printed as the one
+/// message that it is: its content type is application/vnd.lockgate.pack, and its body is no text. --exec takes it apart
+/// and runs COMMAND for each of its messages; the pack is deleted when all have succeeded. If COMMAND fails for one, the
+/// pack comes again, and a later run does all of it again. For --max and in counts a pack is one message.
+///
 /// COMMAND finds in its environment: LOCKGATE_QUEUE, LOCKGATE_MESSAGE_ID, LOCKGATE_KEY or LOCKGATE_GROUP,
 /// LOCKGATE_UNIQUE_ID, LOCKGATE_SEQUENCE, LOCKGATE_ATTEMPT, LOCKGATE_PRIORITY, LOCKGATE_SENT_AT, LOCKGATE_RECEIPT,
 /// LOCKGATE_CONTENT_TYPE, LOCKGATE_TRACE_CONTEXT, LOCKGATE_ENDPOINT, and the value of each header as
 /// LOCKGATE_MESSAGE_HEADER_NAME, where every character of the name but ASCII letters and digits is `_`. A variable
-/// is not set if the message does not have the value. A header has no variable if its value has a NUL byte or more
+/// is not set if the message does not have the value; messages of a pack have no receipt. A header has no variable if its value has a NUL byte or more
 /// than 64KiB, if it does not fit into 256KiB with the others, or if another header's name becomes the same:
 /// LOCKGATE_OMITTED names such headers, and `lockgate peek --id` shows their values.
 ///

@@ -11,7 +11,8 @@
 //! header    "LGPK", version u8 = 1, codec u8 (0: as it is, 1: an LZ4 block), count u32, length u32
 //! rest      `length` bytes of messages, as the codec says
 //! message   fields u8 (bit 0: content type, 1: trace context, 2: headers), body,
-//!           and of those that are there: content type, trace context, headers: count u32, each: name, kind, value
+//!           and of those that are there: content type, trace context, headers: count u32 (64 at most), each: name, kind,
+//!           value
 //! ```
 //!
 //! A body, a text or a value is its length, a u32, and its bytes. Key, group, priority and level are those of the message
@@ -41,6 +42,9 @@ pub const CONTENT_TYPE: &str = "application/vnd.lockgate.pack";
 
 /// The most messages of a pack.
 pub const MESSAGES_MAX: usize = 4_096;
+
+/// The most headers of a message in a pack. Each takes more memory than bytes, and a pack can have millions of bytes.
+pub const HEADERS_MAX: usize = 64;
 
 /// The most bytes of a pack's messages, before they are compressed.
 pub const BYTES_MAX: usize = 16 << 20;
@@ -100,12 +104,13 @@ pub fn is_pack(message: &Message) -> bool {
 }
 
 /// Whether the message can be in a pack: the queue does not have to know it by itself. It has no unique id, no due time
-/// and no time to live, and is no pack.
+/// and no time to live, at most [`HEADERS_MAX`] headers, and is no pack.
 #[must_use]
 pub fn is_packable(message: &Message) -> bool {
     message.unique_id.is_none()
         && message.due.is_none()
         && message.time_to_live.is_none()
+        && message.headers.len() <= HEADERS_MAX
         && !is_pack(message)
 }
 
@@ -205,7 +210,9 @@ pub fn unpack(pack: &Message) -> Result<Vec<Message>, PackError> {
     }
     let all = (0..messages).map(|_| message(&mut from, pack));
     let all: Option<Vec<_>> = all.collect();
-    let all = all.ok_or_else(|| damaged("a message does not end, or has a text that is none"))?;
+    let all = all.ok_or_else(|| {
+        damaged("a message does not end, has too many headers, or a text that is none")
+    })?;
     match from.is_empty() {
         true => Ok(all),
         false => Err(damaged("there is something behind its last message")),
@@ -243,6 +250,11 @@ fn message(from: &mut Bytes, pack: &Message) -> Option<Message> {
     let body = bytes(from)?;
     let content_type = if has(0) { Some(text(from)?) } else { None };
     let trace_context = if has(1) { Some(text(from)?) } else { None };
+    // Before anything is allocated for them.
+    let is_too_many = has(2) && from.clone().try_get_u32().ok()? as usize > HEADERS_MAX;
+    if is_too_many {
+        return None;
+    }
     let headers = if has(2) { headers(from)? } else { Vec::new() };
     Some(Message {
         body,
@@ -369,6 +381,20 @@ mod tests {
         assert!(damaged(body(PLAIN, 2, 5, &[0; 5])));
         assert!(damaged(body(PLAIN, 1, 6, &[0; 6])));
         assert!(damaged(body(PLAIN, 1, 5, &[8, 0, 0, 0, 0])));
+        let header = Header {
+            name: "".into(),
+            kind: "".into(),
+            value: Bytes::new(),
+        };
+        let with_headers = |count| {
+            let mut message = Message::new("");
+            message.headers = vec![header.clone(); count];
+            message
+        };
+        let (most, more) = (with_headers(HEADERS_MAX), with_headers(HEADERS_MAX + 1));
+        assert!(is_packable(&most) && !is_packable(&more));
+        assert!(unpack(&pack(&[most], true)).is_ok());
+        assert!(damaged(unpack(&pack(&[more], true))));
         let newer = Err(PackError::Newer {
             version: VERSION,
             codec: 2,

@@ -33,7 +33,7 @@ use crate::{
 /// If COMMAND fails, dies of a signal or takes longer than --exec-timeout, the message comes again after --retry-delay; if
 /// it cannot be started (exit code 126 or 127), the run ends. A message that --to can never take is rejected, with the
 /// reason: it goes to the dead-letter queue of --from. If there is none, it stays where it is, away for --retry-delay, and
-/// the run ends with exit code 1.
+/// the run ends with exit code 1. Packs are taken apart, and each of their messages is forwarded by itself.
 ///
 /// --from http://ADDRESS:PORT listens, by the same rules as `lockgate serve`: other machines only with --allow-remote or
 /// access keys (a key needs the grant `send` on the queue of --to), requests of web pages only from --allowed-host, and
@@ -104,7 +104,8 @@ pub(crate) struct Forward {
     #[arg(long, value_name = "WHAT", value_parser = when_full)]
     pub(crate) when_full: Option<WhenFull>,
 
-    /// Put small messages together, many in one of the queue; `lockgate receive --exec` and workers take them apart
+    /// Put small messages together, many in one of the queue; `lockgate receive --exec`, `lockgate forward --from QUEUE`
+    /// and workers take them apart
     #[arg(long)]
     pub(crate) pack: bool,
 

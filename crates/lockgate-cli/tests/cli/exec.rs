@@ -12,6 +12,8 @@ use std::{
     thread,
 };
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use lockgate_core::{Header, Message, pack};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -588,4 +590,45 @@ fn what_does_not_fit_together_is_refused() {
     town.run("queue set q --lease 0s").ok();
     let error = town.exec("q", "true").fails_with(2);
     assert!(error.contains("--lease"), "{error}");
+}
+
+/// It has its own headers and content type, and the attempt of its pack; a failure is one of the pack.
+#[test]
+fn a_command_is_told_of_a_message_and_not_of_its_pack() {
+    let town = Town::new();
+    town.run("queue create packed.fifo").ok();
+    let message = |number: u8| {
+        let mut message = Message::new(number.to_string());
+        message.content_type = Some(format!("text/x-{number}").into());
+        message.headers = vec![Header {
+            name: "n".into(),
+            kind: "Number".into(),
+            value: number.to_string().into(),
+        }];
+        message
+    };
+    let packed = pack::pack(&[1, 2, 3].map(message), true);
+    let line = json!({
+        "key": "k", "body": BASE64_STANDARD.encode(packed.body), "body_encoding": "base64",
+        "content_type": pack::CONTENT_TYPE,
+    });
+    town.send_lines("packed.fifo", &line.to_string()).ok();
+    let printed = &town.run("receive packed.fifo --nack --json").json()[0];
+    assert_eq!(printed["content_type"], pack::CONTENT_TYPE);
+    let id = printed["id"].as_str().unwrap();
+    let told = "echo $LOCKGATE_MESSAGE_ID $LOCKGATE_KEY $LOCKGATE_ATTEMPT $LOCKGATE_MESSAGE_HEADER_n \
+                $LOCKGATE_CONTENT_TYPE ${LOCKGATE_RECEIPT-none}";
+    let line = |number: u32, attempt: u32| {
+        let index = number - 1;
+        format!("{id}#{index} k {attempt} {number} text/x-{number} none\n")
+    };
+    let options = "packed.fifo --wait 20s --retry-delay 0s";
+    let done = town.exec(options, &format!("{told}; read n; [ $n != 2 ]"));
+    assert_eq!(done.stdout, line(1, 1) + &line(2, 1));
+    let error = done.fails_with(1);
+    let why = "message 2 of 3 in its pack: it exited with 1";
+    assert!(error.contains(why), "{error}");
+    let all = line(1, 2) + &line(2, 2) + &line(3, 2);
+    assert_eq!(town.exec(options, told).ok(), all);
+    assert_eq!(town.counts("packed.fifo")["ready"], 0);
 }

@@ -693,20 +693,22 @@ fn packed_messages_are_taken_apart_by_whoever_works_on_them() {
         town.run(&format!("queue create {queue}")).ok();
     }
     let lines: Vec<String> = (0..300).map(|number| number.to_string()).collect();
-    let arguments = "--to small --raw --pack --json";
-    let figures = figures(forward_lines(&town, arguments, &lines.join("\n")));
-    assert_eq!(figures["delivered"], 300, "{figures}");
-    assert!(figures["packs"].as_u64() > Some(0), "{figures}");
-    let queue = &town.run("queue show small --json").json()[0];
-    let there = queue["counts"]["ready"].as_u64().unwrap_or_default();
-    assert!((1..300).contains(&there), "{queue}");
-    let arguments = "forward --from small --until-empty --to again --exec cat";
-    town.run(arguments).ok();
-    let mut received: Vec<u32> = (town.drain("again").iter())
-        .map(|it| it["body"].as_str().unwrap().parse().unwrap())
-        .collect();
-    received.sort_unstable();
-    assert!(received.into_iter().eq(0..300));
+    for exec in ["", " --exec cat"] {
+        let arguments = "--to small --raw --pack --json";
+        let figures = figures(forward_lines(&town, arguments, &lines.join("\n")));
+        assert_eq!(figures["delivered"], 300, "{figures}");
+        assert!(figures["packs"].as_u64() > Some(0), "{figures}");
+        let queue = &town.run("queue show small --json").json()[0];
+        let there = queue["counts"]["ready"].as_u64().unwrap_or_default();
+        assert!((1..300).contains(&there), "{queue}");
+        let arguments = format!("forward --from small --until-empty --to again{exec}");
+        town.run(&arguments).ok();
+        let mut received: Vec<u32> = (town.drain("again").iter())
+            .map(|it| it["body"].as_str().unwrap().parse().unwrap())
+            .collect();
+        received.sort_unstable();
+        assert!(received.into_iter().eq(0..300), "{exec}");
+    }
 }
 
 /// Whoever moves a queue learns of it, and nothing is lost.

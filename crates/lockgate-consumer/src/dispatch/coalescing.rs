@@ -82,9 +82,12 @@ impl<M: Clone> Dispatcher<M> {
             return false;
         }
         let can = &self.sources[lane.source as usize].options.capabilities;
-        let Some(first) = lane.queue.first().filter(|_| {
+        let Some(first) = lane.queue.first().filter(|first| {
             // One that did not tell would begin the wait anew each time.
-            can.key_order == KeyOrder::Locked && can.defer && is_told
+            can.key_order == KeyOrder::Locked
+                && can.defer
+                && is_told
+                && !self.pack_has_begun(*first)
         }) else {
             self.lanes[at as usize].state = LaneState::Coalescing(until);
             self.delayed.add(until, at);

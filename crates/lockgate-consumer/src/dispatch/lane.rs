@@ -15,7 +15,10 @@ pub(super) struct Item<M> {
     pub(super) message: M,
     /// No other item ever has it.
     pub(super) number: u64,
+    pub(super) source: u32,
+    /// The one in which it stands.
     pub(super) lane: u32,
+    pub(super) pack: Option<u32>,
     pub(super) bytes: u64,
     pub(super) attempt: u32,
     /// When its source accepted it, by the dispatcher's clock, which began at 0.
@@ -29,6 +32,8 @@ pub(super) struct Item<M> {
     /// When the lease is looked at next.
     pub(super) look_at: Millis,
     pub(super) stage: Stage,
+    /// It runs with no other.
+    pub(super) alone: bool,
     /// A call may have settled it: its answer did not come.
     pub(super) may_be_settled: bool,
     /// What it is charged when it starts, where there are limits.
@@ -54,6 +59,8 @@ pub(super) enum Stage {
     Queued,
     /// In the lane's queue, but somebody else may have the message.
     Lost,
+    /// In no list: how it has ended and when, while others of its pack have not.
+    Ended(Settlement, Millis),
     /// In the lane's list of settlements.
     Settling(Settlement),
     /// The same, and the source has answered.

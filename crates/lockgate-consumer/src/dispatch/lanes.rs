@@ -12,8 +12,8 @@ use lockgate_core::{
 use smallvec::SmallVec;
 
 use super::{
-    Arrival, Cancelled, Dispatcher, Fairness, KeyState, KeyWait, Mode, Order, Rest, RunEnd, RunId,
-    Started,
+    Arrival, Cancelled, Dispatcher, Fairness, ItemId, KeyState, KeyWait, Mode, Order, Rest, RunEnd,
+    RunId, Started,
     lane::{Item, Lane, LaneName, LaneState, Run, Stage},
     limits::{HOLD_HERE_MAX, WorkerLimits, until_of},
     list::{List, place},
@@ -21,7 +21,13 @@ use super::{
 };
 
 impl<M: Clone> Dispatcher<M> {
-    pub(super) fn arrive(&mut self, source: usize, arrival: Arrival<M>, now: Millis) {
+    pub(super) fn arrive(
+        &mut self,
+        source: usize,
+        arrival: Arrival<M>,
+        pack: Option<u32>,
+        now: Millis,
+    ) {
         let key = arrival.key;
         let tenant = match self.options.fairness {
             Fairness::Tenants => arrival.tenant,
@@ -51,7 +57,9 @@ impl<M: Clone> Dispatcher<M> {
         let item = place(self.items.insert(Item {
             message: arrival.message,
             number,
+            source,
             lane,
+            pack,
             bytes: arrival.bytes,
             attempt: arrival.attempt,
             accepted: {
@@ -64,14 +72,23 @@ impl<M: Clone> Dispatcher<M> {
             ends: now.saturating_add(arrival.lease),
             look_at: 0,
             stage: Stage::Queued,
+            alone: arrival.alone,
             may_be_settled: false,
             charge,
             next: None,
         }));
         self.counts.arrived += 1;
         self.held_bytes = self.held_bytes.saturating_add(arrival.bytes);
-        self.sources[source as usize].held += 1;
+        let place = item;
+        if self.join(ItemId { place, number }, pack) {
+            self.sources[source as usize].held += 1;
+        }
         self.look_later(item, now);
+        match arrival.at_once {
+            Some(Settlement::GiveBack) => return self.settle(item, self.giving_back(lane)),
+            Some(how) => return self.settle(item, how),
+            None => {}
+        }
         let queue = &mut self.lanes[lane as usize].queue;
         queue.push_back(&mut self.items, item);
         self.no_more_waits(lane);
@@ -235,12 +252,14 @@ impl<M: Clone> Dispatcher<M> {
         let source_waits = lane.name.is_none() || can.key_order == KeyOrder::Locked;
         // What comes meanwhile of a key that is here comes along only if it has gone back.
         let hold_here_max = if coalesces { 1 } else { HOLD_HERE_MAX };
-        if until - now >= hold_here_max && source_waits && can.defer {
+        let is_long = until - now >= hold_here_max;
+        if is_long && source_waits && can.defer && !self.pack_has_begun(first) {
+            let lane = &mut self.lanes[at as usize];
             lane.queue.pop_front(&mut self.items);
             let delay = std::time::Duration::from_millis(until - now);
             self.wait(at, first, until - now, Settlement::Defer { delay }, now);
         } else {
-            lane.state = LaneState::Limited(until, held.limit);
+            self.lanes[at as usize].state = LaneState::Limited(until, held.limit);
             self.delayed.add(until, at);
         }
         Some(0)
@@ -264,7 +283,9 @@ impl<M: Clone> Dispatcher<M> {
         lane.state = LaneState::Running(run.place);
         let source = lane.source as usize;
         let mut messages = SmallVec::with_capacity(count);
-        for item in lane.queue.iter(&self.items).take(count) {
+        let first: SmallVec<[u32; 8]> = lane.queue.iter(&self.items).take(count).collect();
+        for item in first {
+            self.begin_pack(item);
             let item = &self.items[item as usize];
             messages.push((item.message.clone(), item.attempt));
         }
@@ -447,7 +468,10 @@ impl<M: Clone> Dispatcher<M> {
                     true => Settlement::Hold { delay: wait, scope },
                     false => Settlement::Defer { delay: wait },
                 };
-                self.wait(at, item, delay, settlement, now);
+                // Together with the others of its pack, which end at once, it reaches the source while it matters.
+                if !self.wait(at, item, delay, settlement, now) && holds {
+                    self.give_back_pack(item);
+                }
             }
             Rest::Rejected { reason } => self.reject_run((at, len), item, &reason),
             // A source that limits starts counts none for what is given back.
@@ -464,32 +488,36 @@ impl<M: Clone> Dispatcher<M> {
 
     /// Rejects the first message of a run, and if it covered them, the rest, which is next in the lane.
     fn reject_run(&mut self, (at, len): (u32, usize), item: u32, reason: &Arc<str>) {
+        let len = self.coalescing(at).map_or(1, |_| len);
+        let mut last = item;
         self.reject_one(item, reason);
-        for _ in 1..if self.coalescing(at).is_some() {
-            len
-        } else {
-            1
-        } {
+        for _ in 1..len {
             let queue = &mut self.lanes[at as usize].queue;
             if let Some(item) = queue.pop_front(&mut self.items) {
+                last = item;
                 self.reject_one(item, reason);
             }
         }
-        self.after_rejection(at);
+        self.after_rejection(at, last);
     }
 
     fn reject(&mut self, item: u32, reason: &Arc<str>) {
         let at = self.items[item as usize].lane;
         self.reject_one(item, reason);
-        self.after_rejection(at);
+        self.after_rejection(at, item);
     }
 
-    /// A source that locks keys may take back with a message what came behind it of the key.
-    fn after_rejection(&mut self, at: u32) {
+    /// A source that locks keys may take back with a message what came behind it of the key. A pack is rejected as a
+    /// whole, so the others of it go on.
+    fn after_rejection(&mut self, at: u32, item: u32) {
         let lane = &self.lanes[at as usize];
         let can = &self.sources[lane.source as usize].options.capabilities;
         if can.key_order == KeyOrder::Locked {
-            self.give_back_lane(at);
+            let pack = self.items[item as usize].pack;
+            let is_of_pack = |&item: &u32| pack.is_some() && self.items[item as usize].pack == pack;
+            let queue = lane.queue.iter(&self.items);
+            let keep = queue.take_while(is_of_pack).count();
+            self.give_back_behind(at, keep);
         }
     }
 
@@ -673,15 +701,22 @@ impl<M: Clone> Dispatcher<M> {
             true => self.counts.unconfirmed += 1,
             false => self.counts.lost += 1,
         }
-        self.retire(item);
+        let Item { pack, lane, .. } = self.items[item as usize];
+        let has_others = !self.retire(item);
+        if let Some(pack) = pack.filter(|_| has_others) {
+            self.end_member(pack, lane);
+        }
     }
 
-    /// Forgets an item.
-    pub(super) fn retire(&mut self, item: u32) {
+    /// Forgets an item. Returns whether nothing of its pack is here any more.
+    pub(super) fn retire(&mut self, item: u32) -> bool {
         let item = self.items.remove(item as usize);
         self.held_bytes = self.held_bytes.saturating_sub(item.bytes);
-        let source = self.lanes[item.lane as usize].source;
-        self.sources[source as usize].held -= 1;
+        let was_last = self.leave(item.pack);
+        if was_last {
+            self.sources[item.source as usize].held -= 1;
+        }
+        was_last
     }
 
     /// Forgets a lane in which nothing is left.
@@ -745,6 +780,7 @@ fn runnable<M>(
     bytes_max: Option<u64>,
 ) -> usize {
     let mut left = bytes_max.unwrap_or(u64::MAX);
+    let mut is_alone = false;
     queue
         .iter(items)
         .skip_while(|&item| items[item as usize].stage == Stage::Lost)
@@ -752,9 +788,10 @@ fn runnable<M>(
         .take_while(|&item| items[item as usize].stage == Stage::Queued)
         .enumerate()
         .take_while(|&(number, item)| {
-            let bytes = items[item as usize].bytes;
-            let fits = bytes <= left;
-            left = left.saturating_sub(bytes);
+            let item = &items[item as usize];
+            let fits = item.bytes <= left && !item.alone && !is_alone;
+            left = left.saturating_sub(item.bytes);
+            is_alone = item.alone;
             fits || number == 0
         })
         .count()

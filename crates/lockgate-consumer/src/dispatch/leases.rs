@@ -68,40 +68,56 @@ impl<M: Clone> Dispatcher<M> {
     }
 
     fn look(&mut self, id: ItemId, at: Millis, now: Millis) {
-        let Some(item) = self.items.get_mut(id.place as usize) else {
+        let Some(item) = self.item(id) else {
             return;
         };
         let needs_none = item.ends == Millis::MAX;
-        if item.number != id.number || item.look_at != at || needs_none {
+        if item.look_at != at || needs_none {
             return;
         }
         if now >= item.ends {
-            return self.lose(id.place);
+            return self.lose(id);
         }
-        let lane = &self.lanes[item.lane as usize];
-        let source = &mut self.sources[lane.source as usize];
+        let (source, pack) = (item.source as usize, item.pack);
         // What is to be settled needs its lease only until the answer; a call that takes longer fails. An
         // extension without an answer by now is asked for again.
-        if source.options.lease.is_some() && item.stage == Stage::Queued {
+        let needs_more = item.stage == Stage::Queued && self.is_first_look(pack, at);
+        let source = &mut self.sources[source];
+        if source.options.lease.is_some() && needs_more {
             source.extends.push_back(id);
         }
         self.look_later(id.place, now);
     }
 
-    /// The message may be somebody else's from now on. What waits behind it goes back to the source, which
-    /// has the order: this one comes again before them.
-    fn lose(&mut self, place: u32) {
-        let item = &mut self.items[place as usize];
-        if item.stage != Stage::Queued {
-            return; // the source tells, if it is to be settled
+    /// The message, and what shares its lease, may be somebody else's from now on. What waits behind it goes back to
+    /// the source, which has the order: this one comes again before them.
+    fn lose(&mut self, id: ItemId) {
+        let mut lost = self.sharing(id);
+        lost.retain(|id| {
+            let item = &mut self.items[id.place as usize];
+            // If it is to be settled, the source tells; if it was claimed, it needs no lease.
+            let is_lost = item.stage == Stage::Queued && item.ends < Millis::MAX;
+            if is_lost {
+                item.stage = Stage::Lost;
+            }
+            is_lost
+        });
+        for id in lost {
+            self.leave_lane(id);
         }
-        item.stage = Stage::Lost;
-        let at = item.lane;
+    }
+
+    /// Lets go of a message that is lost, and of what waits behind it.
+    fn leave_lane(&mut self, id: ItemId) {
+        // It may have stood behind another one of its pack.
+        let Some(at) = self.item(id).map(|item| item.lane) else {
+            return;
+        };
         let lane = &self.lanes[at as usize];
         let position = lane
             .queue
             .iter(&self.items)
-            .position(|queued| queued == place);
+            .position(|queued| queued == id.place);
         let Some(position) = position else { return };
         let mut kept = position;
         if let LaneState::Running(run) = lane.state {
@@ -162,18 +178,18 @@ impl<M: Clone> Dispatcher<M> {
     ) {
         self.now = self.now.max(now);
         for (id, result) in results {
-            let item = self.items.get_mut(id.place as usize);
-            let Some(item) = item.filter(|item| item.number == id.number) else {
-                continue;
-            };
             match result {
-                // It needs no lease any more.
-                _ if item.ends == Millis::MAX => {}
                 Ok(left) => {
-                    item.ends = now.saturating_add(left);
-                    self.look_later(id.place, now);
+                    for id in self.sharing(id) {
+                        let item = &mut self.items[id.place as usize];
+                        // Otherwise it needs no lease any more.
+                        if item.ends < Millis::MAX {
+                            item.ends = now.saturating_add(left);
+                            self.look_later(id.place, now);
+                        }
+                    }
                 }
-                Err(Fate::Stale | Fate::Closed) => self.lose(id.place),
+                Err(Fate::Stale | Fate::Closed) => self.lose(id),
                 // The next look tries again, or finds the lease at its end.
                 Err(_) => {}
             }

@@ -34,6 +34,9 @@
 //!         attempt: 1,
 //!         age: None,
 //!         lease: 30_000,
+//!         alone: false,
+//!         pack: None,
+//!         at_once: None,
 //!     })
 //! };
 //! dispatcher.received(0, 10, [arrival("post")?, arrival("delete")?], 0);
@@ -64,6 +67,8 @@
 //!      │ nothing left    └───────── delayed ◄──────────┘
 //! ```
 //!
+//! Messages of a [pack](Arrival::pack) are settled together when each of them has ended, in one call.
+//!
 //! With [`DispatchOptions::coalescing`] a run covers all that is here of its key, and a lane may wait for more of it.
 //!
 //! # Invariants
@@ -71,6 +76,7 @@
 //! - A lane has at most one run, and messages of a lane start in the order in which they arrived.
 //! - A message whose lease is lost is not started, and its run is cancelled.
 //! - A message is settled at most once at a time, and those of a lane are settled in order.
+//! - While a message of a pack waits or runs, none of the pack is settled.
 //! - Every message that arrives leaves by exactly one of [`DispatchCounts`]' ways: arrived =
 //!   acknowledged + failed + deferred + rejected + given back + lost + unconfirmed + held.
 //! - What a run covers is acknowledged if it succeeds, together, and otherwise none of it.
@@ -83,6 +89,7 @@ mod leases;
 mod limits;
 mod list;
 mod options;
+mod packs;
 mod receives;
 mod settles;
 #[cfg(test)]
@@ -109,6 +116,7 @@ pub use self::{
 use self::{
     lane::{Item, Lane, Run},
     limits::WorkerLimits,
+    packs::Pack,
     timers::Timers,
     turns::Turns,
 };
@@ -124,6 +132,7 @@ pub struct Dispatcher<M> {
     /// The sources' priorities, for the turns.
     priorities: Vec<u8>,
     items: Slab<Item<M>>,
+    packs: Slab<Pack>,
     held_bytes: u64,
     lanes: Slab<Lane>,
     /// Lanes that have a name, by the hash of source and name.
@@ -163,6 +172,7 @@ enum Mode {
 #[derive(Debug)]
 struct SourceState {
     options: SourceOptions,
+    /// Messages, of which those of a pack count as one.
     held: usize,
     /// Receives on their way, and the messages they may bring.
     receives: usize,
@@ -207,6 +217,13 @@ pub struct Arrival<M> {
     pub age: Option<Millis>,
     /// How much longer its lease lasts, in milliseconds.
     pub lease: Millis,
+    /// It has a run for itself, also where a run may have more messages.
+    pub alone: bool,
+    /// If it came in a pack, a number that is the same for all messages of the pack. They have one lease, and follow
+    /// each other in the answer; those of another pack next to them have another number.
+    pub pack: Option<u64>,
+    /// It does not run, and is settled so at once.
+    pub at_once: Option<Settlement>,
 }
 
 /// Names a held message, and never another one.
@@ -251,14 +268,14 @@ pub enum Action<M> {
     Settle {
         /// The number of the source.
         source: usize,
-        /// What, and how.
+        /// What, and how. Messages of a pack follow each other: they are settled as one, and have one answer.
         items: Vec<(ItemId, M, Settlement)>,
     },
     /// Extend leases to `lease` milliseconds from now, and tell by [`Dispatcher::extended`].
     Extend {
         /// The number of the source.
         source: usize,
-        /// Which.
+        /// Which; of a pack one message.
         items: Vec<(ItemId, M)>,
         /// How long they should last from now on.
         lease: Millis,
@@ -345,7 +362,7 @@ pub struct DispatchCounts {
     pub arrived: u64,
     /// Runs that began.
     pub started: u64,
-    /// Messages that were acknowledged.
+    /// Messages that were acknowledged, or done in a pack of which others come again.
     pub acknowledged: u64,
     /// Messages that were returned to the source as failed.
     pub failed: u64,
@@ -450,6 +467,7 @@ impl<M: Clone> Dispatcher<M> {
             sources: sources.into_iter().map(SourceState::new).collect(),
             options,
             items: Slab::new(),
+            packs: Slab::new(),
             held_bytes: 0,
             lanes: Slab::new(),
             by_name: HashTable::new(),
@@ -529,6 +547,12 @@ impl<M: Clone> Dispatcher<M> {
     #[must_use]
     pub fn held(&self) -> usize {
         self.items.len()
+    }
+
+    /// How many bytes are left of [`DispatchOptions::held_bytes_max`].
+    #[must_use]
+    pub fn bytes_left(&self) -> u64 {
+        self.options.held_bytes_max.saturating_sub(self.held_bytes)
     }
 
     /// Runs that go on.

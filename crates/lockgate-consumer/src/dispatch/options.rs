@@ -54,8 +54,8 @@ pub struct DispatchOptions {
     /// count a run as one start, at the cost of its first message. Default: no.
     pub coalescing: Option<Coalescing>,
     /// How many messages may be held at the same time: those that run, those that wait for room or
-    /// for a retry, and those whose settlement is on its way. Shared by all sources; 1 or more.
-    /// Default: 256.
+    /// for a retry, and those whose settlement is on its way. A [pack](super::Arrival::pack) counts as one. Shared by all
+    /// sources; 1 or more. Default: 256.
     pub held_max: usize,
     /// How many bytes of messages may be held before nothing more is received. One receive may
     /// exceed it by its answer. Default: 64 MiB.

@@ -4,7 +4,7 @@ use lockgate_core::{Backoff, KeyOrder, Millis};
 
 use super::{
     Action, Arrival, Dispatcher, Mode, OptionsError, Order, PRIORITY_MAX, SourceOptions,
-    SourceState,
+    SourceState, list::place, packs::Pack,
 };
 
 /// Receives of one source at the same time, if it has more than one of them brings and two answers cannot
@@ -142,7 +142,7 @@ impl<M: Clone> Dispatcher<M> {
         })
     }
 
-    /// How many messages of one source may be held.
+    /// How many messages of one source may be held. A pack is one: what is asked for are packs.
     pub(super) fn share(&self) -> usize {
         self.options.held_max / self.sources.len()
     }
@@ -161,9 +161,16 @@ impl<M: Clone> Dispatcher<M> {
         self.now = self.now.max(now);
         let before = self.counts.arrived;
         let mut current = 0;
+        let mut pack: Option<(u64, u32)> = None;
         for arrival in arrivals {
-            current += u64::from(arrival.lease > 0);
-            self.arrive(source, arrival, now);
+            let is_joined =
+                arrival.pack.is_some() && arrival.pack == pack.map(|(number, _)| number);
+            if !is_joined {
+                current += u64::from(arrival.lease > 0);
+                let new = |number| (number, place(self.packs.insert(Pack::default())));
+                pack = arrival.pack.map(new);
+            }
+            self.arrive(source, arrival, pack.map(|(_, pack)| pack), now);
         }
         let arrived = self.counts.arrived - before;
         let state = &mut self.sources[source];

@@ -2,7 +2,10 @@
 
 use lockgate_core::{Backoff, Fate, KeyOrder, Millis, Settlement};
 
-use super::{Action, Dispatcher, ItemId, lane::Stage};
+use super::{
+    Action, Dispatcher, ItemId,
+    lane::{Item, Stage},
+};
 
 /// Settle calls of one source at the same time.
 const CALLS_MAX: usize = 4;
@@ -14,8 +17,20 @@ const AGAIN: Backoff = Backoff {
 };
 
 impl<M: Clone> Dispatcher<M> {
-    /// Decides how an item that stands in no list is settled.
+    /// Decides how an item that stands in no list is settled: at once, or when all of its pack have ended.
     pub(super) fn settle(&mut self, item: u32, settlement: Settlement) {
+        let Item { pack, lane, .. } = self.items[item as usize];
+        match pack {
+            None => self.settle_in_lane(item, settlement),
+            Some(pack) => {
+                self.items[item as usize].stage = Stage::Ended(settlement, self.now);
+                self.end_member(pack, lane);
+            }
+        }
+    }
+
+    /// Lets an item that stands in no list be settled.
+    pub(super) fn settle_in_lane(&mut self, item: u32, settlement: Settlement) {
         let at = self.items[item as usize].lane;
         self.items[item as usize].stage = Stage::Settling(settlement);
         let settling = &mut self.lanes[at as usize].settling;
@@ -44,14 +59,23 @@ impl<M: Clone> Dispatcher<M> {
         }
         let max = source.options.capabilities.settle_max;
         let mut items = Vec::with_capacity(max.min(source.calls.len()));
-        while items.len() < max
+        // Those of a pack count as one, and are in one lane.
+        let (mut count, mut pack) = (0, None);
+        while count < max
             && let Some(at) = source.calls.pop_front()
         {
             let lane = &mut self.lanes[at as usize];
             lane.calls = false;
             lane.in_call = true;
-            for place in lane.settling.iter(&self.items).take(max - items.len()) {
+            for place in lane.settling.iter(&self.items) {
                 let item = &self.items[place as usize];
+                if item.pack.is_none() || item.pack != pack {
+                    if count == max {
+                        break;
+                    }
+                    count += 1;
+                    pack = item.pack;
+                }
                 if let Stage::Settling(settlement) = &item.stage {
                     let id = ItemId {
                         place,
@@ -73,7 +97,8 @@ impl<M: Clone> Dispatcher<M> {
     /// [`Fate::Retry`] and [`Fate::Unknown`] are tried again until the lease ends, each time after a longer
     /// wait; other lanes do not wait for that. Settling twice does no harm, because a receipt settles its
     /// own lease only. There is one exception: where keys are not locked, an old receipt may still hide a
-    /// message that somebody else has by then, so a failure is not told twice. Everything else that failed
+    /// message that somebody else has by then, so a failure is not told twice, nor a pack in which something
+    /// failed. Everything else that failed
     /// leaves the message to the source, and counts as lost, or as unconfirmed if an earlier answer was
     /// unknown; but what was to be given back and is not held any more has been given back.
     ///
@@ -104,7 +129,11 @@ impl<M: Clone> Dispatcher<M> {
                 continue;
             };
             item.may_be_settled |= result == Err(Fate::Unknown);
-            let is_harmless = locked || !matches!(settlement, Settlement::Nack { .. });
+            let has_failed = match item.pack {
+                Some(pack) => self.packs[pack as usize].has_failed,
+                None => matches!(settlement, Settlement::Nack { .. }),
+            };
+            let is_harmless = locked || !has_failed;
             let again = match result {
                 Err(Fate::Retry) => now < item.ends,
                 Err(Fate::Unknown) => now < item.ends && is_harmless,

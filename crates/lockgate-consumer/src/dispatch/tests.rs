@@ -16,6 +16,7 @@ mod claims;
 mod coalescing;
 mod histories;
 mod limits;
+mod packs;
 
 /// A message of the tests: its key, if it has one, and its number among all messages.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,6 +68,9 @@ fn arrival(key_name: Option<&'static str>, number: u64) -> Arrival<Text> {
         attempt: 1,
         age: None,
         lease: 30_000,
+        alone: false,
+        pack: None,
+        at_once: None,
     }
 }
 

@@ -349,15 +349,16 @@ impl WorkerBuilder {
     }
 
     /// Sets how many messages may be here at the same time: running, waiting for room or a retry, or on
-    /// their way to be settled; as many as there are sources to 16,777,216. Default: 256, or four for each
-    /// run if that is more.
+    /// their way to be settled; as many as there are sources to 16,777,216. A [pack](lockgate_core::pack) counts as one.
+    /// Default: 256, or four for each run if that is more.
     pub fn held_max(mut self, messages: usize) -> Self {
         self.held_max = Some(messages);
         self
     }
 
     /// Sets how many bytes of messages may be here before nothing more is received. One receive may exceed
-    /// it by its answer. Default: 64 MiB.
+    /// it by its answer, and by 32 MiB of what is in its [packs](lockgate_core::pack): packs for which there is no room go
+    /// back unopened. A message of a pack counts 512 bytes more than it has, and each of its headers 128. Default: 64 MiB.
     pub fn held_bytes_max(mut self, bytes: u64) -> Self {
         self.options.held_bytes_max = bytes;
         self
@@ -419,7 +420,8 @@ impl WorkerBuilder {
     /// The limits are of this process, and forgotten when it ends; those of a Lockgate queue (`limit_rate` and others)
     /// hold for all its consumers together. A message that a limit of its key holds for a second or longer goes back to
     /// its source until then, if the source can defer it (an embedded queue and a server's); over others it waits here,
-    /// among the [`held_max`](Self::held_max) messages. Default: no limits.
+    /// among the [`held_max`](Self::held_max) messages. So do the messages of a [pack](lockgate_core::pack) of which one has
+    /// run. Default: no limits.
     ///
     /// ```
     /// use lockgate_consumer::{Job, MemoryQueue, Worker, limits::{Limits, Rate, Scoped}};
@@ -468,7 +470,8 @@ impl WorkerBuilder {
     /// Acknowledges each message before its handler begins, so that no message is handled twice, and a
     /// message whose handler fails, or whose process ends, is gone. A message that is acknowledged locks its key
     /// no more, so another worker may have the next one of the key while this handler runs. Default: at least
-    /// once.
+    /// once. Such a worker takes no [packs](lockgate_core::pack): one acknowledgement would count for messages that have
+    /// not begun. A pack that comes fails, and nothing in it is lost.
     pub fn at_most_once(mut self) -> Self {
         self.at_most_once = true;
         self
@@ -476,7 +479,8 @@ impl WorkerBuilder {
 
     /// Gives handlers the state of the message's key ([`Job::state`](crate::Job::state)), and writes what they set
     /// ([`Job::set_state`](crate::Job::set_state)) together with the acknowledgement: both happen, or none. The queue must
-    /// keep states, as keyed queues of Lockgate do. Default: no.
+    /// keep states, as keyed queues of Lockgate do. A [pack](lockgate_core::pack) that comes fails: one settlement cannot
+    /// carry the states of all that is in it. Default: no.
     ///
     /// ```
     /// # use lockgate_consumer::{Failure, Job, Worker};
@@ -555,6 +559,15 @@ impl WorkerBuilder {
 }
 
 impl WorkerBuilder {
+    fn no_packs(&self) -> Option<&'static str> {
+        if self.at_most_once {
+            let why = "a worker with at_most_once cannot take a pack apart: let the producers of this queue not pack";
+            return Some(why);
+        }
+        let why = "a worker with key_states cannot take a pack apart: let the producers of this queue not pack";
+        self.key_states.then_some(why)
+    }
+
     fn check_key_states(&self, number: usize, can: &SourceCapabilities) -> Result<(), StartError> {
         let max = can.settle_max;
         let why = if self.at_most_once {

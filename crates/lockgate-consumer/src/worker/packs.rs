@@ -1,147 +1,146 @@
 //! Packs that a source gives, and what becomes of the messages in them.
 //!
-//! A pack has one lease, so it is settled once: when each of its messages is. It is acknowledged if all of them are. If one
-//! failed, the pack comes again, and a worker that has its messages of last time leaves out those that were done; another
-//! worker runs them again. If one is rejected, and none is to come again, the pack is.
+//! A pack has one lease, so it is settled once: when each of its messages has ended. It is acknowledged if all of them are.
+//! If one failed, the pack comes again, and a worker that remembers it leaves out what was done of it; another worker does
+//! that again. If one is rejected, and none is to come again, the pack is.
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
-use lockgate_core::{
-    Fate, Leased, Message, MessageName, Settlement, TransportError, cut_reason, pack,
-};
-use tokio::sync::OnceCell;
+use lockgate_core::{Leased, MessageName, Settlement, cut_reason, limits::HoldScope};
 
-/// What a worker remembers of packs that come again, in messages.
+/// What a worker remembers of packs that may come again, in messages.
 const REMEMBERED_MAX: usize = 1 << 16;
+
+/// How the messages of a pack have ended, each in its place.
+pub(super) type Ends = Vec<Option<Settlement>>;
 
 /// The messages of a pack under a lease.
 #[derive(Debug)]
 pub(super) struct Pack {
-    name: Option<MessageName>,
-    ends: Mutex<Vec<Option<Settlement>>>,
-    /// What became of the acknowledgement of the pack, for a worker that acknowledges before it handles.
-    claim: OnceCell<Result<(), TransportError>>,
-    is_claimed: bool,
+    pub(super) name: Option<MessageName>,
+    /// What was done of it under earlier leases.
+    pub(super) done: Ends,
 }
 
 /// One message of a pack.
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     pub(super) pack: Arc<Pack>,
-    index: usize,
+    pub(super) index: usize,
 }
 
-impl Member {
-    /// Whether one member of the pack acknowledges it for all.
-    pub(super) fn is_claimed(&self) -> bool {
-        self.pack.is_claimed
-    }
-
-    /// Notes how it ended. Returns how the pack ends, if this was the last of it.
-    pub(super) fn end(&self, how: Settlement) -> Option<Settlement> {
-        let mut ends = self.pack.ends();
-        ends[self.index] = Some(how);
-        of_all(&ends)
-    }
-
-    /// Acknowledges the pack by the first that asks for it. A member that was not begun when the pack was acknowledged is gone.
-    pub(super) async fn claim(
-        &self,
-        how: &Settlement,
-        ack: impl Future<Output = Result<(), TransportError>> + Send,
-    ) -> Option<Result<(), TransportError>> {
-        match how {
-            Settlement::Ack => Some(self.pack.claim.get_or_init(|| ack).await.clone()),
-            _ => matches!(self.pack.claim.get(), Some(Ok(()))).then(|| {
-                let error = "its pack was acknowledged when the first message of it began";
-                Err(TransportError::new(Fate::Stale, error))
-            }),
-        }
-    }
-}
-
-impl Pack {
-    fn ends(&self) -> MutexGuard<'_, Vec<Option<Settlement>>> {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// What a pack is remembered by. A queue in memory has numbers only, and lives no longer than this.
+pub(super) fn name_of<Receipt>(leased: &Leased<Receipt>) -> Option<MessageName> {
+    let number = || Some(MessageName::Text(leased.sequence?.0.to_string().into()));
+    leased.name.clone().or_else(number)
 }
 
 /// How a pack ends whose messages have ended so; `None`: some have not.
-fn of_all(ends: &[Option<Settlement>]) -> Option<Settlement> {
-    let rank = |how: &Settlement| match how {
-        Settlement::Ack => 0,
-        Settlement::Reject { .. } => 1,
-        Settlement::GiveBack => 2,
-        Settlement::Defer { .. } => 3,
-        Settlement::Hold { .. } => 4,
-        // A pack that fails for ever uses up its attempts.
-        Settlement::Nack { .. } => 5,
+pub(super) fn of_all(ends: &Ends) -> Option<Settlement> {
+    let ends: Option<Vec<&Settlement>> = ends.iter().map(Option::as_ref).collect();
+    let ends = ends?;
+    let longest =
+        |of: fn(&Settlement) -> Option<Duration>| ends.iter().copied().filter_map(of).max();
+    // The first reason, and of which message.
+    let reason = |of: fn(&Settlement) -> Option<&Arc<str>>| {
+        let mut reasons = ends
+            .iter()
+            .zip(1..)
+            .filter_map(|(how, at)| Some((of(how)?, at)));
+        let count = ends.len();
+        let text =
+            |(reason, at): (_, usize)| format!("message {at} of {count} in its pack: {reason}");
+        reasons.next().map(text).map(|text| cut_reason(text.into()))
     };
-    let mut worst: Option<(usize, &Settlement)> = None;
-    for (index, how) in ends.iter().enumerate() {
-        let how = how.as_ref()?;
-        if worst.is_none_or(|(_, before)| rank(how) > rank(before)) {
-            worst = Some((index, how));
-        }
-    }
-    let (index, worst) = worst?;
-    let is_rejected = |how: &Option<Settlement>| matches!(how, Some(Settlement::Reject { .. }));
-    if *worst == Settlement::GiveBack && ends.iter().any(is_rejected) {
-        // What is behind a rejected message goes back. If it cost no attempt, workers could hand the pack on for ever.
+    // A pack that fails for ever uses up its attempts.
+    if ends
+        .iter()
+        .any(|how| matches!(how, Settlement::Nack { .. }))
+    {
+        let delay = longest(|how| match how {
+            Settlement::Nack { delay, .. }
+            | Settlement::Defer { delay }
+            | Settlement::Hold { delay, .. } => Some(*delay),
+            _ => None,
+        });
         return Some(Settlement::Nack {
-            delay: Duration::ZERO,
-            reason: None,
+            delay: delay.unwrap_or_default(),
+            reason: reason(|how| match how {
+                Settlement::Nack { reason, .. } => reason.as_ref(),
+                _ => None,
+            }),
         });
     }
-    let mut how = worst.clone();
-    if let Settlement::Nack { reason, .. } | Settlement::Reject { reason } = &mut how
-        && let Some(reason) = reason
-    {
-        let text = format!(
-            "message {} of {} in its pack: {reason}",
-            index + 1,
-            ends.len()
-        );
-        *reason = cut_reason(text.into());
+    // Nothing else is held for longer because one message waits longer: that one asks again.
+    let held = longest(|how| match how {
+        Settlement::Hold { delay, .. } => Some(*delay),
+        _ => None,
+    });
+    if let Some(delay) = held {
+        let is_wide = |how: &&Settlement| {
+            matches!(
+                how,
+                Settlement::Hold {
+                    scope: HoldScope::Queue,
+                    ..
+                }
+            )
+        };
+        let scope = match ends.iter().any(is_wide) {
+            true => HoldScope::Queue,
+            false => HoldScope::Key,
+        };
+        return Some(Settlement::Hold { delay, scope });
     }
-    Some(how)
+    let deferred = longest(|how| match how {
+        Settlement::Defer { delay } => Some(*delay),
+        _ => None,
+    });
+    if let Some(delay) = deferred {
+        return Some(Settlement::Defer { delay });
+    }
+    if ends.contains(&&Settlement::GiveBack) {
+        return Some(Settlement::GiveBack);
+    }
+    if ends
+        .iter()
+        .any(|how| matches!(how, Settlement::Reject { .. }))
+    {
+        let reason = reason(|how| match how {
+            Settlement::Reject { reason } => reason.as_ref(),
+            _ => None,
+        });
+        return Some(Settlement::Reject { reason });
+    }
+    Some(Settlement::Ack)
 }
 
-/// Messages of a pack, each under its lease.
-pub(super) type Members<Receipt> = Vec<(Leased<Receipt>, Member)>;
-
-/// Packs that are to come again, with those of their messages that were done.
+/// Packs that may come again, with what was done of them.
 #[derive(Debug, Default)]
 pub(super) struct Remembered {
-    packs: HashMap<MessageName, Vec<Option<Settlement>>>,
+    packs: HashMap<MessageName, Ends>,
     order: VecDeque<MessageName>,
     messages: usize,
 }
 
 impl Remembered {
-    /// Keeps what was done of a pack that comes again.
-    pub(super) fn keep(&mut self, pack: &Pack) {
-        let Some(name) = &pack.name else {
-            return;
-        };
-        let done = |how: &Option<Settlement>| match how {
-            Some(how @ (Settlement::Ack | Settlement::Reject { .. })) => Some(how.clone()),
-            _ => None,
-        };
-        let ends: Vec<_> = pack.ends().iter().map(done).collect();
-        if ends.iter().all(Option::is_none) {
+    /// Keeps what was done of a pack.
+    pub(super) fn keep(&mut self, name: &MessageName, ends: &Ends) {
+        let is_done =
+            |how: &&Settlement| matches!(how, Settlement::Ack | Settlement::Reject { .. });
+        let done = ends.iter().map(|how| how.as_ref().filter(is_done).cloned());
+        let done: Ends = done.collect();
+        if done.iter().all(Option::is_none) {
             return;
         }
-        self.messages += ends.len();
-        if let Some(before) = self.packs.insert(name.clone(), ends) {
-            self.messages -= before.len();
-        } else {
-            self.order.push_back(name.clone());
-        }
+        self.take(name);
+        self.messages += done.len();
+        self.packs.insert(name.clone(), done);
+        self.order.push_back(name.clone());
         while self.messages > REMEMBERED_MAX
             && let Some(oldest) = self.order.pop_front()
         {
@@ -150,53 +149,20 @@ impl Remembered {
         }
     }
 
-    fn take(&mut self, name: Option<&MessageName>) -> Option<Vec<Option<Settlement>>> {
-        let ends = self.packs.remove(name?)?;
-        self.order.retain(|other| Some(other) != name);
-        self.messages -= ends.len();
-        Some(ends)
+    /// What was done of a pack. It is kept, as the pack may come again whatever becomes of it now.
+    pub(super) fn done(&self, name: &MessageName) -> Option<&Ends> {
+        self.packs.get(name)
     }
 
-    /// The messages of a pack that are to be handled, in their order. `is_claimed`: one of them acknowledges all.
-    pub(super) fn open<Receipt: Clone>(
-        &mut self,
-        leased: &Leased<Receipt>,
-        is_claimed: bool,
-    ) -> Result<Members<Receipt>, pack::PackError> {
-        let messages = pack::unpack(&leased.message)?;
-        // A queue in memory has numbers only, and lives no longer than this.
-        let number = || {
-            leased
-                .sequence
-                .map(|it| MessageName::Text(it.0.to_string().into()))
-        };
-        let name = leased.name.clone().or_else(number);
-        let ends = self.take(name.as_ref());
-        let ends = ends.filter(|ends| ends.len() == messages.len());
-        let ends = ends.unwrap_or_else(|| vec![None; messages.len()]);
-        let is_left: Vec<bool> = ends.iter().map(Option::is_none).collect();
-        let pack = Arc::new(Pack {
-            name,
-            ends: Mutex::new(ends),
-            claim: OnceCell::new(),
-            is_claimed,
-        });
-        let member = |(index, message): (usize, Message)| {
-            let name = leased.name.as_ref();
-            let name = name.map(|name| MessageName::Text(format!("{name}#{index}").into()));
-            let leased = Leased {
-                name,
-                message,
-                ..leased.clone()
-            };
-            let pack = pack.clone();
-            (leased, Member { pack, index })
-        };
-        let all = messages.into_iter().enumerate();
-        Ok(all
-            .filter(|(index, _)| is_left[*index])
-            .map(member)
-            .collect())
+    /// Forgets a pack, and returns what was done of it.
+    pub(super) fn take(&mut self, name: &MessageName) -> Option<Ends> {
+        let ends = self.packs.remove(name)?;
+        // Mostly it is one of the last.
+        if let Some(at) = self.order.iter().rposition(|other| other == name) {
+            self.order.remove(at);
+        }
+        self.messages -= ends.len();
+        Some(ends)
     }
 }
 
@@ -214,18 +180,44 @@ mod tests {
             reason: Some(reason.into()),
         };
         let ack = || Some(Settlement::Ack);
-        assert_eq!(of_all(&[ack(), None]), None);
-        assert_eq!(of_all(&[ack(), ack()]), ack());
-        let rejected = of_all(&[ack(), Some(reject("no")), Some(reject("nor"))]);
+        let defer = |seconds| Settlement::Defer {
+            delay: Duration::from_secs(seconds),
+        };
+        let hold = |seconds, scope| Settlement::Hold {
+            delay: Duration::from_secs(seconds),
+            scope,
+        };
+        let back = || Some(Settlement::GiveBack);
+        assert_eq!(of_all(&vec![ack(), None]), None);
+        assert_eq!(of_all(&vec![ack(), ack()]), ack());
+        let rejected = of_all(&vec![ack(), Some(reject("no")), Some(reject("nor"))]);
         assert_eq!(rejected, Some(reject("message 2 of 3 in its pack: no")));
-        let failed = [
-            Some(Settlement::GiveBack),
+        // What goes back costs no attempt.
+        assert_eq!(of_all(&vec![back(), Some(reject("no"))]), back());
+        let failed = vec![
+            back(),
+            Some(nack(None)),
             Some(nack(Some("why"))),
             Some(reject("no")),
         ];
         let failed = of_all(&failed);
-        assert_eq!(failed, Some(nack(Some("message 2 of 3 in its pack: why"))));
-        assert_eq!(of_all(&[Some(nack(None)), ack()]), Some(nack(None)));
+        assert_eq!(failed, Some(nack(Some("message 3 of 4 in its pack: why"))));
+        assert_eq!(of_all(&vec![Some(nack(None)), ack()]), Some(nack(None)));
+        // The longest wait counts, and the widest hold.
+        let waits = of_all(&vec![Some(defer(2)), Some(defer(5)), back()]);
+        assert_eq!(waits, Some(defer(5)));
+        let (narrow, wide) = (hold(3, HoldScope::Key), hold(2, HoldScope::Queue));
+        let held = of_all(&vec![Some(defer(9)), Some(narrow), Some(wide)]);
+        assert_eq!(held, Some(hold(3, HoldScope::Queue)));
+        let delay = Duration::from_secs(9);
+        let failed = of_all(&vec![Some(nack(None)), Some(defer(9))]);
+        assert_eq!(
+            failed,
+            Some(Settlement::Nack {
+                delay,
+                reason: None
+            })
+        );
     }
 
     #[test]
@@ -234,18 +226,14 @@ mod tests {
         for number in 0..40 {
             let mut ends = vec![Some(Settlement::Ack); 4_096];
             ends[0] = Some(Settlement::GiveBack);
-            remembered.keep(&Pack {
-                name: Some(MessageName::Text(format!("{number}").into())),
-                ends: Mutex::new(ends),
-                claim: OnceCell::new(),
-                is_claimed: false,
-            });
+            let name = MessageName::Text(format!("{number}").into());
+            remembered.keep(&name, &ends);
         }
         assert_eq!((remembered.packs.len(), remembered.order.len()), (16, 16));
         let oldest = MessageName::Text("24".into());
         assert!(
             remembered
-                .take(Some(&oldest))
+                .take(&oldest)
                 .is_some_and(|ends| ends[0].is_none())
         );
         assert_eq!(remembered.messages, 15 * 4_096);

@@ -12,7 +12,7 @@ use std::{
 };
 
 use lockgate_core::{
-    Fate, HolderName, Message, Millis, ReceiveRequest, Settlement, TransportError, WallTime,
+    Fate, HolderName, Millis, ReceiveRequest, Settlement, TransportError, WallTime, pack,
 };
 use tokio::{
     sync::mpsc,
@@ -21,9 +21,8 @@ use tokio::{
 };
 
 use super::{
-    Ask, ByFunction, ByMessage, Coalesce, Ended, WorkerBuilder, WorkerClock, WorkerState, coalesce,
-    millis,
-    source::{AnySource, Call, HeldMessage, Wants},
+    Ask, ByMessage, Coalesce, Ended, WorkerBuilder, WorkerClock, WorkerState, coalesce, millis,
+    source::{AnySource, Call, HeldMessage, Lease, Received, Wants},
     states::{self, LeaseState},
 };
 use crate::{
@@ -57,6 +56,8 @@ pub(super) struct Shell<H> {
     call_time_max: Duration,
     at_most_once: bool,
     key_states: bool,
+    /// Why it cannot take packs apart, if so.
+    no_packs: Option<&'static str>,
     tenant: ByMessage<Option<lockgate_core::Key>>,
     priority: ByMessage<u8>,
     cost: ByMessage<Option<u32>>,
@@ -83,6 +84,8 @@ struct SourceState {
     source: Arc<dyn AnySource>,
     wait: Duration,
     receives: Vec<AbortHandle>,
+    /// Receives that have come, and of which packs are taken apart.
+    opening: usize,
     error: Option<TransportError>,
     /// It gives nothing any more.
     ended: bool,
@@ -91,7 +94,8 @@ struct SourceState {
 /// What a task returns.
 enum Output {
     /// And when it came: what leases have left counts from then.
-    Received(Result<Vec<HeldMessage>, TransportError>, Millis),
+    Received(Result<Received, TransportError>, Millis),
+    Opened(Vec<HeldMessage>),
     Settled(Vec<Result<(), TransportError>>),
     Extended(Vec<Result<Duration, TransportError>>, Millis),
     Claimed(Vec<Result<(), TransportError>>),
@@ -106,6 +110,11 @@ enum Purpose {
         max: usize,
         /// When it began.
         asked: Millis,
+    },
+    Open {
+        source: usize,
+        max: usize,
+        came: Millis,
     },
     Settle {
         source: usize,
@@ -135,10 +144,12 @@ impl<H: Handler> Shell<H> {
         handler: H,
         clock: WorkerClock,
     ) -> Self {
+        let no_packs = builder.no_packs();
         let sources = builder.sources.into_iter().map(|(source, _)| SourceState {
             wait: source.capabilities().wait_max.min(WAIT_MAX),
             source,
             receives: Vec::new(),
+            opening: 0,
             error: None,
             ended: false,
         });
@@ -156,6 +167,7 @@ impl<H: Handler> Shell<H> {
             call_time_max: builder.call_time_max,
             at_most_once: builder.at_most_once,
             key_states: builder.key_states,
+            no_packs,
             tenant: builder.tenant,
             priority: builder.priority,
             cost: builder.cost,
@@ -175,7 +187,9 @@ impl<H: Handler> Shell<H> {
             }
             self.watch();
             // What a receive under way was given still comes.
-            let has_ended = |source: &SourceState| source.ended && source.receives.is_empty();
+            let has_ended = |source: &SourceState| {
+                source.ended && source.receives.is_empty() && source.opening == 0
+            };
             let has_ended = self.sources.iter().all(has_ended);
             let is_late = self.drained_by.is_some_and(|by| by <= Instant::now());
             let left = self.dispatcher.held();
@@ -266,7 +280,7 @@ impl<H: Handler> Shell<H> {
                 let (clock, asked) = (self.clock, self.now());
                 let wants = Wants {
                     states: self.key_states,
-                    at_most_once: self.at_most_once,
+                    no_packs: self.no_packs,
                 };
                 let receive = async move {
                     let received = source.receive(number, request, wants).await;
@@ -315,7 +329,8 @@ impl<H: Handler> Shell<H> {
     }
 
     fn begin(&mut self, started: Started<HeldMessage>) {
-        if !self.at_most_once {
+        // What cannot be handled must not be acknowledged.
+        if !self.at_most_once || unreadable(&started).is_some() {
             return self.handle(started);
         }
         self.dispatcher.claiming(started.run);
@@ -339,7 +354,7 @@ impl<H: Handler> Shell<H> {
     }
 
     /// Lets the handler run.
-    fn handle(&mut self, mut started: Started<HeldMessage>) {
+    fn handle(&mut self, started: Started<HeldMessage>) {
         if started
             .messages
             .iter()
@@ -349,18 +364,11 @@ impl<H: Handler> Shell<H> {
             let (rest, now) = (Rest::NotBegun, self.now());
             return self.finished(started.run, RunEnd { done: 0, rest }, now);
         }
-        let mut messages = started.messages.iter().enumerate();
-        let unreadable =
-            messages.find_map(|(at, (held, _))| Some((at, held.lease().unreadable.clone()?)));
-        if let Some((at, error)) = &unreadable {
+        if let Some(error) = unreadable(&started) {
             tracing::warn!(source = started.source, %error, "a pack cannot be handled");
-            if *at == 0 || self.coalesce.is_some() {
-                let rest = failed(error.clone());
-                let now = self.now();
-                return self.finished(started.run, RunEnd { done: 0, rest }, now);
-            }
-            // Those before it are handled.
-            started.messages.truncate(*at);
+            let retry_in = None;
+            let (rest, now) = (Rest::Failed { error, retry_in }, self.now());
+            return self.finished(started.run, RunEnd { done: 0, rest }, now);
         }
         let context = Context::new(self.clock, self.run_time_max);
         let (run, handler, of_run) = (started.run, self.handler.clone(), context.clone());
@@ -380,13 +388,6 @@ impl<H: Handler> Shell<H> {
             if merge.is_some() {
                 // However many jobs stand for its messages, all of them are done, or none.
                 end.done = if end.done >= count { usize::MAX } else { 0 };
-            } else if let Some((at, error)) = unreadable
-                && end.done >= at
-            {
-                end = RunEnd {
-                    done: at,
-                    rest: failed(error),
-                };
             }
             Output::Ran(end)
         });
@@ -481,7 +482,16 @@ impl<H: Handler> Shell<H> {
                     .receives
                     .retain(|receive| receive.id() != id);
                 match output {
-                    Ok(Output::Received(Ok(messages), came)) => {
+                    Ok(Output::Received(Ok(Received::Packs(open)), came)) => {
+                        let room = self.dispatcher.bytes_left();
+                        let room = room.max(pack::BYTES_MAX as u64);
+                        self.sources[source].opening += 1;
+                        let open = move || Output::Opened(open(room));
+                        let handle = self.tasks.spawn_blocking(open);
+                        let purpose = Purpose::Open { source, max, came };
+                        self.tasks_for.insert(handle.id(), purpose);
+                    }
+                    Ok(Output::Received(Ok(Received::Messages(messages)), came)) => {
                         let wait = self.sources[source].wait;
                         let waited = Duration::from_millis(came.saturating_sub(asked));
                         let is_early = messages.is_empty() && waited < (wait / 2).min(WAIT_LEAST);
@@ -494,6 +504,13 @@ impl<H: Handler> Shell<H> {
                     Err(error) if error.is_cancelled() => {
                         self.arrive(source, max, vec![], now, false);
                     }
+                    other => self.receive_failed(source, max, broken(other), now),
+                }
+            }
+            Purpose::Open { source, max, came } => {
+                self.sources[source].opening -= 1;
+                match output {
+                    Ok(Output::Opened(messages)) => self.arrive(source, max, messages, came, false),
                     other => self.receive_failed(source, max, broken(other), now),
                 }
             }
@@ -625,24 +642,19 @@ impl<H: Handler> Shell<H> {
             lease.set_end(ends);
             let message = &lease.message;
             Arrival {
-                key: match &by {
-                    Some(by) => ask(by, message),
-                    None => message.key.clone(),
-                },
-                tenant: tenant.as_ref().and_then(|tenant| ask(tenant, message)),
-                priority: priority
-                    .as_ref()
-                    .map_or(message.priority, |priority| ask(priority, message)),
-                bytes: message.size() as u64 + lease.state.as_ref().map_or(0, LeaseState::bytes),
-                cost: cost
-                    .as_ref()
-                    .and_then(|cost| ask(cost, message))
-                    .unwrap_or(1),
+                key: ask(&by, lease).unwrap_or_else(|| message.key.clone()),
+                tenant: ask(&tenant, lease).flatten(),
+                priority: ask(&priority, lease).unwrap_or(message.priority),
+                bytes: lease.bytes + lease.state.as_ref().map_or(0, LeaseState::bytes),
+                cost: ask(&cost, lease).flatten().unwrap_or(1),
                 attempt: lease.attempt,
                 age: wall
                     .zip(lease.accepted)
                     .map(|(now, accepted)| now.since(accepted)),
                 lease: ends.saturating_sub(now),
+                alone: lease.unreadable.is_some(),
+                pack: lease.pack,
+                at_once: lease.at_once.clone(),
                 message: held,
             }
         });
@@ -686,11 +698,10 @@ impl<H: Handler> Shell<H> {
     }
 }
 
-fn failed(error: Arc<str>) -> Rest {
-    Rest::Failed {
-        error,
-        retry_in: None,
-    }
+/// Why a run cannot be handled, if so: such a message runs alone.
+fn unreadable(started: &Started<HeldMessage>) -> Option<Arc<str>> {
+    let (first, _) = started.messages.first()?;
+    first.lease().unreadable.clone()
 }
 
 /// What became of a settlement, told to the log.
@@ -732,14 +743,17 @@ fn fate_of_claim(source: usize, result: Result<(), TransportError>) -> Result<()
     })
 }
 
-/// What the user's function says of a message; if it panics, what it would say of any.
-fn ask<T: Default>(function: &ByFunction<T>, message: &Message) -> T {
-    let answer = catch_unwind(AssertUnwindSafe(|| function(message)));
-    answer.unwrap_or_else(|panic| {
+/// What the user's function says of a message, if there is one; if it panics, what it would say of any. It knows the
+/// messages of packs, and no packs.
+fn ask<T: Default>(function: &ByMessage<T>, lease: &Lease) -> Option<T> {
+    let is_message = lease.unreadable.is_none() && lease.at_once.is_none();
+    let function = function.as_ref().filter(|_| is_message)?;
+    let answer = catch_unwind(AssertUnwindSafe(|| function(&lease.message)));
+    Some(answer.unwrap_or_else(|panic| {
         let text = panic_text(panic);
         tracing::error!(panic = %text, "a function of `fair_by`, `priority_by`, `cost_by` or `Coalesce::by` panicked");
         T::default()
-    })
+    }))
 }
 
 /// The answers of a call, or that nobody knows: a source that does not answer must not keep its messages here.

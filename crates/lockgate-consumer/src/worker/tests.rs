@@ -174,6 +174,8 @@ struct Faulty {
     loses: Arc<AtomicBool>,
     settles: Arc<Mutex<Vec<Settlement>>>,
     lost_answers: Arc<AtomicUsize>,
+    /// Calls that do not get to the queue, and are answered as if the leases were over.
+    refused: Arc<AtomicUsize>,
     extended: Option<mpsc::UnboundedSender<usize>>,
 }
 
@@ -184,6 +186,7 @@ impl Faulty {
             loses: Arc::default(),
             settles: Arc::default(),
             lost_answers: Arc::default(),
+            refused: Arc::default(),
             extended: None,
         }
     }
@@ -209,17 +212,20 @@ impl Source for Faulty {
     ) -> Vec<Result<(), TransportError>> {
         let how = settles.iter().map(|(_, how)| how.clone());
         self.settles.lock().unwrap().extend(how);
+        let count = settles.len();
+        let is_next = |left: &AtomicUsize| {
+            let less = |left: usize| left.checked_sub(1);
+            left.try_update(Ordering::SeqCst, Ordering::SeqCst, less)
+                .is_ok()
+        };
+        let all = |fate| vec![Err(TransportError::new(fate, "lost")); count];
+        if is_next(&self.refused) {
+            return all(Fate::Stale);
+        }
         let answers = self.queue.settle_batch(settles).await;
-        let lost = &self.lost_answers;
-        let loses = lost.try_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
-            left.checked_sub(1)
-        });
-        match loses {
-            Ok(_) => answers
-                .iter()
-                .map(|_| Err(TransportError::new(Fate::Unknown, "lost")))
-                .collect(),
-            Err(_) => answers,
+        match is_next(&self.lost_answers) {
+            true => all(Fate::Unknown),
+            false => answers,
         }
     }
 

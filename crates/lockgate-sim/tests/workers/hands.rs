@@ -451,6 +451,9 @@ impl World {
                 attempt,
                 age: None,
                 lease: remaining,
+                alone: false,
+                pack: None,
+                at_once: None,
             });
         }
         if self.bug == Some(Bug::AcknowledgedFirst) {

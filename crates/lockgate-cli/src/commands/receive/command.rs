@@ -71,7 +71,7 @@ pub(in crate::commands) struct Leased {
     #[serde(default)]
     headers: BTreeMap<String, Header>,
     #[serde(default)]
-    content_type: Option<String>,
+    pub(in crate::commands) content_type: Option<String>,
     #[serde(default)]
     trace_context: Option<String>,
 }
@@ -162,6 +162,20 @@ impl Leased {
             content_type: text(&message.content_type),
             trace_context: text(&message.trace_context),
         }
+    }
+
+    /// If this is a pack, the message of it that a job has. The receipt is that of the pack, so it has none.
+    pub(in crate::commands) fn member(&self, job: &Job) -> Option<Self> {
+        let of_job = Self::of(job);
+        (of_job.id != self.id).then(|| Self {
+            attempt: self.attempt,
+            sequence: self.sequence,
+            priority: self.priority,
+            sent_at: self.sent_at.clone(),
+            key: self.key.clone(),
+            group: self.group.clone(),
+            ..of_job
+        })
     }
 
     /// The payload, byte for byte.

@@ -293,16 +293,14 @@ impl Run {
 
     /// Runs the command of a job. What becomes of its message, the source tells.
     async fn handle(&self, job: Job) -> Result<(), Unhandled> {
-        let id = job.name().map(ToString::to_string).unwrap_or_default();
-        let held = self.state().held.get(&id).and_then(Weak::upgrade);
-        let held = held.filter(|_| !self.is_stopped());
+        let held = self.held_of(&job).filter(|_| !self.is_stopped());
         let Some(held) = held else {
             return Err(Unhandled::defer(Duration::ZERO));
         };
-        held.begin();
+        let is_first = held.begin();
         {
             let mut state = self.state();
-            state.waiting -= 1;
+            state.waiting -= u64::from(is_first);
             state.running += 1;
         }
         self.changed.notify_waiters();
@@ -327,12 +325,21 @@ impl Run {
         }
     }
 
+    /// The message of a job, or the pack in which it came: then the job's name has a `#` and a number behind the pack's.
+    fn held_of(&self, job: &Job) -> Option<Arc<Held>> {
+        let name = job.name()?.to_string();
+        let state = self.state();
+        let pack = || state.held.get(name.rsplit_once('#')?.0);
+        state.held.get(&name).or_else(pack)?.upgrade()
+    }
+
     async fn execute(&self, held: &Held, job: &Job) -> End {
+        let member = held.message.member(job);
         let started = command::start(
             &self.command,
             &self.queue,
             &self.endpoint,
-            &held.message,
+            member.as_ref().unwrap_or(&held.message),
             Stdio::inherit(),
         );
         let (mut child, group) = match started.map(|child| (child.id(), child)) {

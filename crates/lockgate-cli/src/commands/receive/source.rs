@@ -403,6 +403,8 @@ fn message(given: &command::Leased) -> Result<Message, String> {
     let key = key.map_err(|error| format!("the key of {} is none: {error}", name()))?;
     let mut message = Message::new(body);
     message.key = key;
+    // By which the worker knows a pack.
+    message.content_type = given.content_type.as_deref().map(Into::into);
     Ok(message)
 }
 
@@ -473,8 +475,9 @@ impl Held {
         }
     }
 
-    pub(super) fn begin(&self) {
-        self.state().begun = true;
+    /// Returns whether it had not begun: messages of a pack begin one after the other.
+    pub(super) fn begin(&self) -> bool {
+        !std::mem::replace(&mut self.state().begun, true)
     }
 
     /// What became of it is known, and counted once.

@@ -10,7 +10,7 @@ use super::{
 /// What the world does next. Numbers choose among what there is.
 #[derive(Clone, Debug)]
 enum Step {
-    /// So many messages arrive, of these keys (0: without one).
+    /// Messages arrive, of these keys (0: without one); from [`KEYS`] on, packs of three of them.
     Arrive(Vec<u8>),
     ReceiveFails,
     /// A run ends: how, and after how many messages.
@@ -26,7 +26,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        8 => prop::collection::vec(0_u8..6, 0..8).prop_map(Step::Arrive),
+        8 => prop::collection::vec(0_u8..9, 0..8).prop_map(Step::Arrive),
         1 => Just(Step::ReceiveFails),
         8 => (any::<usize>(), 0_u8..10, 0_usize..4).prop_map(|(at, how, done)| Step::End(at, how, done)),
         6 => (any::<usize>(), prop::collection::vec(0_u8..8, 10)).prop_map(|(at, fates)| Step::Settled(at, fates)),
@@ -55,11 +55,18 @@ struct World {
     /// The last message of each key whose run began for the first time.
     first_runs: BTreeMap<&'static str, u64>,
     seen: BTreeSet<u64>,
+    /// The messages of each pack, by the first of them.
+    packs: BTreeMap<u64, Vec<u64>>,
     /// In which call each message is.
     in_call: BTreeSet<u64>,
     order: Order,
     /// The messages of runs that have succeeded as far as they were.
     done: BTreeSet<u64>,
+}
+
+/// Whether a message runs with no other.
+fn is_alone(number: u64) -> bool {
+    number.is_multiple_of(7)
 }
 
 /// A run with the numbers of its messages and their key.
@@ -82,32 +89,50 @@ impl World {
             cancelled: BTreeSet::new(),
             first_runs: BTreeMap::new(),
             seen: BTreeSet::new(),
+            packs: BTreeMap::new(),
             in_call: BTreeSet::new(),
         }
     }
 
+    /// The first message of the pack in which the message is, or itself.
+    fn pack_of(&self, number: u64) -> u64 {
+        let before = self.packs.range(..=number).next_back();
+        let of_it = before.filter(|(_, members)| members.contains(&number));
+        of_it.map_or(number, |(first, _)| *first)
+    }
+
     fn step(&mut self, step: &Step, options: &DispatchOptions) {
-        let (dispatcher, now) = (&mut self.dispatcher, self.now);
+        let now = self.now;
         match step {
             Step::Arrive(keys) => {
                 let Some(max) = self.receives.pop() else {
                     return;
                 };
-                let from = self.next;
-                let arrivals: Vec<_> = (keys.iter().take(max).zip(from..))
-                    .map(|(&key, number)| Arrival {
+                let mut arrivals = Vec::new();
+                for key in keys.iter().take(max).map(|key| usize::from(*key)) {
+                    let first = self.next;
+                    let is_pack = key >= KEYS.len();
+                    self.next += if is_pack { 3 } else { 1 };
+                    let numbers = first..self.next;
+                    arrivals.extend(numbers.clone().map(|number| Arrival {
                         age: (number % 3 > 0).then(|| number % 5 * 40),
-                        ..arrival(KEYS[usize::from(key)], number)
-                    })
-                    .collect();
-                self.next += arrivals.len() as u64;
-                dispatcher.received(0, max, arrivals, now);
+                        pack: is_pack.then_some(first),
+                        alone: is_alone(number),
+                        at_once:
+                            (number.is_multiple_of(13) && !is_pack).then_some(Settlement::GiveBack),
+                        ..arrival(KEYS[key % KEYS.len()], number)
+                    }));
+                    if is_pack {
+                        self.packs.insert(first, numbers.collect());
+                    }
+                }
+                self.dispatcher.received(0, max, arrivals, now);
             }
             Step::ReceiveFails => {
                 let Some(max) = self.receives.pop() else {
                     return;
                 };
-                dispatcher.receive_failed(0, max, now, 3);
+                self.dispatcher.receive_failed(0, max, now, 3);
             }
             Step::End(at, how, done) => {
                 if self.runs.is_empty() {
@@ -138,8 +163,12 @@ impl World {
                     return;
                 }
                 let call = self.calls.remove(at % self.calls.len()).unwrap();
-                let results: Vec<_> = (call.iter().zip(fates.iter().cycle()))
-                    .map(|(&(id, _), fate)| {
+                let fates = fates.iter().copied().cycle();
+                let mut of_packs = BTreeMap::new();
+                let results: Vec<_> = (call.iter().zip(fates))
+                    .map(|(&(id, number), fate)| {
+                        // A pack has one answer.
+                        let fate = *of_packs.entry(self.pack_of(number)).or_insert(fate);
                         let result = match fate {
                             0 => Err(Fate::Retry),
                             1 => Err(Fate::Unknown),
@@ -152,7 +181,7 @@ impl World {
                 for (_, number) in call {
                     self.in_call.remove(&number);
                 }
-                dispatcher.settled(0, results, now, 5);
+                self.dispatcher.settled(0, results, now, 5);
             }
             Step::Extended(at, fates) => {
                 if self.extends.is_empty() {
@@ -166,12 +195,12 @@ impl World {
                         _ => (id, Ok(30_000)),
                     })
                     .collect();
-                dispatcher.extended(results, now);
+                self.dispatcher.extended(results, now);
             }
             Step::Wait(time) => self.now += time,
-            Step::Pause => dispatcher.pause(),
-            Step::Resume => dispatcher.resume(now),
-            Step::Drain => dispatcher.drain(now + 500),
+            Step::Pause => self.dispatcher.pause(),
+            Step::Resume => self.dispatcher.resume(now),
+            Step::Drain => self.dispatcher.drain(now + 500),
         }
     }
 
@@ -204,6 +233,7 @@ impl World {
                     let coalescing = options.coalescing.map(|coalescing| coalescing.messages_max);
                     assert!(numbers.len() <= coalescing.unwrap_or(options.run_max));
                     assert!(numbers.is_sorted(), "{numbers:?}");
+                    assert!(numbers.len() == 1 || !numbers.iter().any(|number| is_alone(*number)));
                     if self.order == Order::Key
                         && let Some(key) = key
                     {
@@ -238,10 +268,18 @@ impl World {
                     assert!(!self.dispatcher.is_current(run));
                 }
                 Action::Settle { items, .. } => {
-                    assert!(!items.is_empty() && items.len() <= 10);
                     let call: Vec<_> = (items.iter())
                         .map(|(id, text, _)| (*id, text.number))
                         .collect();
+                    let mut packs: Vec<u64> = (call.iter())
+                        .map(|(_, number)| self.pack_of(*number))
+                        .collect();
+                    packs.dedup();
+                    assert!((1..=10).contains(&packs.len()));
+                    assert!(packs.iter().collect::<BTreeSet<_>>().len() == packs.len());
+                    let runs = self.runs.iter().flat_map(|(_, numbers, _)| numbers);
+                    let mut runs = runs.map(|number| self.pack_of(*number));
+                    assert!(runs.all(|pack| !packs.contains(&pack)), "a part is settled");
                     for (_, text, how) in &items {
                         let is_done = self.done.contains(&text.number);
                         assert!(
@@ -323,6 +361,8 @@ impl World {
         assert!(self.dispatcher.by_name.is_empty());
         assert_eq!(self.dispatcher.turns.ready(), 0);
         assert_eq!(self.dispatcher.held_bytes, 0);
+        assert!(self.dispatcher.packs.is_empty());
+        assert_eq!(self.dispatcher.sources[0].held, 0);
     }
 }
 
