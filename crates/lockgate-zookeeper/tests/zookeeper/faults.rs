@@ -224,7 +224,7 @@ async fn a_candidate_that_gives_up_without_an_answer_leaves_no_node() {
     tenure.resign(EndReason::EndOfTerm, None).await.unwrap();
 }
 
-async fn client() -> Client {
+pub(crate) async fn client() -> Client {
     Client::connect(&address()).await.unwrap()
 }
 

@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod conforms;
+mod curator;
 mod faults;
+mod processes;
 mod proxy;
 mod server;
 

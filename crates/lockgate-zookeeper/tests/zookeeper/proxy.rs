@@ -13,22 +13,22 @@ use tokio::{
 };
 
 /// What requests are called in ZooKeeper's protocol.
-pub const DELETE: i32 = 2;
-pub const SYNC: i32 = 9;
-pub const PING: i32 = 11;
-pub const MULTI: i32 = 14;
-pub const CREATE: i32 = 15;
+pub(crate) const DELETE: i32 = 2;
+pub(crate) const SYNC: i32 = 9;
+pub(crate) const PING: i32 = 11;
+pub(crate) const MULTI: i32 = 14;
+pub(crate) const CREATE: i32 = 15;
 
 /// What is lost, and with it the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Lose {
+pub(crate) enum Lose {
     Request(i32),
     Answer(i32),
 }
 
 #[derive(Clone)]
-pub struct Proxy {
-    pub url: String,
+pub(crate) struct Proxy {
+    pub(crate) url: String,
     state: Arc<State>,
 }
 
@@ -40,7 +40,7 @@ struct State {
 }
 
 impl Proxy {
-    pub async fn start(server: &str) -> Self {
+    pub(crate) async fn start(server: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let state = Arc::<State>::default();
         let proxy = Self {
@@ -62,13 +62,13 @@ impl Proxy {
     }
 
     /// How many such requests have come.
-    pub fn count(&self, of: i32) -> u64 {
+    pub(crate) fn count(&self, of: i32) -> u64 {
         let counts = self.state.counts.lock().unwrap();
         counts.get(&of).copied().unwrap_or_default()
     }
 
     /// How many requests have come, pings aside.
-    pub fn requests(&self) -> u64 {
+    pub(crate) fn requests(&self) -> u64 {
         let counts = self.state.counts.lock().unwrap();
         counts
             .iter()
@@ -78,7 +78,7 @@ impl Proxy {
     }
 
     /// Waits until so many more have come.
-    pub async fn sees(&self, more: u64, of: i32) {
+    pub(crate) async fn sees(&self, more: u64, of: i32) {
         let last = self.count(of) + more;
         while self.count(of) < last {
             tokio::task::yield_now().await;
@@ -86,21 +86,21 @@ impl Proxy {
     }
 
     /// Loses the next such one.
-    pub fn lose(&self, lose: Lose) {
+    pub(crate) fn lose(&self, lose: Lose) {
         *self.state.lose.lock().unwrap() = Some(lose);
     }
 
     /// Whether it was lost.
-    pub fn has_lost(&self) -> bool {
+    pub(crate) fn has_lost(&self) -> bool {
         self.state.lose.lock().unwrap().is_none()
     }
 
     /// Ends all connections and lets none pass.
-    pub fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.state.is_cut.send_replace(true);
     }
 
-    pub fn mend(&self) {
+    pub(crate) fn mend(&self) {
         self.state.is_cut.send_replace(false);
     }
 }

@@ -11,41 +11,41 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 /// The URL of the server that all tests share. Each uses elections of its own.
-pub fn shared() -> String {
+pub(crate) fn shared() -> String {
     env::var("LOCKGATE_TEST_ZOOKEEPER")
         .expect("LOCKGATE_TEST_ZOOKEEPER is not set: ./scripts/zookeeper run sets it")
 }
 
-pub async fn connect() -> ZookeeperCoordinator {
+pub(crate) async fn connect() -> ZookeeperCoordinator {
     ZookeeperCoordinator::connect(&shared()).await.unwrap()
 }
 
 /// A server of a test's own.
-pub struct Server {
+pub(crate) struct Server {
     folder: TempDir,
-    pub url: String,
+    pub(crate) url: String,
 }
 
 impl Server {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let url = script("start", folder.path());
         Self { folder, url }
     }
 
-    pub fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         self.url.strip_prefix("zk://").unwrap()
     }
 
-    pub fn crash(&self) {
+    pub(crate) fn crash(&self) {
         script("crash", self.folder.path());
     }
 
-    pub fn restart(&self) {
+    pub(crate) fn restart(&self) {
         assert_eq!(script("start", self.folder.path()), self.url);
     }
 
-    pub fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         let pid = fs::read_to_string(self.folder.path().join("pid")).unwrap();
         kill_process(Pid::from_raw(pid.trim().parse().unwrap()).unwrap(), signal).unwrap();
     }
