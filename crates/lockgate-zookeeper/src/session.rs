@@ -162,8 +162,21 @@ impl Session {
         answer.map_err(|error| self.failed(error))
     }
 
-    /// The node as the leader of the ensemble has it, at some time after this was called. A server that is cut off from
-    /// it answers reads and pings of its own, and would let a session seem alive that has ended.
+    /// Whether the node is there, at some time after this was called, as a majority of the ensemble confirms: by a
+    /// transaction that only checks it. A server that is cut off from the others answers pings and reads of its own, and
+    /// would let a session seem alive that has ended.
+    pub(crate) async fn confirm(&self, path: &str) -> Answer<bool> {
+        let checks = self.answer(self.client.new_check_writer(path, None))?;
+        match checks.commit().await {
+            Ok(_) => Ok(true),
+            Err(CheckWriteError::CheckFailed {
+                source: Error::NoNode,
+            }) => Ok(false),
+            Err(error) => Err(self.failed(error.into())),
+        }
+    }
+
+    /// The node as the leader of the ensemble has it, at some time after this was called.
     pub(crate) async fn look(&self, path: &str) -> Answer<Option<Stat>> {
         let (synced, stat) = (self.client.sync(path), self.client.check_stat(path));
         self.answer(synced.await)?;

@@ -318,6 +318,10 @@ impl Standing {
         }
         let version = book.record_version();
         let is_open = self.nodes.kind == Kind::Lock || book.chronicle.is_open(epoch);
+        // Otherwise it is confirmed when the term is opened.
+        if is_open && !session.confirm(path).await.map_err(Failed::of_a_read)? {
+            return Ok(Answer::Held);
+        }
         self.book = Some(book);
         Ok(Answer::Claimed {
             epoch,

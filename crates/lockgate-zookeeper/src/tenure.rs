@@ -26,7 +26,6 @@ use crate::{
     coordinator::Inner,
     nodes::{Kind, Nodes},
     session::{Own, Session},
-    standing::epoch,
 };
 
 /// A term that is led over ZooKeeper.
@@ -292,10 +291,10 @@ impl Shared {
 
     /// Whether the node is there, at some time after this was called.
     async fn is_there(&self) -> Answer {
-        let looked = timeout(self.patience(), self.session.look(&self.path)).await;
+        let looked = timeout(self.patience(), self.session.confirm(&self.path)).await;
         match looked {
-            Ok(Ok(Some(stat))) if epoch(stat.czxid) == self.epoch => Answer::Done,
-            Ok(Ok(_)) => Answer::Refused,
+            Ok(Ok(true)) => Answer::Done,
+            Ok(Ok(false)) => Answer::Refused,
             _ if !self.session.lives() => Answer::Refused,
             Ok(Err(why)) => {
                 warn!(election = %self.nodes.election, epoch = self.epoch.0, ?why, "a lease is not renewed");
@@ -377,6 +376,7 @@ impl Shared {
     /// Reads the term's record, if the node is still there.
     async fn read(&self) -> Result<Book, CoordinationError> {
         match self.is_there().await {
+            // What this session has written it reads.
             Answer::Done => Book::read(&self.session, &self.nodes).await,
             Answer::Refused => Err(self.over()),
             _ => Err(CoordinationError::Unavailable {

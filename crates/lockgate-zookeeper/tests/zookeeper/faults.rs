@@ -17,7 +17,7 @@ use zookeeper_client::{Acls, Client, CreateMode};
 
 use crate::{
     election, long, look, name,
-    proxy::{CREATE, DELETE, Lose, MULTI, Proxy, SYNC},
+    proxy::{CREATE, DELETE, Lose, MULTI, Proxy},
     server::{self, Server, connect},
     short, until,
 };
@@ -70,7 +70,7 @@ async fn a_leader_that_renews_stays() {
     let second = connect().await;
     let (tenure, successor) = two(&first, &second, [short(&of, "a"), short(&of, "b")]).await;
     // One each 267 ms of a lease of 1 s.
-    proxy.sees(9, SYNC).await;
+    proxy.sees(9, MULTI).await;
     tenure.fence().check().unwrap();
     assert!(!successor.is_finished());
     tenure.resign(EndReason::EndOfTerm, None).await.unwrap();
@@ -131,7 +131,7 @@ async fn a_leader_stays_when_its_connection_comes_back_in_time() {
             "cut" => proxy.mend(),
             _ => server.restart(),
         }
-        proxy.sees(2, SYNC).await;
+        proxy.sees(2, MULTI).await;
         tenure.fence().check().unwrap();
         assert!(!successor.is_finished(), "{way}");
     }
@@ -332,11 +332,6 @@ async fn nodes_belong_to_whom_the_url_names() {
         assert!(matches!(told, CoordinationError::Invalid { .. }), "{told}");
     }
     tenure.resign(EndReason::EndOfTerm, None).await.unwrap();
-    let nobody = ZookeeperCoordinator::connect("zk://me:s3cret@127.0.0.1:1")
-        .await
-        .unwrap_err();
-    assert!(matches!(nobody, CoordinationError::Unavailable { .. }));
-    assert!(!nobody.to_string().contains("s3cret"), "{nobody}");
 }
 
 /// A clock that has jumped, as after a computer was suspended, ends the term at once; and whoever is over and does not
@@ -391,7 +386,7 @@ async fn a_switch_costs_the_same_however_many_stand() {
         }
         let each = (proxy.requests() - before) / candidates;
         println!("{candidates} candidates: {each} requests a term");
-        assert!(each <= 20, "{each} requests a term of {candidates}");
+        assert!(each <= 15, "{each} requests a term of {candidates}");
     }
 }
 

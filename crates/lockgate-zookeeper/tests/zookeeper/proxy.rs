@@ -14,7 +14,6 @@ use tokio::{
 
 /// What requests are called in ZooKeeper's protocol.
 pub(crate) const DELETE: i32 = 2;
-pub(crate) const SYNC: i32 = 9;
 pub(crate) const PING: i32 = 11;
 pub(crate) const MULTI: i32 = 14;
 pub(crate) const CREATE: i32 = 15;
