@@ -27,7 +27,7 @@ const SESSION: Duration = Duration::from_secs(11);
 /// A [`Coordinator`] over ZooKeeper. Clones are the same coordinator.
 ///
 /// Campaigns share a session if lease and margin together are the same. The session runs in the runtime in which it
-/// began, and so does whatever keeps a lease.
+/// began; if that ends, so does the session.
 #[derive(Clone)]
 pub struct ZookeeperCoordinator(Arc<Inner>);
 

@@ -5,7 +5,7 @@
 //! is dropped does not end it, as something of a leader may still be under way; the server ends it when it hears nothing
 //! for its timeout.
 //!
-//! A session runs in the runtime in which it began, and so does everything that is done behind a caller's back.
+//! A session runs in the runtime in which it began, and so does what is done for one who has gone.
 
 use std::{
     sync::{

@@ -131,10 +131,7 @@ impl ZookeeperTenure {
             session,
         });
         let keeping = shared.clone();
-        let task = shared
-            .session
-            .runtime
-            .spawn(async move { keeping.keep().await });
+        let task = tokio::spawn(async move { keeping.keep().await });
         Self {
             fence: Fence::new(term.election.clone(), term.epoch).with_span(span),
             term,
