@@ -172,6 +172,10 @@ async fn a_lost_answer_is_looked_up() {
     for of in [CREATE, MULTI, DELETE] {
         for lose in [Lose::Answer(of), Lose::Request(of)] {
             let election = election(&format!("lost {lose:?}"));
+            // Its path is there from now on, and the next creation is a candidate's.
+            let tenure = coordinator.campaign(long(&election, "a")).await.unwrap();
+            let before = tenure.term().epoch;
+            tenure.resign(EndReason::EndOfTerm, None).await.unwrap();
             if of != DELETE {
                 proxy.lose(lose);
             }
@@ -190,7 +194,7 @@ async fn a_lost_answer_is_looked_up() {
             let state = look(&coordinator, &election).await;
             assert_eq!(state.leader, None, "{lose:?}");
             let terms: Vec<_> = state.history.iter().map(|term| term.epoch).collect();
-            assert_eq!(terms, [epoch]);
+            assert_eq!(terms, [epoch, before]);
             assert!(state.history[0].ended.is_some());
             assert_eq!(state.last_checkpoint.unwrap().value, "done");
         }
@@ -232,11 +236,15 @@ pub(crate) async fn client() -> Client {
 #[tokio::test]
 async fn a_leader_whose_node_is_deleted_is_told() {
     let of = election("deleted");
-    let coordinator = connect().await;
+    let proxy = Proxy::start(&address()).await;
+    let coordinator = ZookeeperCoordinator::connect(&proxy.url).await.unwrap();
     let tenure = coordinator.campaign(long(&of, "a")).await.unwrap();
     client().await.delete(tenure.node(), None).await.unwrap();
+    let written = proxy.count(MULTI);
     tenure.lost().await;
     assert!(tenure.fence().check().is_err());
+    // At once: it was not a renewal that has told it.
+    assert_eq!(proxy.count(MULTI), written);
     let told = tenure.resign(EndReason::LeaseLost, None).await;
     assert!(
         matches!(told, Err(CoordinationError::Over { .. })),
