@@ -219,6 +219,9 @@ impl Standing {
         let name = match name {
             Some(name) => name,
             None => {
+                // Whoever has another style is told before it has a node, which would be told to the others.
+                let others = session.children(&self.nodes.line).await;
+                self.nodes.in_order(others.map_err(Failed::of_a_read)?)?;
                 let own = Own {
                     line: self.nodes.line.clone(),
                     id: new_id(),

@@ -1,4 +1,4 @@
-//! Elections over ZooKeeper: `./scripts/zookeeper run cargo test -p lockgate-zookeeper --test zookeeper`.
+//! Elections over ZooKeeper, beside candidates of Curator: `./scripts/test --only zookeeper`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
