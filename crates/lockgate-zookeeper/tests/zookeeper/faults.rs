@@ -68,9 +68,14 @@ async fn a_leader_that_renews_stays() {
     let proxy = Proxy::start(&address()).await;
     let first = ZookeeperCoordinator::connect(&proxy.url).await.unwrap();
     let second = connect().await;
-    let (tenure, successor) = two(&first, &second, [short(&of, "a"), short(&of, "b")]).await;
-    // One each 267 ms of a lease of 1 s.
-    proxy.sees(9, MULTI).await;
+    let campaigns = ["a", "b"].map(|candidate| Campaign {
+        lease: Duration::from_secs(3),
+        margin: Duration::from_millis(300),
+        ..short(&of, candidate)
+    });
+    let (tenure, successor) = two(&first, &second, campaigns).await;
+    // One each 0.9 s.
+    proxy.sees(4, MULTI).await;
     tenure.fence().check().unwrap();
     assert!(!successor.is_finished());
     tenure.resign(EndReason::EndOfTerm, None).await.unwrap();
@@ -107,6 +112,81 @@ async fn a_leader_that_is_cut_off_limits_itself() {
     again.resign(EndReason::EndOfTerm, None).await.unwrap();
 }
 
+/// A candidate whose session has ended stands again.
+#[tokio::test]
+async fn a_candidate_that_was_cut_off_stands_again() {
+    let of = election("cut-candidate");
+    let proxy = Proxy::start(&address()).await;
+    let first = ZookeeperCoordinator::connect(&proxy.url).await.unwrap();
+    let second = connect().await;
+    let tenure = second.campaign(long(&of, "a")).await.unwrap();
+    let waits = short(&of, "b");
+    let waits = tokio::spawn(async move {
+        loop {
+            match first.campaign(waits.clone()).await {
+                // It has been silent for a lease.
+                Err(CoordinationError::Unknown { .. } | CoordinationError::Unavailable { .. }) => {}
+                other => break other.unwrap(),
+            }
+        }
+    });
+    until(&second, &of, |state| state.candidates.len() == 1).await;
+    proxy.cut();
+    until(&second, &of, |state| state.candidates.is_empty()).await;
+    proxy.mend();
+    until(&second, &of, |state| state.candidates.len() == 1).await;
+    assert!(!waits.is_finished());
+    tenure.resign(EndReason::EndOfTerm, None).await.unwrap();
+    let tenure = waits.await.unwrap();
+    tenure.resign(EndReason::EndOfTerm, None).await.unwrap();
+}
+
+/// A runtime that stands still is a process that is frozen: what it says when it goes on comes too late.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_leader_is_replaced_and_told() {
+    let of = election("frozen");
+    let (plain, url) = (short(&of, "a"), server::shared());
+    let (leads, led) = tokio::sync::oneshot::channel();
+    let (thaw, thawed) = std::sync::mpsc::channel::<()>();
+    let frozen = std::thread::spawn(move || {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().build().unwrap();
+        let tenure = runtime.block_on(async {
+            let coordinator = ZookeeperCoordinator::connect(&url).await.unwrap();
+            coordinator.campaign(plain).await.unwrap()
+        });
+        leads.send(tenure.fence().clone()).unwrap();
+        thawed.recv().unwrap();
+        let over = tenure.fence().check();
+        runtime.block_on(async {
+            tenure.lost().await;
+            let saved = tenure.save("late".into()).await;
+            let resigned = tenure.resign(EndReason::Error, Some("late".into()));
+            (over, saved, resigned.await)
+        })
+    });
+    let old = led.await.unwrap();
+    let coordinator = connect().await;
+    let next = coordinator.campaign(long(&of, "b")).await.unwrap();
+    let mut guard = Guard::default();
+    guard.admit(next.fence()).unwrap();
+    assert!(guard.admit(&old).is_err());
+    thaw.send(()).unwrap();
+    let (over, saved, resigned) = tokio::task::spawn_blocking(move || frozen.join().unwrap())
+        .await
+        .unwrap();
+    assert!(over.is_err());
+    for told in [saved, resigned] {
+        assert!(
+            matches!(told, Err(CoordinationError::Over { .. })),
+            "{told:?}"
+        );
+    }
+    next.fence().check().unwrap();
+    assert_eq!(look(&coordinator, &of).await.last_checkpoint, None);
+    next.resign(EndReason::EndOfTerm, None).await.unwrap();
+}
+
 /// A connection that comes back in time costs nothing, whatever its server was meanwhile.
 #[tokio::test]
 async fn a_leader_stays_when_its_connection_comes_back_in_time() {
@@ -115,13 +195,7 @@ async fn a_leader_stays_when_its_connection_comes_back_in_time() {
     let proxy = Proxy::start(server.address()).await;
     let first = ZookeeperCoordinator::connect(&proxy.url).await.unwrap();
     let second = ZookeeperCoordinator::connect(&server.url).await.unwrap();
-    let lasts = |candidate: &str| Campaign {
-        lease: Duration::from_secs(6),
-        margin: Duration::from_secs(3),
-        notice: Duration::ZERO,
-        ..long(&of, candidate)
-    };
-    let (tenure, successor) = two(&first, &second, [lasts("a"), lasts("b")]).await;
+    let (tenure, successor) = two(&first, &second, [long(&of, "a"), long(&of, "b")]).await;
     for way in ["cut", "restart"] {
         match way {
             "cut" => proxy.cut(),
@@ -131,11 +205,16 @@ async fn a_leader_stays_when_its_connection_comes_back_in_time() {
             "cut" => proxy.mend(),
             _ => server.restart(),
         }
-        proxy.sees(2, MULTI).await;
+        // Its node is still there.
+        loop {
+            match tenure.save("page 7".into()).await {
+                Err(CoordinationError::Unknown { .. } | CoordinationError::Unavailable { .. }) => {}
+                other => break other.unwrap(),
+            }
+        }
         tenure.fence().check().unwrap();
         assert!(!successor.is_finished(), "{way}");
     }
-    tenure.save("page 7".into()).await.unwrap();
     tenure.resign(EndReason::EndOfTerm, None).await.unwrap();
     let tenure = successor.await.unwrap();
     assert_eq!(

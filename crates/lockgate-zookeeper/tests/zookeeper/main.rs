@@ -25,8 +25,8 @@ fn name(text: &str) -> HolderName {
 /// One whose lease ends soon.
 fn short(election: &ElectionName, candidate: &str) -> Campaign {
     Campaign {
-        lease: Duration::from_secs(1),
-        margin: Duration::from_millis(200),
+        lease: Duration::from_secs(2),
+        margin: Duration::from_millis(400),
         notice: Duration::ZERO,
         ..Campaign::new(election.clone(), name(candidate))
     }

@@ -27,7 +27,7 @@ public final class Candidate {
         String id = arguments[3];
         try (CuratorFramework client = CuratorFrameworkFactory.builder()
                 .connectString(arguments[0])
-                .sessionTimeoutMs(2_000)
+                .sessionTimeoutMs(4_000)
                 .retryPolicy(new RetryForever(100))
                 .build()) {
             client.start();
