@@ -3,6 +3,7 @@
 mod admin;
 mod analyze;
 mod forward;
+mod lead;
 mod producer;
 mod queue;
 mod record;
@@ -17,6 +18,7 @@ use lockgate_core::{PRIORITY_MAX, ShardId};
 pub(crate) use admin::*;
 pub(crate) use analyze::Analyze;
 pub(crate) use forward::{Forward, From as ForwardFrom};
+pub(crate) use lead::*;
 pub(crate) use producer::*;
 pub(crate) use queue::*;
 pub(crate) use record::*;
@@ -73,6 +75,13 @@ pub(crate) enum Command {
     Producer(Producer),
     #[command(subcommand)]
     Record(Record),
+    Lead(Box<Lead>),
+    #[command(subcommand)]
+    Leaders(Leaders),
+    #[command(hide = true)]
+    LeadCommand(LeadCommand),
+    #[command(hide = true)]
+    LeadWatchdog,
     Status(Status),
     Backup(Backup),
     Restore(Restore),
@@ -600,8 +609,8 @@ Values:
 Output:
   Data goes to standard output, everything else to standard error. A table has aligned columns
   on a terminal and tab-separated ones in a pipe or file, both below a header. Scripts use --json,
-  which every command but serve and completions has: it prints JSON, one value a line. Columns of
-  tables may change; names in JSON stay. NO_COLOR is respected.
+  which every command but serve, lead and completions has: it prints JSON, one value a line.
+  Columns of tables may change; names in JSON stay. NO_COLOR is respected.
 
 Exit codes:
 "

@@ -18,6 +18,11 @@ pub(crate) enum Exit {
     Denied = 7,
     Damaged = 8,
     Refused = 9,
+    NotElected = 120,
+    LeadershipLost = 121,
+    StoreUnreachable = 122,
+    NotRunnable = 126,
+    NoCommand = 127,
     Interrupted = 130,
     Quit = 131,
     Terminated = 143,
@@ -25,7 +30,7 @@ pub(crate) enum Exit {
 
 impl Exit {
     /// Every code with what it means, in order; the help text is made of it.
-    pub(crate) const ALL: [(Self, &str); 13] = [
+    pub(crate) const ALL: [(Self, &str); 18] = [
         (Self::Ok, "done"),
         (Self::Failed, "failed; the message says what and why"),
         (
@@ -48,6 +53,17 @@ impl Exit {
             Self::Refused,
             "the data is refused: damaged, incomplete or of a newer version; it was left alone",
         ),
+        (Self::NotElected, "lead: somebody else led all the time"),
+        (
+            Self::LeadershipLost,
+            "lead: the leadership ended before the command did",
+        ),
+        (
+            Self::StoreUnreachable,
+            "lead: the store of the election does not answer",
+        ),
+        (Self::NotRunnable, "lead: the command cannot be run"),
+        (Self::NoCommand, "lead: there is no such command"),
         (Self::Interrupted, "interrupted (SIGINT)"),
         (Self::Quit, "quit (SIGQUIT)"),
         (Self::Terminated, "terminated (SIGTERM)"),
@@ -68,6 +84,8 @@ impl Exit {
 #[derive(Debug)]
 pub(crate) struct Failure {
     exit: Exit,
+    /// What the program exits with in place of that: the code of a command it has run.
+    code: Option<u8>,
     error: anyhow::Error,
     hint: Option<String>,
     /// It was told already, or there is nothing to tell.
@@ -78,6 +96,7 @@ impl Failure {
     pub(crate) fn new(exit: Exit, what: impl fmt::Display) -> Self {
         Self {
             exit,
+            code: None,
             error: anyhow::anyhow!("{what}"),
             hint: None,
             silent: false,
@@ -105,6 +124,7 @@ impl Failure {
     ) -> Self {
         Self {
             exit,
+            code: None,
             error: anyhow::Error::new(error),
             hint: None,
             silent: false,
@@ -114,6 +134,14 @@ impl Failure {
     /// The program ends because of a signal, after it has put everything in order.
     pub(crate) fn signal(exit: Exit) -> Self {
         Self::new(exit, "").told()
+    }
+
+    /// The program ends as a command has ended that it has run. There is nothing to tell of it.
+    pub(crate) fn passed_on(code: u8) -> Self {
+        Self {
+            code: Some(code),
+            ..Self::new(Exit::Failed, "").told()
+        }
     }
 
     /// The same failure, which was logged already: only its exit code is left to give.
@@ -165,6 +193,11 @@ impl Failure {
         self.exit
     }
 
+    /// What the program exits with.
+    pub(crate) fn code(&self) -> u8 {
+        self.code.unwrap_or(self.exit as u8)
+    }
+
     /// Whether there is nothing left to tell.
     pub(crate) fn is_silent(&self) -> bool {
         self.silent
@@ -181,6 +214,7 @@ impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
         Self {
             exit: Exit::Failed,
+            code: None,
             error,
             hint: None,
             silent: false,

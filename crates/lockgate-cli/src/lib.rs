@@ -23,6 +23,7 @@ mod settings;
 mod svg;
 mod telemetry;
 mod units;
+mod via;
 
 use std::{ffi::OsString, process::ExitCode};
 

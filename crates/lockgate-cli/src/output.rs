@@ -60,7 +60,7 @@ pub(crate) fn report(failure: &Failure) -> ExitCode {
             complain("hint", hint);
         }
     }
-    ExitCode::from(failure.exit() as u8)
+    ExitCode::from(failure.code())
 }
 
 /// `error: …` or `hint: …` on standard error.

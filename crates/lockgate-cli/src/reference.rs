@@ -100,7 +100,7 @@ fn section(page: &mut String, command: &Command, path: &mut Vec<String>) -> Vec<
     }
     page.push_str("```\n\n");
     let subs = command.get_subcommands();
-    for sub in subs.filter(|sub| sub.get_name() != "help") {
+    for sub in subs.filter(|sub| sub.get_name() != "help" && !sub.is_hide_set()) {
         for arg in section(page, sub, path) {
             if shared.iter().all(|known| known.get_id() != arg.get_id()) {
                 shared.push(arg);

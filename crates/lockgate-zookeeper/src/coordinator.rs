@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use lockgate_coordination::shell::{Asked, HISTORY_MAX, Time};
 use lockgate_core::{
-    Clock, Epoch,
+    Clock, ElectionName, Epoch,
     coordination::{
         AskToResign, CHECKPOINT_BYTES_MAX, Campaign, CoordinationError, Coordinator,
         CoordinatorCapabilities, ElectionState, Leader, Observe,
@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 pub use crate::tenure::ZookeeperTenure;
 use crate::{
     book::Book,
-    nodes::{Kind, Nodes, holder},
+    nodes::{Kind, Nodes, election, holder, terms},
     options::ZookeeperOptions,
     session::{Failed, Session, Sessions, Watching},
     standing::{Standing, epoch},
@@ -135,6 +135,22 @@ impl Coordinator for ZookeeperCoordinator {
             // Behind it, the election is looked at again.
             let _ = timeout(left, watching.changed()).await;
         }
+    }
+
+    /// Those of which a record is kept: none that had leaders in Java alone.
+    async fn elections(&self) -> Result<Vec<ElectionName>, CoordinationError> {
+        let session = self.0.sessions.any(SESSION).await?;
+        let terms = session.children(&terms(&self.0.sessions.options)).await;
+        let names = terms.map_err(Failed::of_a_read)?.into_iter();
+        let mut names: Vec<_> = names
+            .map(|name| election(&name))
+            .collect::<Result<_, _>>()?;
+        names.sort();
+        Ok(names)
+    }
+
+    async fn left(&self) {
+        self.0.sessions.left().await;
     }
 
     async fn ask_to_resign(&self, ask: AskToResign) -> Result<(), CoordinationError> {

@@ -26,6 +26,16 @@ pub(crate) enum Kind {
     Lock,
 }
 
+/// Below which node all elections have the record of their terms.
+pub(crate) fn terms(options: &ZookeeperOptions) -> String {
+    format!("{}/{OWN}/term", options.path)
+}
+
+/// The election to which a record belongs.
+pub(crate) fn election(node: &str) -> Result<ElectionName, NameError> {
+    ElectionName::new(&node.replace("%2F", "/").replace("%25", "%"))
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Nodes {
     pub(crate) election: ElectionName,
@@ -174,6 +184,11 @@ mod tests {
         assert_eq!(election.line, "/teams/eu/reports");
         assert_eq!(election.place("_c_x-"), "/teams/eu/reports/_c_x-latch-");
         assert_eq!(election.term, "/teams/_lockgate_/term/eu%2Freports");
+        for name in ["eu/reports", "100%", "%2F/%25"] {
+            let term = nodes("zk://a", Kind::Election, name).unwrap().term;
+            let term = term.strip_prefix("/_lockgate_/term/").unwrap();
+            assert_eq!(super::election(term).unwrap().as_str(), name);
+        }
         let lock = nodes("zk://a", Kind::Lock, "100%").unwrap();
         assert_eq!(lock.line, "/_lockgate_/lock/100%25");
         assert_eq!(lock.place("_c_x-"), "/_lockgate_/lock/100%25/_c_x-lock-");

@@ -8,6 +8,7 @@
 //! A session runs in the runtime in which it began, and so does what is done for one who has gone.
 
 use std::{
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -17,7 +18,12 @@ use std::{
 
 use lockgate_coordination::shell::Pauses;
 use lockgate_core::coordination::CoordinationError;
-use tokio::{runtime::Handle, sync::Mutex, task::JoinHandle};
+use tokio::{
+    runtime::Handle,
+    sync::{Mutex, watch},
+    task::JoinHandle,
+    time::timeout,
+};
 use zookeeper_client::{
     Acls, CheckWriteError, Client, CreateMode, Error, MultiWriteResult, OneshotWatcher, Stat,
 };
@@ -29,6 +35,8 @@ use crate::options::ZookeeperOptions;
 pub(crate) struct Sessions {
     pub(crate) options: ZookeeperOptions,
     open: Mutex<Vec<Arc<Session>>>,
+    /// How many nodes are being deleted behind the caller's back.
+    leaving: watch::Sender<usize>,
 }
 
 #[derive(Debug)]
@@ -41,6 +49,7 @@ pub(crate) struct Session {
     /// What the server grants.
     pub(crate) timeout: Duration,
     has_ended: AtomicBool,
+    leaving: watch::Sender<usize>,
 }
 
 /// Why ZooKeeper did nothing, or may have done it.
@@ -59,6 +68,7 @@ impl Sessions {
         Self {
             options,
             open: Mutex::default(),
+            leaving: watch::Sender::new(0),
         }
     }
 
@@ -72,9 +82,17 @@ impl Sessions {
         if let Some(session) = open.iter().find(|session| session.asked == timeout) {
             return Ok(session.clone());
         }
-        let session = Arc::new(Session::begin(&self.options, timeout).await?);
+        let session = Session::begin(&self.options, timeout, self.leaving.clone());
+        let session = Arc::new(session.await?);
         open.push(session.clone());
         Ok(session)
+    }
+
+    /// Waits until no node is being deleted behind the caller's back, or ZooKeeper does not answer.
+    pub(crate) async fn left(&self) {
+        let mut leaving = self.leaving.subscribe();
+        // The sender lives as long as this.
+        let _ = leaving.wait_for(|leaving| *leaving == 0).await;
     }
 
     /// Any session; a new one has that timeout.
@@ -93,6 +111,7 @@ impl Session {
     async fn begin(
         options: &ZookeeperOptions,
         timeout: Duration,
+        leaving: watch::Sender<usize>,
     ) -> Result<Self, CoordinationError> {
         let mut connector = Client::connector()
             .with_session_timeout(timeout)
@@ -117,6 +136,7 @@ impl Session {
             runtime: Handle::current(),
             asked: timeout,
             has_ended: AtomicBool::new(false),
+            leaving,
         })
     }
 
@@ -331,8 +351,16 @@ impl Session {
     /// Deletes a candidate's node behind the caller's back, however often no answer comes. If it knows no path it looks for
     /// the node: its creation may have been answered late or never. When the session ends, the node goes by itself.
     pub(crate) fn give_back(self: &Arc<Self>, own: Own) {
-        let session = self.clone();
-        self.runtime.spawn(async move { session.remove(own).await });
+        let (session, leaving) = (self.clone(), Leaving::begin(self.leaving.clone()));
+        self.runtime.spawn(async move {
+            let mut removed = pin!(session.remove(own));
+            // Nobody waits longer for a server that does not answer.
+            let is_late = timeout(session.timeout / 3, &mut removed).await.is_err();
+            drop(leaving);
+            if is_late {
+                removed.await;
+            }
+        });
     }
 
     pub(crate) async fn remove(&self, mut own: Own) {
@@ -361,6 +389,22 @@ impl Session {
     pub(crate) async fn find(&self, own: &Own) -> Answer<Option<String>> {
         let children = self.children(&own.line).await?;
         Ok(children.into_iter().find(|name| name.starts_with(&own.id)))
+    }
+}
+
+/// A node that is being deleted, counted until it is.
+struct Leaving(watch::Sender<usize>);
+
+impl Leaving {
+    fn begin(leaving: watch::Sender<usize>) -> Self {
+        leaving.send_modify(|leaving| *leaving += 1);
+        Self(leaving)
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.send_modify(|leaving| *leaving -= 1);
     }
 }
 

@@ -273,6 +273,7 @@ impl Shared {
     async fn keep(&self) {
         tokio::select! {
             () = self.renew() => {}
+            () = self.count() => {}
             () = self.watch_own() => {}
             () = self.watch_asks(), if self.nodes.kind == Kind::Election => {}
         }
@@ -312,6 +313,20 @@ impl Shared {
                 _ => return,
             };
             self.step(|holder| holder.answer(self.now(), answer));
+        }
+    }
+
+    /// Says when the lease ends, also while ZooKeeper does not answer. Ends when it is over.
+    async fn count(&self) {
+        loop {
+            let changes_at = self.step(|holder| {
+                holder.advance(self.now());
+                holder.changes_at()
+            });
+            match changes_at {
+                Some(at) => self.inner.time.sleep_until(at).await,
+                None => return,
+            }
         }
     }
 

@@ -113,6 +113,7 @@ const LAYERS: [(&str, &[&str]); 23] = [
             "lockgate-server",
             "lockgate-client",
             "lockgate-consumer",
+            "lockgate-coordination",
             "lockgate-producer",
             "lockgate-inspect",
             "lockgate-postgres",

@@ -11,6 +11,8 @@ mod dlq;
 mod dump;
 mod forward;
 mod key;
+pub(crate) mod lead;
+mod leaders;
 mod message;
 mod peek;
 mod place;
@@ -40,7 +42,7 @@ use tokio::{
 
 use crate::{
     args::{Command, Dlq},
-    client::{CallError, Client, Credentials, not_built},
+    client::{CallError, Client, Credentials, Endpoint, not_built},
     exit::{Exit, Failure},
     output::{confirm, count, note, tell},
     settings::{ClientFlags, Resolved, ServeFlags, resolve, table},
@@ -69,6 +71,10 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Dlq(args) => watched(move || dlq::run(&args)),
         Command::Producer(args) => watched(move || producer::run(&args)),
         Command::Record(args) => watched(move || record::run(&args)),
+        Command::Lead(args) => lead::run(&args),
+        Command::LeadCommand(args) => lead::command::run(&args),
+        Command::LeadWatchdog => lead::watchdog::run(),
+        Command::Leaders(args) => watched(move || leaders::run(&args)),
         Command::Status(args) => watched(move || status::run(&args)),
         Command::Backup(args) => backup::run(&args),
         Command::Restore(args) => restore::run(&args),
@@ -107,8 +113,13 @@ fn client(flags: &ClientFlags) -> Result<Client, Failure> {
 }
 
 fn client_of(settings: &Resolved) -> Result<Client, Failure> {
-    let mut builder = lockgate_client::Client::builder(settings.get(&table::ENDPOINT))
-        .timeout(settings.get(&table::TIMEOUT));
+    client_at(settings.get(&table::ENDPOINT), settings)
+}
+
+/// The same, of another server.
+pub(crate) fn client_at(endpoint: Endpoint, settings: &Resolved) -> Result<Client, Failure> {
+    let mut builder =
+        lockgate_client::Client::builder(endpoint).timeout(settings.get(&table::TIMEOUT));
     if let Some(ca) = settings.get(&table::CA) {
         builder = builder.authorities(ca);
     }

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, builder::ValueParser};
 
-use super::{AnySetting, Form, Scope, table::SETTINGS};
+use super::{
+    About, AnySetting, Form, Scope,
+    table::{SETTINGS, TIMEOUT},
+};
 
 /// What was given by flag: the setting's name with its texts. Checked later, together with what
 /// came from elsewhere, so that a wrong value gets the same message wherever it stands.
@@ -48,13 +51,13 @@ macro_rules! flag_group {
 flag_group!(
     /// The flags of `lockgate serve`.
     ServeFlags,
-    |scope| matches!(scope, Scope::Serve | Scope::Listener),
+    |about| matches!(about.scope, Scope::Serve | Scope::Listener),
     None
 );
 flag_group!(
     /// The flags of the commands that talk to a server.
     ClientFlags,
-    |scope| scope == Scope::Client,
+    |about| about.scope == Scope::Client,
     None
 );
 flag_group!(
@@ -66,11 +69,25 @@ flag_group!(
 flag_group!(
     /// The flags of `lockgate forward`, which talks to a server and may listen itself.
     ForwardFlags,
-    |scope| matches!(scope, Scope::Client | Scope::Listener),
+    |about| matches!(about.scope, Scope::Client | Scope::Listener),
     Some("Listener")
 );
 
-fn augment(command: Command, takes: fn(Scope) -> bool, listener: Option<&'static str>) -> Command {
+flag_group!(
+    /// The flags of `lockgate leaders`.
+    CoordinationFlags,
+    |about| matches!(about.scope, Scope::Client | Scope::Coordination),
+    None
+);
+flag_group!(
+    /// The flags of `lockgate lead`, whose `--timeout` is another one.
+    LeadFlags,
+    |about| matches!(about.scope, Scope::Client | Scope::Coordination)
+        && about.name != TIMEOUT.about.name,
+    None
+);
+
+fn augment(command: Command, takes: fn(&About) -> bool, listener: Option<&'static str>) -> Command {
     let config = Arg::new("config")
         .long("config")
         .value_name("FILE")
@@ -107,7 +124,7 @@ fn flag(setting: &'static dyn AnySetting, listener: Option<&'static str>) -> Arg
         })
         .long_help(long);
     let flag = match about.scope {
-        Scope::Serve => flag,
+        Scope::Serve | Scope::Coordination => flag,
         Scope::Listener => flag.help_heading(listener),
         // Apart from what the command itself is about.
         Scope::Client => flag.help_heading("Settings"),
@@ -123,7 +140,7 @@ fn flag(setting: &'static dyn AnySetting, listener: Option<&'static str>) -> Arg
     }
 }
 
-fn collect(matches: &ArgMatches, takes: fn(Scope) -> bool) -> Flags {
+fn collect(matches: &ArgMatches, takes: fn(&About) -> bool) -> Flags {
     let given = settings(takes)
         .filter_map(|setting| {
             let name = setting.about().name;
@@ -137,9 +154,9 @@ fn collect(matches: &ArgMatches, takes: fn(Scope) -> bool) -> Flags {
     }
 }
 
-fn settings(takes: fn(Scope) -> bool) -> impl Iterator<Item = &'static dyn AnySetting> {
+fn settings(takes: fn(&About) -> bool) -> impl Iterator<Item = &'static dyn AnySetting> {
     SETTINGS
         .iter()
         .copied()
-        .filter(move |setting| takes(setting.about().scope))
+        .filter(move |setting| takes(setting.about()))
 }

@@ -10,7 +10,9 @@ mod resolve;
 pub(crate) mod table;
 
 pub(crate) use file::{ConfigFile, locate};
-pub(crate) use flags::{AllFlags, ClientFlags, Flags, ForwardFlags, ServeFlags};
+pub(crate) use flags::{
+    AllFlags, ClientFlags, CoordinationFlags, Flags, ForwardFlags, LeadFlags, ServeFlags,
+};
 pub(crate) use resolve::{Environment, Resolved, Source, resolve, resolve_with_problems};
 
 use std::fmt;
@@ -63,6 +65,8 @@ pub(crate) enum Scope {
     Listener,
     /// The commands that talk to a server.
     Client,
+    /// The commands about elections, which talk to a server or to another store.
+    Coordination,
 }
 
 /// A setting without its type, for everything that treats all settings alike.
@@ -108,6 +112,7 @@ impl fmt::Display for Scope {
             Self::Serve => "serve",
             Self::Listener => "serve, forward",
             Self::Client => "commands that talk to a server",
+            Self::Coordination => "lead, leaders",
         })
     }
 }

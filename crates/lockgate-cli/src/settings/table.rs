@@ -46,6 +46,7 @@ pub(crate) static SETTINGS: &[&dyn AnySetting] = &[
     &CA,
     &TIMEOUT,
     &CONSUMER,
+    &VIA,
 ];
 
 pub(crate) static LISTEN: Setting<SocketAddr> = Setting {
@@ -588,6 +589,28 @@ pub(crate) static ENDPOINT: Setting<Endpoint> = Setting {
             text.parse()
                 .map_err(|error: EndpointError| error.to_string())
         })
+    },
+};
+
+pub(crate) static VIA: Setting<Option<String>> = Setting {
+    about: About {
+        name: "via",
+        value_name: "URL",
+        default: &[],
+        form: Form::Secret,
+        scope: Scope::Coordination,
+        help: "The store that elects, instead of the server",
+        detail: "http://HOST:PORT or https://HOST:PORT: a Lockgate server. file:///FOLDER: a folder of this \
+                 machine, for its own processes. Put a URL with a password into LOCKGATE_VIA or the \
+                 configuration file, because everybody on the machine can read command lines. \
+                 docs/coordination.md says what each store promises.",
+    },
+    read: |texts| {
+        let Some(text) = texts.first() else {
+            return Ok(None);
+        };
+        crate::via::check(text)?;
+        Ok(Some(text.clone()))
     },
 };
 

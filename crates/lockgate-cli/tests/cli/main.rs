@@ -17,6 +17,7 @@ mod folder;
 mod forward;
 mod help;
 mod key_states;
+mod lead;
 mod limits;
 mod lost;
 mod messages;

@@ -217,6 +217,9 @@ async fn observers_see_who_leads<F: Fixture>(f: &mut F, of: &ElectionName) -> bo
     let (leads, observer) = (f.process().await, f.process().await);
     let nobody = look(&observer, of).await;
     assert_eq!((nobody.leader, nobody.candidates), (None, Vec::new()));
+    let is_listed =
+        async |observer: &F::Coordinator| observer.elections().await.unwrap().contains(of);
+    assert!(!is_listed(&observer).await);
     let observe = |seen| Observe {
         election: of.clone(),
         seen,
@@ -232,6 +235,7 @@ async fn observers_see_who_leads<F: Fixture>(f: &mut F, of: &ElectionName) -> bo
     assert!(seen.remaining <= LEASE + Duration::from_secs(1));
     let state = look(&observer, of).await;
     assert!(state.leader.unwrap().began.is_some());
+    assert!(is_listed(&observer).await);
 
     let (seen, resigned) = tokio::join!(
         observer.observe(observe(Some(epoch))),
@@ -470,7 +474,8 @@ async fn whoever_does_not_wait_is_told<F: Fixture>(f: &mut F, of: &ElectionName)
         matches!(told, Err(CoordinationError::NotElected { .. })),
         "{told:?}"
     );
-    until(&first, of, |state| state.candidates.is_empty()).await;
+    second.left().await;
+    assert!(look(&first, of).await.candidates.is_empty());
     tenure.resign(EndReason::EndOfTerm, None).await.unwrap();
     let tenure = second.campaign(now_or_never).await.unwrap();
     tenure.resign(EndReason::EndOfTerm, None).await.unwrap();

@@ -205,12 +205,22 @@ impl Holder {
         }
     }
 
+    /// When time alone changes what it is next: it is called, and then it is over. `None`: it is over.
+    #[must_use]
+    pub fn changes_at(&self) -> Option<Millis> {
+        match (self.stop_at(), self.is_called) {
+            (0, _) => None,
+            (stop_at, true) => Some(stop_at),
+            (_, false) => Some(self.call_at()),
+        }
+    }
+
     fn call_at(&self) -> Millis {
         self.stop_at().saturating_sub(self.timing.notice)
     }
 
-    /// Looks at its clock.
-    fn advance(&mut self, now: Millis) {
+    /// Looks at its clock, also while a request is not answered.
+    pub fn advance(&mut self, now: Millis) {
         if !matches!(self.step, Step::Leads | Step::Renews) {
             return;
         }

@@ -21,7 +21,7 @@ use lockgate_core::{
         CoordinatorCapabilities, ElectionState, Leader, Observe,
     },
 };
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 
 pub use self::tenure::RecordsTenure;
 use self::{
@@ -62,6 +62,8 @@ pub(crate) struct Inner<S> {
     writer: u64,
     calls: AtomicU64,
     pub(crate) time: Time,
+    /// How many leases are on their way back to the store.
+    pub(crate) leaving: watch::Sender<usize>,
 }
 
 impl<S> Clone for RecordsCoordinator<S> {
@@ -94,6 +96,7 @@ impl<S: Records + 'static> RecordsCoordinator<S> {
             writer,
             calls: AtomicU64::new(0),
             time,
+            leaving: watch::Sender::new(0),
         }))
     }
 }
@@ -178,6 +181,21 @@ impl<S: Records + 'static> Coordinator for RecordsCoordinator<S> {
         }
     }
 
+    async fn elections(&self) -> Result<Vec<ElectionName>, CoordinationError> {
+        let prefix = names::terms(&self.0.prefix);
+        let terms = self.0.list(&prefix).await.map_err(error)?;
+        let names = terms
+            .iter()
+            .map(|record| &record.name.as_str()[prefix.len()..]);
+        Ok(names.map(ElectionName::new).collect::<Result<_, _>>()?)
+    }
+
+    async fn left(&self) {
+        let mut leaving = self.0.leaving.subscribe();
+        // The sender lives as long as this.
+        let _ = leaving.wait_for(|leaving| *leaving == 0).await;
+    }
+
     async fn ask_to_resign(&self, ask: AskToResign) -> Result<(), CoordinationError> {
         let names = self.0.names(Kind::Election, &ask.election)?;
         let asked = Asked {
@@ -247,30 +265,36 @@ impl<S: Records + 'static> Inner<S> {
 
     /// The line, in order. Its pages need not be of one instant: whoever comes meanwhile stands behind all others.
     pub(crate) async fn places(&self, names: &Names) -> Result<Vec<Place>, RecordsError> {
-        let (mut places, mut after) = (Vec::new(), None);
+        let line = self.list(&names.line).await?.into_iter();
+        let places = line.filter(|it| names.is_place(it)).filter_map(|record| {
+            let lease = record.lease.as_ref()?;
+            Some(Place {
+                holder: lease.holder.clone(),
+                epoch: lease.epoch,
+                record,
+            })
+        });
+        let mut places: Vec<Place> = places.collect();
+        places.sort_by_key(|place| place.epoch);
+        Ok(places)
+    }
+
+    /// All records whose names begin with that.
+    async fn list(&self, prefix: &str) -> Result<Vec<Record>, RecordsError> {
+        let (mut records, mut after) = (Vec::new(), None);
         loop {
             let list = ListRecords {
-                prefix: names.line.clone(),
+                prefix: prefix.to_owned(),
                 after: after.take(),
                 limit: ListRecords::LIMIT_MAX,
             };
             let page = self.records.list(list).await?;
-            let of_line = page.records.into_iter().filter(|it| names.is_place(it));
-            places.extend(of_line.filter_map(|record| {
-                let lease = record.lease.as_ref()?;
-                Some(Place {
-                    holder: lease.holder.clone(),
-                    epoch: lease.epoch,
-                    record,
-                })
-            }));
+            records.extend(page.records);
             match page.next {
                 Some(next) => after = Some(next),
-                None => break,
+                None => return Ok(records),
             }
         }
-        places.sort_by_key(|place| place.epoch);
-        Ok(places)
     }
 }
 

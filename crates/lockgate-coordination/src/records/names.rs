@@ -57,6 +57,11 @@ impl Names {
     }
 }
 
+/// What the names of the terms of all elections begin with.
+pub(crate) fn terms(prefix: &str) -> String {
+    format!("{prefix}election/term/")
+}
+
 /// What tells a candidacy from all others, behind the name that its candidate has given.
 pub(crate) fn holder(
     candidate: &HolderName,

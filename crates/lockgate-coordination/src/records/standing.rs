@@ -276,12 +276,30 @@ impl<S: Records + 'static> Standing<S> {
 
     fn give_back(&self, lease: Option<(RecordName, Epoch)>) {
         if let (Some((name, epoch)), Ok(runtime)) = (lease, Handle::try_current()) {
-            let inner = self.inner.clone();
+            let leaving = Leaving::begin(self.inner.clone());
+            let patience = Duration::from_millis(self.timing.renew_every());
             runtime.spawn(async move {
-                // If the store refuses, the lease ends by itself.
-                let _ = inner.records.release(ReleaseRecord { name, epoch }).await;
+                let release = ReleaseRecord { name, epoch };
+                // If the store refuses or does not answer, the lease ends by itself.
+                let _ = timeout(patience, leaving.0.records.release(release)).await;
             });
         }
+    }
+}
+
+/// A lease on its way back, counted until it is there.
+struct Leaving<S>(Arc<Inner<S>>);
+
+impl<S> Leaving<S> {
+    fn begin(inner: Arc<Inner<S>>) -> Self {
+        inner.leaving.send_modify(|leaving| *leaving += 1);
+        Self(inner)
+    }
+}
+
+impl<S> Drop for Leaving<S> {
+    fn drop(&mut self) {
+        self.0.leaving.send_modify(|leaving| *leaving -= 1);
     }
 }
 

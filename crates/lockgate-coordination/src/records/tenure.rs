@@ -270,6 +270,7 @@ impl<S: Records + 'static> Shared<S> {
     async fn keep(&self, revision: Revision) {
         tokio::select! {
             () = self.renew() => {}
+            () = self.count() => {}
             () = self.watch_term(revision) => {}
             () = self.watch_asks(), if self.names.kind == Kind::Election => {}
         }
@@ -302,6 +303,20 @@ impl<S: Records + 'static> Shared<S> {
                 _ => return,
             };
             self.step(|holder| holder.answer(self.now(), answer));
+        }
+    }
+
+    /// Says when the lease ends, also while the store does not answer. Ends when it is over.
+    async fn count(&self) {
+        loop {
+            let changes_at = self.step(|holder| {
+                holder.advance(self.now());
+                holder.changes_at()
+            });
+            match changes_at {
+                Some(at) => self.inner.time.sleep_until(at).await,
+                None => return,
+            }
         }
     }
 

@@ -350,6 +350,25 @@ pub trait Coordinator: Send + Sync + 'static {
         observe: Observe,
     ) -> impl Future<Output = Result<ElectionState, CoordinationError>> + Send;
 
+    /// The names of all elections that have had a leader, in order, as far as the store still knows them. Each page of a
+    /// long list is of another instant.
+    ///
+    /// # Errors
+    /// `Unsupported` and `Unavailable`.
+    ///
+    /// # Cancellation
+    /// Nothing changes.
+    fn elections(
+        &self,
+    ) -> impl Future<Output = Result<Vec<ElectionName>, CoordinationError>> + Send;
+
+    /// Waits until the store has been told that candidates which were dropped here stand no more, or does not answer. For
+    /// a process that ends: otherwise whoever stands behind them waits until their leases end.
+    ///
+    /// # Cancellation
+    /// Nothing changes.
+    fn left(&self) -> impl Future<Output = ()> + Send;
+
     /// Asks a leader to hand over, and does not wait until it has: [observe](Self::observe) tells. A leader that does not
     /// listen goes on.
     ///
