@@ -402,6 +402,18 @@ async fn a_lease_that_the_server_does_not_grant_is_refused() {
     assert!(state.leader.is_none());
 }
 
+/// One of several servers is enough.
+#[tokio::test]
+async fn a_server_that_is_away_is_passed_over() {
+    let of = election("several");
+    let url = format!("zk://127.0.0.1:1,{},127.0.0.1:2/hosts", address());
+    let coordinator = ZookeeperCoordinator::connect(&url).await.unwrap();
+    let tenure = coordinator.campaign(long(&of, "a")).await.unwrap();
+    assert!(tenure.node().starts_with("/hosts/several/_c_"));
+    tenure.resign(EndReason::EndOfTerm, None).await.unwrap();
+    assert_eq!(coordinator.elections().await.unwrap(), [of]);
+}
+
 /// Nodes of a user are that user's.
 #[tokio::test]
 async fn nodes_belong_to_whom_the_url_names() {
