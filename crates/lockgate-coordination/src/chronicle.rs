@@ -19,34 +19,37 @@ use lockgate_core::{
 use serde::{Deserialize, Serialize};
 
 /// The most earlier terms that are kept.
-pub(crate) const HISTORY_MAX: usize = 32;
+pub const HISTORY_MAX: usize = 32;
 
 const FORMAT: u32 = 1;
 
 /// What the record of a term says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Chronicle {
+pub struct Chronicle {
     /// The last term that was opened.
-    pub(crate) term: Option<PastTerm>,
+    pub term: Option<PastTerm>,
     /// Those before, the newest first.
-    pub(crate) past: Vec<PastTerm>,
-    pub(crate) checkpoint: Option<Checkpoint>,
+    pub past: Vec<PastTerm>,
+    /// The last checkpoint that any leader has written.
+    pub checkpoint: Option<Checkpoint>,
 }
 
 impl Chronicle {
     /// Whether that term is the last one that was opened.
-    pub(crate) fn is_open(&self, epoch: Epoch) -> bool {
+    #[must_use]
+    pub fn is_open(&self, epoch: Epoch) -> bool {
         self.term.as_ref().is_some_and(|term| term.epoch == epoch)
     }
 
     /// Whether that term is closed.
-    pub(crate) fn is_closed(&self, epoch: Epoch) -> bool {
+    #[must_use]
+    pub fn is_closed(&self, epoch: Epoch) -> bool {
         let ended = |term: &PastTerm| term.epoch == epoch && term.ended.is_some();
         self.term.as_ref().is_some_and(ended)
     }
 
     /// A term begins.
-    pub(crate) fn open(&mut self, epoch: Epoch, leader: HolderName, began: WallTime) {
+    pub fn open(&mut self, epoch: Epoch, leader: HolderName, began: WallTime) {
         let before = self.term.replace(PastTerm {
             epoch,
             leader,
@@ -60,7 +63,8 @@ impl Chronicle {
     }
 
     /// The last term as its leader sees it.
-    pub(crate) fn opened(&self, election: ElectionName, epoch: Epoch, leader: HolderName) -> Term {
+    #[must_use]
+    pub fn opened(&self, election: ElectionName, epoch: Epoch, leader: HolderName) -> Term {
         Term {
             election,
             epoch,
@@ -70,12 +74,13 @@ impl Chronicle {
         }
     }
 
-    pub(crate) fn save(&mut self, epoch: Epoch, value: Bytes) {
+    /// The leader of that term leaves a checkpoint.
+    pub fn save(&mut self, epoch: Epoch, value: Bytes) {
         self.checkpoint = Some(Checkpoint { epoch, value });
     }
 
     /// The term ends.
-    pub(crate) fn close(
+    pub fn close(
         &mut self,
         epoch: Epoch,
         at: WallTime,
@@ -91,7 +96,8 @@ impl Chronicle {
     }
 
     /// The terms before the one that goes on, the newest first.
-    pub(crate) fn history(self, current: Option<Epoch>) -> Vec<PastTerm> {
+    #[must_use]
+    pub fn history(self, current: Option<Epoch>) -> Vec<PastTerm> {
         let last = self.term.filter(|term| Some(term.epoch) != current);
         last.into_iter()
             .chain(self.past)
@@ -99,7 +105,9 @@ impl Chronicle {
             .collect()
     }
 
-    pub(crate) fn encode(&self) -> Bytes {
+    /// The bytes of the record.
+    #[must_use]
+    pub fn encode(&self) -> Bytes {
         let checkpoint = self.checkpoint.as_ref().map(|checkpoint| StoredCheckpoint {
             epoch: checkpoint.epoch.0,
             value: STANDARD.encode(&checkpoint.value),
@@ -115,7 +123,10 @@ impl Chronicle {
     }
 
     /// What these bytes say. A record that was only leased has none.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// What cannot be read, and where.
+    pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         if bytes.is_empty() {
             return Ok(Self::default());
         }
@@ -149,9 +160,11 @@ impl Chronicle {
 
 /// A request to resign, as its record has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Asked {
-    pub(crate) epoch: u64,
-    pub(crate) by: String,
+pub struct Asked {
+    /// Whose term shall end.
+    pub epoch: u64,
+    /// Who asks.
+    pub by: String,
 }
 
 #[derive(Serialize, Deserialize)]

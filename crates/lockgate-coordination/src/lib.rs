@@ -54,6 +54,16 @@ pub use self::{
     worker::{WorkerCareer, WorkerCareerError},
 };
 
+/// What coordinators in other crates are made of as well. No promise is made about it.
+#[doc(hidden)]
+pub mod shell {
+    pub use crate::{
+        chronicle::{Asked, Chronicle, HISTORY_MAX},
+        records::Pauses,
+        time::{Time, jittered, millis},
+    };
+}
+
 /// What a fuzzer gives its bytes to, in place of the value of a term's record.
 #[doc(hidden)]
 pub fn fuzz_term(bytes: &[u8]) -> Result<(), String> {

@@ -14,7 +14,7 @@ use tokio::{sync::Notify, time::Instant};
 
 /// A clock, and how to wait for a time of it.
 #[derive(Clone)]
-pub(crate) struct Time {
+pub struct Time {
     clock: Arc<dyn Clock>,
     /// Told when somebody has set the clock.
     changed: Arc<Notify>,
@@ -27,29 +27,38 @@ impl fmt::Debug for Time {
 }
 
 impl Time {
-    pub(crate) fn start() -> Self {
+    /// By the clock of the process.
+    #[must_use]
+    pub fn start() -> Self {
         Self::by(Arc::new(TokioClock::start()))
     }
 
-    pub(crate) fn by(clock: Arc<dyn Clock>) -> Self {
+    /// By that clock.
+    #[must_use]
+    pub fn by(clock: Arc<dyn Clock>) -> Self {
         let changed = Arc::default();
         Self { clock, changed }
     }
 
-    pub(crate) fn now(&self) -> Millis {
+    /// The time of that clock.
+    #[must_use]
+    pub fn now(&self) -> Millis {
         self.clock.since_boot()
     }
 
-    pub(crate) fn wall(&self) -> WallTime {
+    /// The time of day.
+    #[must_use]
+    pub fn wall(&self) -> WallTime {
         self.clock.wall()
     }
 
-    pub(crate) fn clock_changed(&self) {
+    /// Looks at the clock anew: it has been set.
+    pub fn clock_changed(&self) {
         self.changed.notify_waiters();
     }
 
     /// Waits until that time, or later.
-    pub(crate) async fn sleep_until(&self, until: Millis) {
+    pub async fn sleep_until(&self, until: Millis) {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -80,12 +89,14 @@ pub(crate) fn drawn() -> u64 {
 }
 
 /// A random share of it, at least a half.
-pub(crate) fn jittered(span: Duration) -> Duration {
+#[must_use]
+pub fn jittered(span: Duration) -> Duration {
     let share = drawn() % 1_001;
     span / 2 + span.mul_f64(share as f64 / 2_000.0)
 }
 
 /// Whole milliseconds, rounded up.
-pub(crate) fn millis(span: Duration) -> Millis {
+#[must_use]
+pub fn millis(span: Duration) -> Millis {
     Millis::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(Millis::MAX)
 }

@@ -86,6 +86,8 @@
 //!
 //! [Coordination](coordination) elects one of many processes, which works under a fence until it hands over.
 //!
+//! With the feature `zookeeper`, ZooKeeper elects: `lockgate::zookeeper`, also between processes in Rust and in Java.
+//!
 //! With the feature `postgres`, a PostgreSQL database can keep the queues instead of a folder:
 //! `Lockgate::postgres(url, shard)`.
 //!
@@ -184,6 +186,12 @@ pub mod client {
 #[cfg(feature = "sqs")]
 pub mod sqs {
     pub use lockgate_sqs::*;
+}
+
+/// Elections over ZooKeeper, together with candidates of Curator: the crate `lockgate-zookeeper`.
+#[cfg(feature = "zookeeper")]
+pub mod zookeeper {
+    pub use lockgate_zookeeper::*;
 }
 
 /// One effect for each message, in the transaction of the effect: the crate `lockgate-sql`.

@@ -17,7 +17,7 @@ const WITHOUT_RUNTIME: [&str; 5] = [
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
 
 /// The crates each crate may name, tests aside. ARCHITECTURE.md draws the same picture.
-const LAYERS: [(&str, &[&str]); 22] = [
+const LAYERS: [(&str, &[&str]); 23] = [
     ("lockgate-core", &[]),
     ("lockgate-machine", &["lockgate-core"]),
     ("lockgate-log", &["lockgate-core"]),
@@ -28,6 +28,10 @@ const LAYERS: [(&str, &[&str]); 22] = [
     (
         "lockgate-coordination",
         &["lockgate-core", "lockgate-log", "lockgate-consumer"],
+    ),
+    (
+        "lockgate-zookeeper",
+        &["lockgate-core", "lockgate-coordination"],
     ),
     ("lockgate-sql", &["lockgate-core", "lockgate-consumer"]),
     ("lockgate-sqs", &["lockgate-core"]),
@@ -63,6 +67,7 @@ const LAYERS: [(&str, &[&str]); 22] = [
             "lockgate-producer",
             "lockgate-sql",
             "lockgate-sqs",
+            "lockgate-zookeeper",
         ],
     ),
     (

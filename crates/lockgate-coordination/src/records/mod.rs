@@ -347,14 +347,16 @@ pub(crate) fn error(error: RecordsError) -> CoordinationError {
 
 /// What waits between requests that the store does not answer: longer each time, and another time for each process.
 #[derive(Debug, Default)]
-pub(crate) struct Pauses(u32);
+pub struct Pauses(u32);
 
 impl Pauses {
-    pub(crate) fn over(&mut self) {
+    /// The store has answered.
+    pub fn over(&mut self) {
         self.0 = 0;
     }
 
-    pub(crate) async fn wait(&mut self) {
+    /// Waits, longer than the last time.
+    pub async fn wait(&mut self) {
         let longest = (PAUSE * 2u32.saturating_pow(self.0.min(16))).min(PAUSE_MAX);
         self.0 += 1;
         tokio::time::sleep(jittered(longest)).await;
