@@ -129,6 +129,7 @@ pub use lockgate_core::{
     REASON_BYTES_MAX, RECORD_BYTES_MAX, ReadError, ReceiveRequest, RecordVersion, Replaces,
     Sequence, Settlement, ShardId, ShardIdError, Sink, SinkCapabilities, Source,
     SourceCapabilities, SpaceState, Storage, Term, TransportError, UniqueId, Unsupported, WallTime,
+    coordination::{Fence, FenceError, FenceMark},
     pack,
 };
 pub use lockgate_engine::{

@@ -9,7 +9,7 @@ use hyper::{
 use lockgate_core::{ProducerRefused, coordination::FenceError};
 use lockgate_engine::EngineError;
 use lockgate_machine::{Rejection, Setting, SettingsError, StaleReason};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::shapes::{RecordFault, StaleWord};
 use crate::{
@@ -110,8 +110,9 @@ codes! {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct Problem {
     /// `urn:lockgate:problem:` and the code.
-    #[serde(rename = "type")]
-    kind: &'static str,
+    #[serde(rename = "type", serialize_with = "uri")]
+    #[cfg_attr(test, schemars(with = "&'static str"))]
+    kind: Code,
     /// The meaning of the code, for people; the same for every error with this code.
     title: &'static str,
     /// The HTTP status.
@@ -143,10 +144,15 @@ pub(crate) struct Problem {
     newest_epoch: Option<NonZeroU64>,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn uri<S: Serializer>(code: &Code, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(code.uri())
+}
+
 impl Problem {
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
         Self {
-            kind: code.uri(),
+            kind: code,
             title: code.title(),
             status: code.status(),
             code,
