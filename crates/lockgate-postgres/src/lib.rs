@@ -98,6 +98,7 @@ mod options;
 mod pipeline;
 mod pooler;
 mod reader;
+mod records;
 mod recover;
 mod schema;
 mod session;
@@ -117,6 +118,7 @@ pub mod fuzzing {
 pub use discard::Discard;
 pub use fill::Filling;
 pub use log::PostgresLog;
+pub use records::{PostgresRecords, PostgresRecordsOptions};
 pub use options::{OpenError, PostgresLogOptions};
 pub use thread::ConnectionThread;
 pub use view::{PostgresView, Standby};
