@@ -118,7 +118,7 @@ pub mod fuzzing {
 pub use discard::Discard;
 pub use fill::Filling;
 pub use log::PostgresLog;
-pub use records::{PostgresRecords, PostgresRecordsOptions};
 pub use options::{OpenError, PostgresLogOptions};
+pub use records::{PostgresRecords, PostgresRecordsOptions};
 pub use thread::ConnectionThread;
 pub use view::{PostgresView, Standby};

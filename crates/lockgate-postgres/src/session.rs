@@ -22,8 +22,8 @@ use tokio::{
     sync::Notify,
 };
 use tokio_postgres::{
-    AsyncMessage, Client, Config, Connection, NoTls, Row, SimpleQueryMessage, SimpleQueryRow, Socket,
-    Statement,
+    AsyncMessage, Client, Config, Connection, NoTls, Row, SimpleQueryMessage, SimpleQueryRow,
+    Socket, Statement,
     error::{Severity, SqlState},
     types::ToSql,
 };

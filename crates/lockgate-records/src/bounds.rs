@@ -1,8 +1,8 @@
 //! Bounds that every store has.
 
 use lockgate_core::{
-    ListRecords, Millis, PutRecord, RECORD_BYTES_MAX, RECORD_LEASE_MAX,
-    Record, RecordPage, RecordsError,
+    ListRecords, Millis, PutRecord, RECORD_BYTES_MAX, RECORD_LEASE_MAX, Record, RecordPage,
+    RecordsError,
 };
 
 /// What a store is called unless its user says otherwise: the schema, or the beginning of the names of tables or keys.

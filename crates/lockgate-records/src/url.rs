@@ -46,7 +46,10 @@ impl Url {
 
     /// Takes a parameter out, if it is there.
     pub fn take(&mut self, name: &str) -> Option<String> {
-        let at = self.parameters.iter().position(|(given, _)| given == name)?;
+        let at = self
+            .parameters
+            .iter()
+            .position(|(given, _)| given == name)?;
         let (_, value) = self.parameters.swap_remove(at);
         Some(percent_decode_str(&value).decode_utf8_lossy().into_owned())
     }
@@ -55,7 +58,9 @@ impl Url {
     #[must_use]
     pub fn rest(&self) -> String {
         let left = self.parameters.iter();
-        let left: Vec<_> = left.map(|(name, value)| format!("{name}={value}")).collect();
+        let left: Vec<_> = left
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
         match left.is_empty() {
             true => self.base.clone(),
             false => format!("{}?{}", self.base, left.join("&")),

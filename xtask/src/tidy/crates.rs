@@ -42,8 +42,10 @@ const LAYERS: [(&str, &[&str]); 22] = [
             "lockgate-machine",
             "lockgate-engine",
             "lockgate-sim",
+            "lockgate-coordination",
         ],
     ),
+    ("lockgate-records", &["lockgate-core"]),
     ("lockgate-sim", &["lockgate-core"]),
     (
         "lockgate-engine",

@@ -7,7 +7,8 @@ use std::sync::{
 
 use lockgate_core::{
     DeleteRecord, ExtendRecord, LeaseRecord, ListRecords, PutRecord, Record, RecordName,
-    RecordPage, RecordWritten, Records, RecordsCapabilities, RecordsError, ReleaseRecord, WatchRecord,
+    RecordPage, RecordWritten, Records, RecordsCapabilities, RecordsError, ReleaseRecord,
+    WatchRecord,
 };
 
 /// Loses the answer of every command whose number `lose` says, from 0: `Some(true)` after it has happened, `Some(false)`

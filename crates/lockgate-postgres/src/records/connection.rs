@@ -237,13 +237,16 @@ impl Link {
         let _ = connection.unasked.heard.set(Box::new(heard));
         let fsync = connection.tell("SELECT current_setting('fsync')").await?;
         if fsync.as_deref() != Some("on") {
-            let why = "the server's setting fsync is off, which loses what was answered with the power";
+            let why =
+                "the server's setting fsync is off, which loses what was answered with the power";
             return Err(RecordsError::Invalid {
                 why: why.to_owned(),
             });
         }
         self.prepare(&connection).await?;
-        connection.batch(&format!("LISTEN {}", self.store())).await?;
+        connection
+            .batch(&format!("LISTEN {}", self.store()))
+            .await?;
         Ok(connection)
     }
 

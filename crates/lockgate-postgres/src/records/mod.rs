@@ -16,8 +16,8 @@ use lockgate_core::{
     RecordPage, RecordWritten, Records, RecordsError, ReleaseRecord, WatchRecord, with_sources,
 };
 use lockgate_records::{
-    Outcome, Row as RecordRow, STORE_NAME, Url, check_lease, check_limit, check_put, number,
-    page, prefix_end, store_name, unreadable, watch,
+    Outcome, Row as RecordRow, STORE_NAME, Url, check_lease, check_limit, check_put, number, page,
+    prefix_end, store_name, unreadable, watch,
 };
 use tokio_postgres::{
     Row,
