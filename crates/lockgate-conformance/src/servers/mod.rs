@@ -7,6 +7,7 @@
 mod faults;
 mod fixture;
 mod proxy;
+mod scripted;
 
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use lockgate_core::{Records, RecordsError};
 pub use self::{
     faults::{Faults, faults},
     proxy::{Proxy, To},
+    scripted::Scripted,
 };
 
 /// A server that one test has for itself.
