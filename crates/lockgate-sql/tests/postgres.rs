@@ -21,6 +21,9 @@ use tokio_postgres::{Client, Config, IsolationLevel, NoTls, Transaction};
 
 use self::suite::{Database, sink::TestSink};
 
+#[path = "it/guard.rs"]
+mod guard;
+
 /// Within which nothing fails that is not meant to.
 const LONG: Duration = Duration::from_secs(60);
 

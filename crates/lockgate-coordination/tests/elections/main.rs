@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod busy;
 mod careers;
 #[cfg(target_os = "linux")]
 mod file;
