@@ -1,10 +1,18 @@
 //! Servers that are killed or frozen, and connections that are cut.
 
-use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
+use std::{
+    future::poll_fn,
+    pin::pin,
+    task::Poll,
+    time::{Duration, Instant},
+};
 
+use lockgate_coordination::{
+    Campaign, Coordinator as _, EndReason, Observe, RecordsCoordinator, Tenure as _,
+};
 use lockgate_core::{
-    DeleteRecord, HolderName, LeaseRecord, PutRecord, RecordName, RecordVersion, Records,
-    RecordsError, WatchRecord,
+    DeleteRecord, ElectionName, HolderName, LeaseRecord, PutRecord, RecordName, RecordVersion,
+    Records, RecordsError, WatchRecord,
 };
 
 use super::{Proxy, Server, To};
@@ -41,6 +49,8 @@ pub async fn faults<S: Server>(server: S) -> Faults {
     a_command_that_is_dropped_leaves_nothing_open(&server).await;
     println!("faults: a_frozen_server_is_given_up_and_asked_again");
     a_frozen_server_is_given_up_and_asked_again(&server).await;
+    println!("faults: a_successor_is_woken");
+    a_successor_is_woken(&server).await;
     println!("faults: what_is_watched_is_seen_over_a_kill");
     let server = what_is_watched_is_seen_over_a_kill(server).await;
     println!("faults: operations_are_linearizable_over_kills");
@@ -204,6 +214,59 @@ async fn a_frozen_server_is_given_up_and_asked_again<S: Server>(server: &S) {
     assert!(now.value == "one" || now.value == "two");
     let other = answered(|| store.get(name("frozen/other"))).await;
     assert_eq!(other, None);
+}
+
+/// Planned hand-overs from one process to another, and how long each took: nothing is asserted of that.
+async fn a_successor_is_woken<S: Server>(server: &S) {
+    const HAND_OVERS: usize = 11;
+    let mut processes = Vec::new();
+    for number in 0..2 {
+        let process = RecordsCoordinator::new(connect::<S>(server.url(), LONG).await);
+        let name = HolderName::new(&format!("host-{number}")).unwrap();
+        processes.push((
+            process,
+            Campaign::new(ElectionName::new("woken").unwrap(), name),
+        ));
+    }
+    let (first, campaign) = &processes[0];
+    let mut tenure = first.campaign(campaign.clone()).await.unwrap();
+    let mut gaps = Vec::new();
+    for number in 1..=HAND_OVERS {
+        let (next, campaign) = processes[number % 2].clone();
+        let stands = tokio::spawn(async move {
+            let tenure = next.campaign(campaign).await.unwrap();
+            (tenure, Instant::now())
+        });
+        let observe = Observe {
+            election: ElectionName::new("woken").unwrap(),
+            seen: None,
+            wait: Duration::ZERO,
+        };
+        while first
+            .observe(observe.clone())
+            .await
+            .unwrap()
+            .candidates
+            .is_empty()
+        {
+            tokio::task::yield_now().await;
+        }
+        let epoch = tenure.term().epoch;
+        let asked = Instant::now();
+        tenure.resign(EndReason::EndOfTerm, None).await.unwrap();
+        let (elected, at) = stands.await.unwrap();
+        assert!(elected.term().epoch > epoch);
+        tenure = elected;
+        gaps.push(at - asked);
+    }
+    tenure.resign(EndReason::EndOfTerm, None).await.unwrap();
+    gaps.sort();
+    println!(
+        "hand-overs took {:?} to {:?}, half of them {:?} at most",
+        gaps[0],
+        gaps[HAND_OVERS - 1],
+        gaps[HAND_OVERS / 2]
+    );
 }
 
 /// Meanwhile others go on.

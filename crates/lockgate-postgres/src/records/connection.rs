@@ -141,6 +141,8 @@ impl Link {
                 Ok(Err(error)) => Fault::of(&error),
                 Err(_late) => {
                     self.forget(&connection).await;
+                    // Whoever else has asked over it is told that it ended.
+                    connection.unasked.give_up.notify_one();
                     let why = with_sources(&Failure::Late(self.options.timeout));
                     return Err(match changes {
                         true => RecordsError::Unknown { why },
@@ -187,6 +189,8 @@ impl Link {
         Ok(made)
     }
 
+    /// The next command goes over another one. This one ends with the last of those who have asked over it, and then all who
+    /// watch look again.
     async fn forget(&self, lost: &Arc<Connection>) {
         let mut kept = self.kept.lock().await;
         if kept
@@ -195,8 +199,6 @@ impl Link {
             .is_some_and(|kept| Arc::ptr_eq(kept, lost))
         {
             kept.connection = None;
-            // Those who have asked over it are told that it ended.
-            lost.unasked.give_up.notify_one();
         }
     }
 

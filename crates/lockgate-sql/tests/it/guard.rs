@@ -153,9 +153,9 @@ async fn nothing_lands_of_a_leader_that_is_frozen_in_the_middle_of_its_write() {
     new.batch_execute(set).await.unwrap();
     for (lasts, expected) in [(3_600, "10min"), (60, "1min")] {
         let lasts = Arc::new(Lasts(Duration::from_secs(lasts)));
+        let lasts = fence(10).with_span(lasts);
         let transaction = new.transaction().await.unwrap();
-        let admitted = PostgresGuard.admit(&transaction, &fence(10).with_span(lasts));
-        admitted.await.unwrap();
+        PostgresGuard.admit(&transaction, &lasts).await.unwrap();
         let limit = "SHOW idle_in_transaction_session_timeout";
         let limit = transaction.query_one(limit, &[]).await.unwrap();
         assert_eq!(limit.get::<_, &str>(0), expected);
