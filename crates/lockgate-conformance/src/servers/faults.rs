@@ -189,8 +189,15 @@ async fn a_frozen_server_is_given_up_and_asked_again<S: Server>(server: &S) {
     let store = connect::<S>(server.url(), SHORT).await;
     let first = store.put(put(of, "one".to_owned(), None)).await.unwrap();
     server.signal("-STOP");
-    let second = put(of, "two".to_owned(), Some(first.version));
-    let asked = store.put(second.clone()).await;
+    // A process that is sent the signal may go on for a moment.
+    let mut last = first.version;
+    let asked = loop {
+        let next = put(of, "two".to_owned(), Some(last));
+        match store.put(next).await {
+            Ok(written) => last = written.version,
+            refused => break refused,
+        }
+    };
     assert!(
         matches!(asked, Err(RecordsError::Unknown { .. })),
         "{asked:?}"
