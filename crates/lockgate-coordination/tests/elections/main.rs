@@ -10,6 +10,7 @@ mod file;
 mod frozen;
 mod lossy;
 mod memory;
+mod silent;
 mod workers;
 
 use std::time::Duration;
