@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "it/suite/mod.rs"]
+#[path = "../it/suite/mod.rs"]
 mod suite;
 
 use std::{
@@ -21,7 +21,6 @@ use tokio_postgres::{Client, Config, IsolationLevel, NoTls, Transaction};
 
 use self::suite::{Database, sink::TestSink};
 
-#[path = "it/guard.rs"]
 mod guard;
 
 /// Within which nothing fails that is not meant to.
