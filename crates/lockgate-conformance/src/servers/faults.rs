@@ -119,7 +119,7 @@ async fn a_write_that_is_cut_off_is_there_whole_or_not_at_all<S: Server>(server:
             Err(RecordsError::Unknown { .. }) if is_there => faults.there += 1,
             Err(RecordsError::Unknown { .. }) => faults.gone += 1,
             Err(RecordsError::Unavailable { .. }) => {
-                assert!(!is_there, "it said that it did not happen")
+                assert!(!is_there, "it said that it did not happen");
             }
             Err(other) => panic!("{other}"),
         }
