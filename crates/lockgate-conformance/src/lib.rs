@@ -18,4 +18,5 @@ pub mod coordination;
 pub mod log;
 pub mod queue;
 pub mod records;
+pub mod servers;
 pub mod transport;

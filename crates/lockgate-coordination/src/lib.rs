@@ -33,6 +33,7 @@
 // Users read these docs.
 #![warn(missing_docs)]
 
+mod busy;
 mod career;
 mod chronicle;
 #[cfg(target_os = "linux")]
@@ -48,6 +49,7 @@ pub use lockgate_core::coordination::*;
 #[cfg(target_os = "linux")]
 pub use self::file::FileRecords;
 pub use self::{
+    busy::{Busy, BusyRegistry, Claim, ClaimError},
     career::{HandOver, InFlight, LeaderCareer, Next, Unit},
     records::{RecordsCoordinator, RecordsTenure},
     singleton::{Ended, Singleton},

@@ -74,7 +74,7 @@ pub use producer::{MarkError, Produced, ProducerIncarnation, ProducerMark, Produ
 pub use records::{
     DeleteRecord, ExtendRecord, LeaseRecord, ListRecords, PutRecord, RECORD_BYTES_MAX,
     RECORD_LEASE_MAX, Record, RecordLease, RecordPage, RecordVersion, RecordWritten, Records,
-    RecordsError, ReleaseRecord, Revision, WatchRecord, record_memory,
+    RecordsCapabilities, RecordsError, ReleaseRecord, Revision, WatchRecord, record_memory,
 };
 pub use time::{MachineTime, Millis, Now, WallTime};
 pub use transport::{

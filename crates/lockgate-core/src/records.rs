@@ -285,6 +285,44 @@ fn conflict(name: &RecordName, version: Option<RecordVersion>) -> String {
     }
 }
 
+/// What a store of records can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecordsCapabilities {
+    /// Whether what was answered lasts as long as the store is there, so that versions, revisions and epochs rise for ever.
+    /// If false, a crash or a failover may take back the last writes, and a lease that was granted may be granted to another
+    /// holder.
+    pub lasts: bool,
+    /// Whether a watch is told of each change at once. If false, it looks now and then.
+    pub wakes: bool,
+}
+
+impl RecordsCapabilities {
+    /// One that can do all of it.
+    pub const ALL: Self = Self {
+        lasts: true,
+        wakes: true,
+    };
+
+    /// The same, but that a crash or a failover may take back the last writes.
+    #[must_use]
+    pub const fn forgetful(self) -> Self {
+        Self {
+            lasts: false,
+            ..self
+        }
+    }
+
+    /// The same, but that watches look now and then.
+    #[must_use]
+    pub const fn polling(self) -> Self {
+        Self {
+            wakes: false,
+            ..self
+        }
+    }
+}
+
 /// A store of records. Every operation is atomic and *linearizable*: it takes effect at one instant between
 /// call and answer. An operation that has been answered survives whatever the store promises to survive; what a
 /// read has shown too.
@@ -292,6 +330,11 @@ fn conflict(name: &RecordName, version: Option<RecordVersion>) -> String {
 /// # Cancellation
 /// A command whose future is dropped may have happened. Reads change nothing.
 pub trait Records: Send + Sync {
+    /// What the store can do; unless it says otherwise, all.
+    fn capabilities(&self) -> RecordsCapabilities {
+        RecordsCapabilities::ALL
+    }
+
     /// The same store for the leader of a term: each change is refused with [`Fenced`](RecordsError::Fenced) once the store
     /// has seen a later term of that election. Reads are as before. The highest epoch is kept in the record
     /// [`fence/ELECTION`](crate::coordination::FenceMark::guard), and changed in the same step. The term's own clock is asked too

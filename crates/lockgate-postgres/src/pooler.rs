@@ -7,9 +7,9 @@ use crate::{
 };
 
 /// Marks the session as nobody else marks one.
-const MARK: &str = "SELECT set_config('lockgate.session', pg_backend_pid() || ' ' || clock_timestamp() || ' ' || random(), false)";
+pub(crate) const MARK: &str = "SELECT set_config('lockgate.session', pg_backend_pid() || ' ' || clock_timestamp() || ' ' || random(), false)";
 
-const LOOK: &str = "SELECT current_setting('lockgate.session', true)";
+pub(crate) const LOOK: &str = "SELECT current_setting('lockgate.session', true)";
 
 /// Makes sure that each of two connections has a session of its own.
 ///

@@ -19,10 +19,11 @@ use lockgate_core::{LogError, StorageFailure, with_sources};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     runtime::Handle,
+    sync::Notify,
 };
 use tokio_postgres::{
-    AsyncMessage, Client, Connection, NoTls, Row, SimpleQueryMessage, SimpleQueryRow, Socket,
-    Statement,
+    AsyncMessage, Client, Config, Connection, NoTls, Row, SimpleQueryMessage, SimpleQueryRow,
+    Socket, Statement,
     error::{Severity, SqlState},
     types::ToSql,
 };
@@ -135,7 +136,7 @@ impl Failure {
     }
 
     /// Nothing is known of the statement but that its connection is of no more use.
-    fn is_lost(&self) -> bool {
+    pub(crate) fn is_lost(&self) -> bool {
         match self {
             // The server said what is wrong with the statement, and goes on listening.
             Self::Postgres(error) => error
@@ -160,23 +161,13 @@ impl Link {
         timeout: Duration,
         thread: Option<&ConnectionThread>,
     ) -> io::Result<Self> {
-        let Target { mut config, tls } = target;
-        // A server or network that is gone is noticed also between two statements.
-        config
-            .tcp_user_timeout(timeout)
-            .keepalives(true)
-            .keepalives_idle(Duration::from_secs(15))
-            .keepalives_interval(Duration::from_secs(5))
-            .keepalives_retries(3);
-        if config.get_application_name().is_none() {
-            config.application_name("lockgate");
-        }
+        let Target { config, tls } = target;
         let thread = match thread {
             Some(thread) => thread.clone(),
             None => ConnectionThread::start()?,
         };
         Ok(Self {
-            hosts: Arc::new(Hosts::of(config)),
+            hosts: Arc::new(Hosts::of(watched(config, timeout))),
             tls,
             timeout,
             thread,
@@ -230,7 +221,21 @@ impl Link {
     }
 }
 
-fn settings(commit: Commit, timeout: Duration) -> String {
+/// A server or network that is gone is noticed also between two statements.
+pub(crate) fn watched(mut config: Config, timeout: Duration) -> Config {
+    config
+        .tcp_user_timeout(timeout)
+        .keepalives(true)
+        .keepalives_idle(Duration::from_secs(15))
+        .keepalives_interval(Duration::from_secs(5))
+        .keepalives_retries(3);
+    if config.get_application_name().is_none() {
+        config.application_name("lockgate");
+    }
+    config
+}
+
+pub(crate) fn settings(commit: Commit, timeout: Duration) -> String {
     let timeout = timeout.as_millis();
     let (commit, statement_timeout) = match commit {
         Commit::Soon => ("off", timeout),
@@ -270,7 +275,13 @@ pub(crate) struct Unasked {
     /// Why the connection ended. A client is told a moment earlier that it did, and waits for this:
     /// whatever ends [`drive`] sets it.
     end: OnceLock<End>,
+    /// Told the payload of each notification, and `None` when the connection has ended.
+    pub(crate) heard: OnceLock<Box<Heard>>,
+    /// Ends the connection, whatever is on its way.
+    pub(crate) give_up: Notify,
 }
+
+type Heard = dyn Fn(Option<&str>) + Send + Sync;
 
 /// Moves bytes until the connection ends; keeps the last warning, and why it ended.
 pub(crate) async fn drive<S: AsyncRead + AsyncWrite + Unpin>(
@@ -283,12 +294,25 @@ pub(crate) async fn drive<S: AsyncRead + AsyncWrite + Unpin>(
     impl Drop for Driven {
         fn drop(&mut self) {
             self.0.end.get_or_init(|| End::Closed);
+            if let Some(heard) = self.0.heard.get() {
+                heard(None);
+            }
         }
     }
 
     let Driven(unasked) = &Driven(unasked);
     loop {
-        match poll_fn(|context| connection.poll_message(context)).await {
+        let message = tokio::select! {
+            biased;
+            message = poll_fn(|context| connection.poll_message(context)) => message,
+            () = unasked.give_up.notified() => return,
+        };
+        match message {
+            Some(Ok(AsyncMessage::Notification(it))) => {
+                if let Some(heard) = unasked.heard.get() {
+                    heard(Some(it.payload()));
+                }
+            }
             Some(Ok(AsyncMessage::Notice(notice))) => {
                 *lock(&unasked.warning) = Some(notice.message().to_owned());
             }

@@ -124,7 +124,7 @@ impl Parameters {
                 Some(("target_session_attrs", "any" | "read-write" | "primary")) => {}
                 Some(("target_session_attrs", _)) => {
                     return Err(OpenError::Options {
-                        what: "target_session_attrs asks for a standby, and a log needs the primary: \
+                        what: "target_session_attrs asks for a standby, and only the primary takes writes: \
                                read-write, or nothing, finds it among the hosts",
                     });
                 }

@@ -1,6 +1,8 @@
 //! Errors, and the names that users give.
 
-/// What an inbox or an outbox could not do.
+use lockgate_core::coordination::FenceError;
+
+/// What an inbox, an outbox or a guard could not do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -67,6 +69,9 @@ pub enum Error {
     /// The connection to the database is lost. What was asked last may have happened or not.
     #[error("the connection to the database is lost, or has given no answer in time")]
     Disconnected,
+    /// The transaction is of a leader whose term is over.
+    #[error(transparent)]
+    Fence(#[from] FenceError),
     /// SQLite's error.
     #[cfg(feature = "sqlite")]
     #[error("SQLite")]

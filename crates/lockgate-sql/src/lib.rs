@@ -63,6 +63,9 @@
 //! # }
 //! ```
 //!
+//! A **guard** ([`SqliteGuard`], [`PostgresGuard`]) lets the transactions of an election's leader pass, and refuses those of
+//! one that was deposed.
+//!
 //! [`SqliteInbox`] and [`SqliteOutbox`] are for rusqlite (feature `sqlite`), [`PostgresInbox`] and
 //! [`PostgresOutbox`] for tokio-postgres (feature `postgres`). For other clients, the modules `sqlite::schema` and
 //! `postgres::schema` have the statements, and [`Inbox`] is the trait.
@@ -141,9 +144,9 @@ pub mod sqlite;
 use std::time::Duration;
 
 #[cfg(feature = "postgres")]
-pub use self::postgres::{PostgresInbox, PostgresOutbox};
+pub use self::postgres::{PostgresGuard, PostgresInbox, PostgresOutbox};
 #[cfg(feature = "sqlite")]
-pub use self::sqlite::{SqliteInbox, SqliteOutbox};
+pub use self::sqlite::{SqliteGuard, SqliteInbox, SqliteOutbox};
 pub use self::{
     error::Error,
     forward::{Forwarder, ForwarderOptions, ForwarderState, StartError},

@@ -89,10 +89,12 @@
 //! With the feature `zookeeper`, ZooKeeper elects: `lockgate::zookeeper`, also between processes in Rust and in Java.
 //!
 //! With the feature `postgres`, a PostgreSQL database can keep the queues instead of a folder:
-//! `Lockgate::postgres(url, shard)`.
+//! `Lockgate::postgres(url, shard)`. With `postgres`, `mysql` and `redis`, [`records`] has stores of records in such databases,
+//! for elections.
 //!
 //! With the features `sql-sqlite` and `sql-postgres`, `lockgate::sql` has an inbox, so that a message has one effect
-//! in your database though it may come twice, and an outbox, so that a message is sent if your transaction commits.
+//! in your database though it may come twice, an outbox, so that a message is sent if your transaction commits, and a guard, so
+//! that no leader that was deposed writes to your tables.
 //!
 //! With the feature `client`, `lockgate::client` has the queues of a server. They are a [`Sink`] and a
 //! [`Source`], as a [`Queue`] is: what is written over these traits takes both. With the feature `sqs`, `lockgate::sqs`

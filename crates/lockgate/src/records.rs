@@ -1,15 +1,22 @@
 //! Records: small versioned values that may be leased, for what must be agreed on, such as who leads.
 //!
-//! An open [`Lockgate`] is a store of [`Records`].
+//! An open [`Lockgate`] is a store of [`Records`]. With the features `postgres`, `mysql` and `redis` there are stores in such
+//! databases: `PostgresRecords`, `MysqlRecords` and `RedisRecords`.
 
 use lockgate_core::coordination::{Fence, FenceError};
 pub use lockgate_core::{
     DeleteRecord, ExtendRecord, LeaseRecord, ListRecords, PutRecord, RECORD_BYTES_MAX,
     RECORD_LEASE_MAX, Record, RecordLease, RecordName, RecordPage, RecordVersion, RecordWritten,
-    Records, RecordsError, ReleaseRecord, Revision, WatchRecord,
+    Records, RecordsCapabilities, RecordsError, ReleaseRecord, Revision, WatchRecord,
 };
 use lockgate_engine::EngineError;
 use lockgate_machine::{GetRecord, Rejection, TypedCommand};
+#[cfg(feature = "mysql")]
+pub use lockgate_mysql::{MysqlRecords, MysqlRecordsOptions};
+#[cfg(feature = "postgres")]
+pub use lockgate_postgres::{PostgresRecords, PostgresRecordsOptions};
+#[cfg(feature = "redis")]
+pub use lockgate_redis::{RedisDurability, RedisRecords, RedisRecordsOptions};
 
 use crate::{ErrorKind, Lockgate, error::kind};
 

@@ -17,11 +17,13 @@ const WITHOUT_RUNTIME: [&str; 5] = [
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
 
 /// The crates each crate may name, tests aside. ARCHITECTURE.md draws the same picture.
-const LAYERS: [(&str, &[&str]); 23] = [
+const LAYERS: [(&str, &[&str]); 26] = [
     ("lockgate-core", &[]),
     ("lockgate-machine", &["lockgate-core"]),
     ("lockgate-log", &["lockgate-core"]),
-    ("lockgate-postgres", &["lockgate-core"]),
+    ("lockgate-postgres", &["lockgate-core", "lockgate-records"]),
+    ("lockgate-mysql", &["lockgate-core", "lockgate-records"]),
+    ("lockgate-redis", &["lockgate-core", "lockgate-records"]),
     ("lockgate-sigv4", &[]),
     ("lockgate-client", &["lockgate-core", "lockgate-sigv4"]),
     ("lockgate-consumer", &["lockgate-core"]),
@@ -46,8 +48,10 @@ const LAYERS: [(&str, &[&str]); 23] = [
             "lockgate-machine",
             "lockgate-engine",
             "lockgate-sim",
+            "lockgate-coordination",
         ],
     ),
+    ("lockgate-records", &["lockgate-core"]),
     ("lockgate-sim", &["lockgate-core"]),
     (
         "lockgate-engine",
@@ -61,6 +65,8 @@ const LAYERS: [(&str, &[&str]); 23] = [
             "lockgate-log",
             "lockgate-engine",
             "lockgate-postgres",
+            "lockgate-mysql",
+            "lockgate-redis",
             "lockgate-client",
             "lockgate-consumer",
             "lockgate-coordination",

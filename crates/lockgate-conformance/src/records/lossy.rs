@@ -7,7 +7,8 @@ use std::sync::{
 
 use lockgate_core::{
     DeleteRecord, ExtendRecord, LeaseRecord, ListRecords, PutRecord, Record, RecordName,
-    RecordPage, RecordWritten, Records, RecordsError, ReleaseRecord, WatchRecord,
+    RecordPage, RecordWritten, Records, RecordsCapabilities, RecordsError, ReleaseRecord,
+    WatchRecord,
 };
 
 /// Loses the answer of every command whose number `lose` says, from 0: `Some(true)` after it has happened, `Some(false)`
@@ -74,6 +75,10 @@ impl<R: Records> Lossy<R> {
 }
 
 impl<R: Records> Records for Lossy<R> {
+    fn capabilities(&self) -> RecordsCapabilities {
+        self.records.capabilities()
+    }
+
     async fn get(&self, name: RecordName) -> Result<Option<Record>, RecordsError> {
         self.reads.fetch_add(1, Ordering::Relaxed);
         self.records.get(name).await

@@ -53,7 +53,8 @@ const ASKS_MAX: u32 = 10;
 /// changes, however many stand. Each candidate makes its place last longer every third of its lease, which is a change of
 /// the store too.
 ///
-/// Epochs rise for ever, as those of records do.
+/// Epochs rise for ever, as those of records do, unless the store's
+/// [`capabilities`](lockgate_core::Records::capabilities) say otherwise.
 pub struct RecordsCoordinator<S>(Arc<Inner<S>>);
 
 pub(crate) struct Inner<S> {
@@ -136,10 +137,11 @@ impl<S: Records + 'static> Coordinator for RecordsCoordinator<S> {
     type Tenure = RecordsTenure<S>;
 
     fn capabilities(&self) -> CoordinatorCapabilities {
+        let of_store = self.0.records.capabilities();
         let mut capabilities = CoordinatorCapabilities::NONE;
-        capabilities.epochs_last = true;
+        capabilities.epochs_last = of_store.lasts;
         capabilities.is_fair = true;
-        capabilities.wakes = true;
+        capabilities.wakes = of_store.wakes;
         capabilities.can_ask = true;
         capabilities.history_max = HISTORY_MAX;
         capabilities.checkpoint_bytes_max = CHECKPOINT_BYTES_MAX;

@@ -33,6 +33,8 @@ pub(super) struct Standing<S: Records + 'static> {
     ahead: Option<RecordName>,
     /// The term's record, as it was claimed or opened.
     book: Option<Book>,
+    /// A lease that was asked for and may have been granted.
+    asked: Option<LeaseRecord>,
     is_elected: bool,
 }
 
@@ -57,6 +59,7 @@ impl<S: Records + 'static> Standing<S> {
             holder,
             ahead: None,
             book: None,
+            asked: None,
             is_elected: false,
         })
     }
@@ -184,14 +187,23 @@ impl<S: Records + 'static> Standing<S> {
         }
     }
 
-    async fn lease(&self, name: RecordName, delete_at_end: bool) -> Result<Record, RecordsError> {
+    async fn lease(
+        &mut self,
+        name: RecordName,
+        delete_at_end: bool,
+    ) -> Result<Record, RecordsError> {
         let lease = LeaseRecord {
             name,
             holder: self.holder.clone(),
             lease: self.timing.lease,
             delete_at_end,
         };
-        self.inner.records.lease(lease).await
+        self.asked = Some(lease.clone());
+        let answer = self.inner.records.lease(lease).await;
+        if !matches!(answer, Err(RecordsError::Unknown { .. })) {
+            self.asked = None;
+        }
+        answer
     }
 
     async fn look(&mut self) -> Result<Answer, CoordinationError> {
@@ -274,6 +286,22 @@ impl<S: Records + 'static> Standing<S> {
         self.give_back(place.map(|epoch| (self.place.clone(), epoch)));
     }
 
+    /// Gives back what was asked for, if it was granted: its holder is given it again, and learns its epoch.
+    fn take_back(&mut self) {
+        if let (Some(asked), Ok(runtime)) = (self.asked.take(), Handle::try_current()) {
+            let inner = self.inner.clone();
+            runtime.spawn(async move {
+                let name = asked.name.clone();
+                let granted = inner.records.lease(asked).await.ok();
+                if let Some(lease) = granted.and_then(|record| record.lease) {
+                    let epoch = lease.epoch;
+                    // If the store refuses, the lease ends by itself.
+                    let _ = inner.records.release(ReleaseRecord { name, epoch }).await;
+                }
+            });
+        }
+    }
+
     fn give_back(&self, lease: Option<(RecordName, Epoch)>) {
         if let (Some((name, epoch)), Ok(runtime)) = (lease, Handle::try_current()) {
             let leaving = Leaving::begin(self.inner.clone());
@@ -309,6 +337,7 @@ impl<S: Records + 'static> Drop for Standing<S> {
             let claimed = self.candidate.claimed();
             self.give_back(claimed.map(|epoch| (self.names.term.clone(), epoch)));
             self.leave();
+            self.take_back();
         }
     }
 }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod busy;
 mod careers;
 #[cfg(target_os = "linux")]
 mod file;
@@ -9,6 +10,7 @@ mod file;
 mod frozen;
 mod lossy;
 mod memory;
+mod silent;
 mod workers;
 
 use std::time::Duration;

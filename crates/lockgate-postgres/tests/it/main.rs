@@ -9,6 +9,7 @@ mod engine;
 mod failures;
 mod holders;
 mod pooler;
+mod records;
 mod refused;
 mod replication;
 mod server;

@@ -1,5 +1,6 @@
 //! For transactions of tokio-postgres.
 
+mod guard;
 mod inbox;
 mod outbox;
 mod store;
@@ -9,12 +10,13 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-pub use self::{inbox::PostgresInbox, outbox::PostgresOutbox};
+pub use self::{guard::PostgresGuard, inbox::PostgresInbox, outbox::PostgresOutbox};
 use crate::{Error, error::check_columns};
 
 /// The statements that make the tables, for who makes them by other means.
 pub mod schema {
     pub use super::{
+        guard::{ADMIT, CREATE as CREATE_GUARD},
         inbox::{CREATE as CREATE_INBOX, RECORD},
         outbox::{CREATE as CREATE_OUTBOX, ENQUEUE},
     };

@@ -1,17 +1,19 @@
 //! For transactions of rusqlite.
 
+mod guard;
 mod inbox;
 mod outbox;
 mod store;
 
 use rusqlite::Connection;
 
-pub use self::{inbox::SqliteInbox, outbox::SqliteOutbox};
+pub use self::{guard::SqliteGuard, inbox::SqliteInbox, outbox::SqliteOutbox};
 use crate::{Error, error::check_columns};
 
 /// The statements that make the tables, for who makes them by other means.
 pub mod schema {
     pub use super::{
+        guard::{ADMIT, CREATE as CREATE_GUARD},
         inbox::{CREATE as CREATE_INBOX, RECORD},
         outbox::{CREATE as CREATE_OUTBOX, ENQUEUE},
     };

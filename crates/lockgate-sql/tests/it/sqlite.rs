@@ -434,3 +434,50 @@ async fn a_forwarder_starts_where_one_was_dropped() {
         drop(forwarder);
     }
 }
+
+#[test]
+fn a_guard_lets_no_leader_write_after_a_later_one() {
+    use lockgate_core::{
+        ElectionName, Epoch,
+        coordination::{Fence, FenceError},
+    };
+    use lockgate_sql::SqliteGuard;
+
+    let folder = tempfile::tempdir().unwrap();
+    let open = || Connection::open(folder.path().join("guard.db")).unwrap();
+    let reports = ElectionName::new("reports").unwrap();
+    let fence = |epoch| Fence::new(reports.clone(), Epoch(epoch));
+    let (mut old, mut new) = (open(), open());
+    old.execute_batch("CREATE TABLE pages (by TEXT)").unwrap();
+    for _ in 0..2 {
+        SqliteGuard.create_table(&old).unwrap();
+    }
+    let write = |connection: &mut Connection, epoch: u64| -> Result<(), Error> {
+        let transaction =
+            connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+        transaction.execute("INSERT INTO pages VALUES (?1)", [epoch.to_string()])?;
+        SqliteGuard.admit(&transaction, &fence(epoch))?;
+        transaction.commit()?;
+        Ok(())
+    };
+    for epoch in [7, 7] {
+        write(&mut old, epoch).unwrap();
+    }
+    write(&mut new, 9).unwrap();
+    let refused = write(&mut old, 7);
+    assert!(
+        matches!(
+            refused,
+            Err(Error::Fence(FenceError::Deposed {
+                newest: Epoch(9),
+                ..
+            }))
+        ),
+        "{refused:?}"
+    );
+    let pages: i64 = old
+        .query_row("SELECT count(*) FROM pages", [], |row| row.get(0))
+        .unwrap();
+    assert_eq!(pages, 3, "nothing of it landed");
+    assert_eq!(SqliteGuard.newest(&old, &reports).unwrap(), Some(Epoch(9)));
+}

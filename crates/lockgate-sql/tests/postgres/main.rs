@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "it/suite/mod.rs"]
+#[path = "../it/suite/mod.rs"]
 mod suite;
 
 use std::{
@@ -20,6 +20,8 @@ use tokio::time::timeout;
 use tokio_postgres::{Client, Config, IsolationLevel, NoTls, Transaction};
 
 use self::suite::{Database, sink::TestSink};
+
+mod guard;
 
 /// Within which nothing fails that is not meant to.
 const LONG: Duration = Duration::from_secs(60);

@@ -1,0 +1,99 @@
+//! Servers that scripts start.
+
+use std::{
+    fs,
+    path::PathBuf,
+    process::{Command, Stdio},
+};
+
+use tempfile::TempDir;
+
+/// A server that a script with the verbs `start`, `crash` and `stop` has started over a folder of its own. It is killed when
+/// this is dropped.
+#[derive(Debug)]
+pub struct Scripted {
+    script: PathBuf,
+    variable: &'static str,
+    folder: TempDir,
+    /// Where it is.
+    pub url: String,
+}
+
+/// The code with which a script says that what it should start is not there.
+const MISSING: i32 = 77;
+
+impl Scripted {
+    /// Starts one, of which the script says where it is as `VARIABLE=URL`. `None`, and said so for that test: there is no such
+    /// server, and the script could not install it.
+    ///
+    /// # Panics
+    /// If it does not start; and where `CI=true`, if it is not there.
+    #[must_use]
+    pub fn start(script: &str, variable: &'static str, test: &str) -> Option<Self> {
+        let mut started = Self {
+            script: script.into(),
+            variable,
+            folder: tempfile::tempdir().unwrap(),
+            url: String::new(),
+        };
+        match started.run("start") {
+            Ok(url) => started.url = url,
+            Err(MISSING) => {
+                let is_ci = std::env::var("CI").as_deref() == Ok("true");
+                assert!(!is_ci, "{script} found no server for {test}");
+                println!("not run: {test}: {script} found no server");
+                return None;
+            }
+            Err(code) => panic!("{script} start ended with {code}"),
+        }
+        Some(started)
+    }
+
+    /// Kills it, and starts it again.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn crash(&self) {
+        self.run("crash").unwrap();
+        assert_eq!(self.run("start"), Ok(self.url.clone()));
+    }
+
+    /// Sends it a signal, such as `-STOP`.
+    ///
+    /// # Panics
+    /// If it does not run.
+    pub fn signal(&self, signal: &str) {
+        let process = fs::read_to_string(self.folder.path().join("pid")).unwrap();
+        // The shell's own: the program of that name is not on every machine.
+        let sent = Command::new("sh")
+            .args(["-c", "kill \"$@\"", "sh", signal, process.trim()])
+            .status();
+        assert!(sent.unwrap().success());
+    }
+
+    /// The URL that the script prints, or the code it ended with.
+    fn run(&self, verb: &str) -> Result<String, i32> {
+        // To a file: a server that it starts would keep a pipe open.
+        let said = self.folder.path().join("said");
+        let status = Command::new(&self.script)
+            .arg(verb)
+            .arg(self.folder.path())
+            .stdin(Stdio::null())
+            .stdout(fs::File::create(&said).unwrap())
+            .status()
+            .unwrap();
+        if !status.success() {
+            return Err(status.code().unwrap_or(-1));
+        }
+        let said = fs::read_to_string(said).unwrap();
+        let url = said.trim().strip_prefix(self.variable);
+        let url = url.and_then(|url| url.strip_prefix('='));
+        Ok(url.unwrap_or_default().to_owned())
+    }
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        let _ = self.run("crash");
+    }
+}

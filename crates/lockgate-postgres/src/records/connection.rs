@@ -1,0 +1,323 @@
+//! The connection of a store: made, checked, asked, and made again.
+
+use std::{sync::Arc, time::Instant};
+
+use lockgate_core::{RecordsError, with_sources};
+use lockgate_records::{Backoff, Bell};
+use tokio::{sync::Mutex, time::timeout};
+use tokio_postgres::{
+    Client, NoTls, Row,
+    error::{Severity, SqlState},
+    types::{ToSql, Type},
+};
+
+use super::PostgresRecordsOptions;
+use crate::{
+    hosts::{Connected, Hosts, Use},
+    pooler,
+    session::{Commit, Failure, Unasked, first_row, settings, watched},
+    tls::{Target, Tls},
+};
+
+/// A value and its type.
+pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// The version of the tables and functions of `program.sql`.
+const VERSION: i32 = 1;
+
+const PROGRAM: &str = include_str!("program.sql");
+
+/// Taken while the tables are made; a number that nothing else is likely to use.
+const LOCK: i64 = 0x6c6f_636b_7265_6373;
+
+/// How often a statement is run again that the server has undone for another's sake.
+const TRIES_MAX: u32 = 10;
+
+/// How to reach the server, and the connection to it.
+pub(super) struct Link {
+    hosts: Hosts,
+    tls: Option<Tls>,
+    options: PostgresRecordsOptions,
+    bell: Bell,
+    /// Held while it is made, so that many callers make one.
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    connection: Option<Arc<Connection>>,
+    backoff: Backoff,
+}
+
+struct Connection {
+    client: Client,
+    unasked: Arc<Unasked>,
+}
+
+impl Drop for Connection {
+    /// Nobody waits for what is still on its way.
+    fn drop(&mut self) {
+        self.unasked.give_up.notify_one();
+    }
+}
+
+/// Why a statement has no answer.
+enum Fault {
+    /// The server says no, and has done nothing of it.
+    Refused(String),
+    /// The server has undone it for another's sake.
+    Undone(String),
+    /// Nobody knows.
+    Lost(String),
+}
+
+impl Fault {
+    fn of(error: &tokio_postgres::Error) -> Self {
+        let why = with_sources(error);
+        let Some(said) = error.as_db_error() else {
+            return Self::Lost(why);
+        };
+        if !matches!(said.parsed_severity(), Some(Severity::Error)) {
+            return Self::Lost(why);
+        }
+        let undone = [
+            SqlState::T_R_SERIALIZATION_FAILURE,
+            SqlState::T_R_DEADLOCK_DETECTED,
+        ];
+        match undone.contains(said.code()) {
+            true => Self::Undone(why),
+            false => Self::Refused(why),
+        }
+    }
+}
+
+fn unavailable(why: String) -> RecordsError {
+    RecordsError::Unavailable { why }
+}
+
+fn failed(failure: &Failure) -> RecordsError {
+    unavailable(with_sources(failure))
+}
+
+impl Link {
+    pub(super) fn new(target: Target, options: PostgresRecordsOptions) -> Self {
+        Self {
+            hosts: Hosts::of(watched(target.config, options.timeout)),
+            tls: target.tls,
+            options,
+            bell: Bell::default(),
+            kept: Mutex::default(),
+        }
+    }
+
+    pub(super) fn store(&self) -> &str {
+        &self.options.store
+    }
+
+    pub(super) fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    /// Connects for the first time: looks also at what cannot change with a reconnect.
+    pub(super) async fn open(&self) -> Result<(), RecordsError> {
+        let first = self.connection().await?;
+        let second = self.within(self.connect()).await?;
+        self.within(check_sessions(&first, &second)).await
+    }
+
+    /// Runs a statement.
+    pub(super) async fn ask(
+        &self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+        changes: bool,
+    ) -> Result<Vec<Row>, RecordsError> {
+        let (mut tries, mut was_lost) = (0, false);
+        loop {
+            let connection = self.connection().await?;
+            let asked = connection.client.query_typed(sql, parameters);
+            let fault = match timeout(self.options.timeout, asked).await {
+                Ok(Ok(rows)) => return Ok(rows),
+                Ok(Err(error)) => Fault::of(&error),
+                Err(_late) => {
+                    self.forget(&connection).await;
+                    // Whoever else has asked over it is told that it ended.
+                    connection.unasked.give_up.notify_one();
+                    let why = with_sources(&Failure::Late(self.options.timeout));
+                    return Err(match changes {
+                        true => RecordsError::Unknown { why },
+                        false => unavailable(why),
+                    });
+                }
+            };
+            match fault {
+                Fault::Undone(_) if tries < TRIES_MAX => tries += 1,
+                Fault::Undone(why) => return Err(unavailable(why)),
+                Fault::Refused(why) => {
+                    // Perhaps somebody has dropped the schema: the next connect makes it again, or tells.
+                    self.forget(&connection).await;
+                    return Err(unavailable(why));
+                }
+                Fault::Lost(why) => {
+                    self.forget(&connection).await;
+                    if changes {
+                        return Err(RecordsError::Unknown { why });
+                    }
+                    if was_lost {
+                        return Err(unavailable(why));
+                    }
+                    was_lost = true;
+                }
+            }
+        }
+    }
+
+    /// The connection, made if there is none.
+    async fn connection(&self) -> Result<Arc<Connection>, RecordsError> {
+        let mut kept = self.kept.lock().await;
+        if let Some(connection) = &kept.connection
+            && !connection.client.is_closed()
+        {
+            return Ok(connection.clone());
+        }
+        kept.connection = None;
+        kept.backoff.check()?;
+        let made = self.within(self.make()).await.map(Arc::new);
+        kept.backoff.connected(&made);
+        let made = made?;
+        kept.connection = Some(made.clone());
+        Ok(made)
+    }
+
+    /// The next command goes over another one. This one ends with the last of those who have asked over it, and then all who
+    /// watch look again.
+    async fn forget(&self, lost: &Arc<Connection>) {
+        let mut kept = self.kept.lock().await;
+        if kept
+            .connection
+            .as_ref()
+            .is_some_and(|kept| Arc::ptr_eq(kept, lost))
+        {
+            kept.connection = None;
+        }
+    }
+
+    async fn within<T>(
+        &self,
+        act: impl Future<Output = Result<T, RecordsError>>,
+    ) -> Result<T, RecordsError> {
+        match timeout(self.options.timeout, act).await {
+            Ok(done) => done,
+            Err(_late) => Err(failed(&Failure::Late(self.options.timeout))),
+        }
+    }
+
+    /// A connection of which everything is settled that a server, database or user may have set otherwise.
+    async fn connect(&self) -> Result<Connection, RecordsError> {
+        let deadline = Instant::now() + self.options.timeout;
+        let connected = match self.tls.clone() {
+            Some(tls) => self.hosts.connect(deadline, Use::Writing, tls).await,
+            None => self.hosts.connect(deadline, Use::Writing, NoTls).await,
+        };
+        let Connected {
+            client, unasked, ..
+        } = connected.map_err(|failure| failed(&failure))?;
+        let connection = Connection { client, unasked };
+        let settings = settings(Commit::Flushed, self.options.timeout);
+        connection.batch(&settings).await?;
+        Ok(connection)
+    }
+
+    /// A connection that listens, to a server that has what the store needs.
+    async fn make(&self) -> Result<Connection, RecordsError> {
+        let connection = self.connect().await?;
+        let bell = self.bell.clone();
+        let heard = move |payload: Option<&str>| match payload {
+            Some(name) => bell.ring(name),
+            None => bell.ring_all(),
+        };
+        let _ = connection.unasked.heard.set(Box::new(heard));
+        let fsync = connection.tell("SELECT current_setting('fsync')").await?;
+        if fsync.as_deref() != Some("on") {
+            let why =
+                "the server's setting fsync is off, which loses what was answered with the power";
+            return Err(RecordsError::Invalid {
+                why: why.to_owned(),
+            });
+        }
+        self.prepare(&connection).await?;
+        connection
+            .batch(&format!("LISTEN {}", self.store()))
+            .await?;
+        Ok(connection)
+    }
+
+    /// Makes the tables and functions, or finds that they are as they should be; then no right to make any is needed.
+    async fn prepare(&self, connection: &Connection) -> Result<(), RecordsError> {
+        let store = self.store();
+        let there = format!("SELECT to_regclass('{store}.format')");
+        let found = match connection.tell(&there).await? {
+            None => None,
+            Some(_) => {
+                let version = format!("SELECT max(version) FROM {store}.format");
+                connection.tell(&version).await?
+            }
+        };
+        match found.as_deref().map(str::parse::<i32>) {
+            Some(Ok(VERSION)) => return Ok(()),
+            Some(Ok(found)) if found > VERSION => {
+                let why = format!(
+                    "the schema {store} has version {found}, and this program knows versions up to {VERSION}: use a newer one"
+                );
+                return Err(RecordsError::Invalid { why });
+            }
+            _ => {}
+        }
+        // Of several that start at once, one makes them and the others find them made.
+        let sql = format!(
+            "BEGIN;
+             SELECT pg_advisory_xact_lock({LOCK});
+             CREATE SCHEMA IF NOT EXISTS {store};
+             {program}
+             CREATE TABLE IF NOT EXISTS {store}.format (version integer NOT NULL);
+             DELETE FROM {store}.format;
+             INSERT INTO {store}.format VALUES ({VERSION});
+             COMMIT",
+            program = PROGRAM.replace("{store}", store)
+        );
+        // If it fails, the connection ends, and the transaction with it.
+        connection.batch(&sql).await
+    }
+}
+
+impl Connection {
+    async fn batch(&self, sql: &str) -> Result<(), RecordsError> {
+        let done = self.client.batch_execute(sql).await;
+        done.map_err(|error| unavailable(with_sources(&error)))
+    }
+
+    /// The first column of the first row.
+    async fn tell(&self, sql: &str) -> Result<Option<String>, RecordsError> {
+        let asked = self.client.simple_query(sql).await;
+        let messages = asked.map_err(|error| unavailable(with_sources(&error)))?;
+        let row = first_row(&messages);
+        Ok(row.and_then(|row| row.get(0)).map(str::to_owned))
+    }
+}
+
+/// As [`pooler::check_sessions`]: through a pooler that shares sessions, nobody would hear a notification.
+async fn check_sessions(first: &Connection, second: &Connection) -> Result<(), RecordsError> {
+    let mark = first.tell(pooler::MARK).await?;
+    second.batch("BEGIN").await?;
+    let seen = second.tell(pooler::LOOK).await?;
+    let kept = first.tell(pooler::LOOK).await?;
+    second.batch("ROLLBACK").await?;
+    if mark.is_none() || seen == mark || kept != mark {
+        let why = "a pooler before the database does not keep a session for each connection, which watches need: have it do \
+             so (PgBouncer: pool_mode = session), or name the server itself";
+        return Err(RecordsError::Invalid {
+            why: why.to_owned(),
+        });
+    }
+    Ok(())
+}

@@ -1,0 +1,342 @@
+//! Records in a PostgreSQL database.
+//!
+//! # Invariants
+//! - Each command is one statement, a call of a function of `program.sql`. So nothing of it is there or all of it is, no
+//!   lock outlives it, and a future that is dropped leaves no transaction open.
+//! - A connection listens before anything is read over it, and when it ends, all who watch look again over the next one. So
+//!   no change is missed.
+//! - A lease that has ended is written as ended before that is shown, so that a clock that is set back brings none back.
+
+mod connection;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use lockgate_core::{
+    DeleteRecord, ExtendRecord, LeaseRecord, ListRecords, PutRecord, Record, RecordName,
+    RecordPage, RecordWritten, Records, RecordsError, ReleaseRecord, WatchRecord, with_sources,
+};
+use lockgate_records::{
+    Outcome, Row as RecordRow, STORE_NAME, Url, check_lease, check_limit, check_put, number, page,
+    prefix_end, store_name, unreadable, watch,
+};
+use tokio_postgres::{
+    Row,
+    types::{ToSql, Type},
+};
+
+use self::connection::{Link, Parameter};
+use crate::tls::Target;
+
+/// Leases that one statement ends at most, of those whose time is over.
+const ENDED_AT_ONCE: i32 = 64;
+
+/// [`Records`] in a PostgreSQL database, by the server's time. Clones are the same store.
+///
+/// A store is a schema, `lockgate_records` unless its options say otherwise, with two tables and a few functions. The first
+/// connect makes them; then a user needs the right to use the schema and to read and write its tables. Each command is one
+/// call of a function, and is answered when the server has flushed it, on the standbys too if there are any that
+/// `synchronous_standby_names` counts. All changes of a store are made one after the other.
+///
+/// A watch is told of a change at once (`NOTIFY`). One connection serves all commands and watches of a store and its clones; a
+/// lost one is made again by the next command. Behind a pooler that gives each transaction whichever session is free nobody
+/// could be told: [`connect`](Self::connect) refuses that.
+///
+/// Leases end by the server's wall clock. If it is set forward, they end early, and only a fence stops their holders; if it is
+/// set back, they last longer. Epochs are at least the microseconds of that clock. So they rise also over a failover to a
+/// standby that has not got the last writes, if its clock is right; but such a failover may grant a lease that somebody
+/// holds. Have the commits wait for a standby (`synchronous_standby_names`) if you fail over.
+///
+/// The connection belongs to the tokio runtime in which it was made. If that ends, the next command makes another one.
+///
+/// ```no_run
+/// use lockgate_core::{PutRecord, RecordName, Records};
+/// use lockgate_postgres::PostgresRecords;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let records = PostgresRecords::connect("postgres://service:secret@database/service").await?;
+/// let name = RecordName::new("reports/page")?;
+/// let first = PutRecord { name: name.clone(), value: "7".into(), replaces: None, epoch: None };
+/// records.put(first).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct PostgresRecords(Arc<Link>);
+
+/// The options of [`PostgresRecords`].
+#[derive(Clone, Debug)]
+pub struct PostgresRecordsOptions {
+    /// How long one command may take, and also a connect; from 10 ms to a day, by default 10 s. A command that gets no answer
+    /// by then ends the connection.
+    pub timeout: Duration,
+    /// The schema: 1 to 40 lower-case letters, digits and `_`, the first a letter; by default `lockgate_records`. Stores
+    /// with different ones share nothing.
+    pub store: String,
+}
+
+impl Default for PostgresRecordsOptions {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(10),
+            store: STORE_NAME.to_owned(),
+        }
+    }
+}
+
+impl fmt::Debug for PostgresRecords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PostgresRecords")
+            .field(&self.0.store())
+            .finish()
+    }
+}
+
+impl PostgresRecords {
+    /// Connects to the server of that URL, and makes what the store needs there. The parameters of the URL are PostgreSQL's, of
+    /// which TLS always verifies the certificate (`sslmode`, `sslrootcert`); and `store`, which is
+    /// [`PostgresRecordsOptions::store`].
+    ///
+    /// # Errors
+    /// `Invalid` for a URL that cannot be read or has an unknown parameter, a pooler that shares sessions, and a server that
+    /// does not flush; `Unavailable` if the server does not answer or refuses. None of them shows the password.
+    pub async fn connect(url: &str) -> Result<Self, RecordsError> {
+        Self::connect_with(url, PostgresRecordsOptions::default()).await
+    }
+
+    /// As [`connect`](Self::connect), with those options. The URL's `store` comes first.
+    ///
+    /// # Errors
+    /// As `connect`, and `Invalid` for options out of range.
+    pub async fn connect_with(
+        url: &str,
+        mut options: PostgresRecordsOptions,
+    ) -> Result<Self, RecordsError> {
+        let invalid = |why: String| RecordsError::Invalid { why };
+        let given = if url.contains("://") {
+            let mut given = Url::of(url)?;
+            if let Some(store) = given.take("store") {
+                options.store = store;
+            }
+            given.rest()
+        } else {
+            url.to_owned()
+        };
+        store_name(&options.store)?;
+        if !(Duration::from_millis(10)..=Duration::from_hours(24)).contains(&options.timeout) {
+            return Err(invalid("timeout must be 10 ms to a day".to_owned()));
+        }
+        let target = Target::of(&given).map_err(|error| invalid(with_sources(&error)))?;
+        let link = Link::new(target, options);
+        link.open().await?;
+        Ok(Self(Arc::new(link)))
+    }
+
+    /// Runs a statement that changes nothing.
+    async fn read(&self, sql: &str, of: &[Parameter<'_>]) -> Result<Vec<Row>, RecordsError> {
+        self.0.ask(sql, of, false).await
+    }
+
+    /// Calls a function that changes something; its only row.
+    async fn call(&self, call: &str, of: &[Parameter<'_>]) -> Result<Row, RecordsError> {
+        let sql = format!("SELECT * FROM {}.{call}", self.0.store());
+        let rows = self.0.ask(&sql, of, true).await?;
+        let only = rows.into_iter().next();
+        only.ok_or_else(|| unreadable("there is no row"))
+    }
+
+    /// Ends leases whose time is over.
+    async fn end_leases(&self) -> Result<(), RecordsError> {
+        let sql = format!("SELECT {}.end_leases($1)", self.0.store());
+        // It happens whenever somebody comes by, so it does not matter whether it did.
+        self.read(&sql, &[int4(&ENDED_AT_ONCE)]).await.map(drop)
+    }
+
+    async fn look(&self, name: &RecordName) -> Result<Option<Record>, RecordsError> {
+        let sql = format!(
+            "SELECT {COLUMNS}, ends - {store}.now() AS remaining FROM {store}.record WHERE name = $1",
+            store = self.0.store()
+        );
+        loop {
+            let rows = self.read(&sql, &[text(&name.as_str())]).await?;
+            let Some(row) = rows.first() else {
+                return Ok(None);
+            };
+            let row = record_row(row)?;
+            if !row.has_ended() {
+                return row.into_record(name.clone()).map(Some);
+            }
+            self.end_leases().await?;
+        }
+    }
+}
+
+const COLUMNS: &str = "value, version, revision, written, holder, epoch, delete_at_end";
+
+/// A value and its type, which spares the server a question.
+fn text(value: &(dyn ToSql + Sync)) -> Parameter<'_> {
+    (value, Type::TEXT)
+}
+
+fn int8(value: &(dyn ToSql + Sync)) -> Parameter<'_> {
+    (value, Type::INT8)
+}
+
+fn int4(value: &i32) -> Parameter<'_> {
+    (value, Type::INT4)
+}
+
+fn get<'r, T: tokio_postgres::types::FromSql<'r>>(
+    row: &'r Row,
+    column: &str,
+) -> Result<T, RecordsError> {
+    row.try_get(column)
+        .map_err(|error| unreadable(&with_sources(&error)))
+}
+
+fn record_row(row: &Row) -> Result<RecordRow, RecordsError> {
+    Ok(RecordRow {
+        value: get::<&[u8]>(row, "value")?.to_vec().into(),
+        version: get(row, "version")?,
+        revision: get(row, "revision")?,
+        written: get(row, "written")?,
+        holder: get(row, "holder")?,
+        epoch: get(row, "epoch")?,
+        remaining: get(row, "remaining")?,
+        delete_at_end: get(row, "delete_at_end")?,
+    })
+}
+
+/// What a function says that returns no value of the record.
+fn written_row(row: &Row) -> Result<(Outcome, RecordRow), RecordsError> {
+    let outcome = Outcome::of(get(row, "outcome")?)?;
+    let number = |column| get::<Option<i64>>(row, column);
+    let record = RecordRow {
+        version: number("version")?.unwrap_or(0),
+        revision: number("revision")?.unwrap_or(0),
+        holder: get(row, "holder")?,
+        remaining: number("remaining")?,
+        ..RecordRow::default()
+    };
+    Ok((outcome, record))
+}
+
+impl Records for PostgresRecords {
+    async fn get(&self, name: RecordName) -> Result<Option<Record>, RecordsError> {
+        self.look(&name).await
+    }
+
+    async fn list(&self, list: ListRecords) -> Result<RecordPage, RecordsError> {
+        let limit = check_limit(&list)?;
+        let after = list.after.as_ref().map_or("", RecordName::as_str);
+        let (prefix, end) = (list.prefix.as_str(), prefix_end(&list.prefix));
+        // Values are read only of the records that the page has.
+        let sql = format!(
+            "WITH found AS MATERIALIZED (
+                SELECT name, octet_length(value) AS bytes FROM {store}.record
+                WHERE name >= $1 AND name > $2 AND ($3::text IS NULL OR name < $3) ORDER BY name LIMIT $4 + 1),
+            sized AS (
+                SELECT name, row_number() OVER ordered AS number, lead(name) OVER ordered IS NOT NULL AS has_more,
+                    sum(bytes) OVER ordered - bytes AS bytes_before
+                FROM found WINDOW ordered AS (ORDER BY name))
+            SELECT name, has_more, {COLUMNS}, ends - {store}.now() AS remaining
+            FROM sized JOIN {store}.record USING (name)
+            WHERE number <= $4 AND bytes_before < $5 ORDER BY name",
+            store = self.0.store()
+        );
+        let bytes_max = number(ListRecords::BYTES_MAX as u64);
+        loop {
+            let parameters = [
+                text(&prefix),
+                text(&after),
+                text(&end),
+                int8(&limit),
+                int8(&bytes_max),
+            ];
+            let rows = self.read(&sql, &parameters).await?;
+            let has_more = rows.last().map_or(Ok(false), |row| get(row, "has_more"))?;
+            let (mut records, mut has_ended) = (Vec::new(), false);
+            for row in &rows {
+                let name = RecordName::new(get(row, "name")?);
+                let name = name.map_err(|error| unreadable(&error.to_string()))?;
+                let row = record_row(row)?;
+                has_ended |= row.has_ended();
+                records.push(row.into_record(name)?);
+            }
+            if !has_ended {
+                return Ok(page(records, has_more));
+            }
+            self.end_leases().await?;
+        }
+    }
+
+    async fn watch(&self, wait: WatchRecord) -> Result<Option<Record>, RecordsError> {
+        let name = wait.name.clone();
+        watch(self.0.bell(), wait, || self.look(&name)).await
+    }
+
+    async fn put(&self, put: PutRecord) -> Result<RecordWritten, RecordsError> {
+        check_put(&put)?;
+        let (name, value): (&str, &[u8]) = (put.name.as_str(), &put.value);
+        let replaces = put.replaces.map(|version| number(version.0));
+        let epoch = put.epoch.map(|epoch| number(epoch.0));
+        let parameters = [
+            text(&name),
+            (&value as &(dyn ToSql + Sync), Type::BYTEA),
+            int8(&replaces),
+            int8(&epoch),
+        ];
+        let row = self.call("put($1, $2, $3, $4)", &parameters).await?;
+        let (outcome, row) = written_row(&row)?;
+        outcome.done(row, &put.name, put.epoch)?.written()
+    }
+
+    async fn delete(&self, delete: DeleteRecord) -> Result<(), RecordsError> {
+        let (name, replaces) = (delete.name.as_str(), number(delete.replaces.0));
+        let epoch = delete.epoch.map(|epoch| number(epoch.0));
+        let parameters = [text(&name), int8(&replaces), int8(&epoch)];
+        let row = self.call("delete($1, $2, $3)", &parameters).await?;
+        let (outcome, row) = written_row(&row)?;
+        outcome.done(row, &delete.name, delete.epoch).map(drop)
+    }
+
+    async fn lease(&self, lease: LeaseRecord) -> Result<Record, RecordsError> {
+        let span = check_lease(lease.lease)?;
+        let (name, holder) = (lease.name.as_str(), lease.holder.as_str());
+        let parameters = [
+            text(&name),
+            text(&holder),
+            int8(&span),
+            (&lease.delete_at_end as &(dyn ToSql + Sync), Type::BOOL),
+        ];
+        let row = self.call("lease($1, $2, $3, $4)", &parameters).await?;
+        let outcome = Outcome::of(get(&row, "outcome")?)?;
+        let record = match outcome {
+            Outcome::Done => record_row(&row)?,
+            _ => written_row(&row)?.1,
+        };
+        let record = outcome.done(record, &lease.name, None)?;
+        record.into_record(lease.name)
+    }
+
+    async fn extend(&self, extend: ExtendRecord) -> Result<(), RecordsError> {
+        let span = check_lease(extend.lease)?;
+        let (name, epoch) = (extend.name.as_str(), number(extend.epoch.0));
+        let parameters = [text(&name), int8(&epoch), int8(&span)];
+        let row = self
+            .call("extend($1, $2, $3) AS outcome", &parameters)
+            .await?;
+        let outcome = Outcome::of(get(&row, "outcome")?)?;
+        let done = outcome.done(RecordRow::default(), &extend.name, Some(extend.epoch));
+        done.map(drop)
+    }
+
+    async fn release(&self, release: ReleaseRecord) -> Result<(), RecordsError> {
+        let (name, epoch) = (release.name.as_str(), number(release.epoch.0));
+        let parameters = [text(&name), int8(&epoch)];
+        let row = self.call("release($1, $2) AS outcome", &parameters).await?;
+        let outcome = Outcome::of(get(&row, "outcome")?)?;
+        let done = outcome.done(RecordRow::default(), &release.name, Some(release.epoch));
+        done.map(drop)
+    }
+}

@@ -1,0 +1,256 @@
+//! Records in a database.
+
+use std::{fs, time::Duration};
+
+use lockgate_conformance::servers::{self, Proxy};
+use lockgate_core::{
+    HolderName, LeaseRecord, ListRecords, PutRecord, RecordName, Records, RecordsError,
+};
+use lockgate_postgres::{PostgresRecords, PostgresRecordsOptions};
+use tokio_postgres::NoTls;
+
+use crate::server::{Server, batch, execute, new_database, shared_server, signal, text};
+
+struct Postgres(Server);
+
+async fn client(url: &str) -> tokio_postgres::Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+impl servers::Server for Postgres {
+    type Records = PostgresRecords;
+
+    fn url(&self) -> String {
+        self.0.url.clone()
+    }
+
+    async fn connect(url: String, timeout: Duration) -> Result<PostgresRecords, RecordsError> {
+        let options = PostgresRecordsOptions {
+            timeout,
+            ..PostgresRecordsOptions::default()
+        };
+        PostgresRecords::connect_with(&url, options).await
+    }
+
+    async fn shift(url: String, span: Duration) {
+        let sql = format!(
+            "SELECT FROM lockgate_records.store FOR UPDATE;
+             UPDATE lockgate_records.record SET ends = ends - {};
+             SELECT pg_notify('lockgate_records', name) FROM lockgate_records.record",
+            span.as_micros()
+        );
+        client(&url).await.batch_execute(&sql).await.unwrap();
+    }
+
+    fn crash(&mut self) {
+        self.0.crash();
+    }
+
+    fn signal(&self, name: &str) {
+        let listener = self.0.listener();
+        let children = format!("/proc/{listener}/task/{listener}/children");
+        let children = fs::read_to_string(children).unwrap();
+        let mut processes = vec![listener];
+        processes.extend(
+            children
+                .split_whitespace()
+                .map(|it| it.parse::<i32>().unwrap()),
+        );
+        signal(name, &processes);
+    }
+
+    async fn open_work(url: String) -> u64 {
+        let sql = "SELECT count(*) FROM pg_stat_activity
+            WHERE backend_type = 'client backend' AND state <> 'idle' AND pid <> pg_backend_pid()";
+        let row = client(&url).await.query_one(sql, &[]).await.unwrap();
+        row.get::<_, i64>(0).unsigned_abs()
+    }
+}
+
+fn name(text: &str) -> RecordName {
+    RecordName::new(text).unwrap()
+}
+
+fn put(of: &str, value: &str) -> PutRecord {
+    PutRecord {
+        name: name(of),
+        value: value.to_owned().into(),
+        replaces: None,
+        epoch: None,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_and_elections_conform() {
+    if shared_server("records_and_elections_conform").is_none() {
+        return;
+    }
+    let (_server, not_run) = servers::suites(Postgres(Server::start())).await;
+    assert_eq!(not_run, <[&str; 0]>::default());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_hold_over_faults() {
+    if shared_server("records_hold_over_faults").is_none() {
+        return;
+    }
+    servers::faults(Postgres(Server::start())).await;
+}
+
+/// Of many that come to a new database one makes the tables; a user who may make nothing can use what is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_are_made_once_and_then_used_by_others() {
+    let Some(url) = shared_server("tables_are_made_once_and_then_used_by_others") else {
+        return;
+    };
+    let url = &tokio::task::block_in_place(|| new_database(&url));
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..8 {
+        let url = url.clone();
+        tasks.spawn(async move {
+            let records = PostgresRecords::connect(&url).await.unwrap();
+            records.put(put(&format!("{number}"), "x")).await.unwrap();
+        });
+    }
+    while let Some(ended) = tasks.join_next().await {
+        ended.unwrap();
+    }
+    let (server, database) = url.rsplit_once('/').unwrap();
+    let (_, host) = server.rsplit_once('@').unwrap();
+    let user = format!("records_of_{database}");
+    let grants = format!(
+        "CREATE ROLE {user} LOGIN PASSWORD 'secret';
+         GRANT USAGE ON SCHEMA lockgate_records TO {user};
+         GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA lockgate_records TO {user}"
+    );
+    tokio::task::spawn_blocking({
+        let url = url.clone();
+        move || batch(&url, &grants)
+    })
+    .await
+    .unwrap();
+    let theirs = format!("postgres://{user}:secret@{host}/{database}");
+    let records = PostgresRecords::connect(&theirs).await.unwrap();
+    records.put(put("theirs", "x")).await.unwrap();
+    let list = ListRecords {
+        prefix: String::new(),
+        after: None,
+        limit: 100,
+    };
+    assert_eq!(records.list(list).await.unwrap().records.len(), 9);
+    // Another store in the same database, which they may not make.
+    let other = PostgresRecords::connect(&format!("{theirs}?store=other")).await;
+    assert!(
+        matches!(other, Err(RecordsError::Unavailable { .. })),
+        "{other:?}"
+    );
+    let other = PostgresRecords::connect(&format!("{url}?store=other"))
+        .await
+        .unwrap();
+    assert_eq!(other.get(name("theirs")).await.unwrap(), None);
+    // Of a newer version.
+    tokio::task::spawn_blocking({
+        let url = url.clone();
+        move || execute(&url, "UPDATE other.format SET version = 99", &[])
+    })
+    .await
+    .unwrap();
+    let newer = PostgresRecords::connect(&format!("{url}?store=other")).await;
+    assert!(
+        matches!(&newer, Err(RecordsError::Invalid { why }) if why.contains("version 99")),
+        "{newer:?}"
+    );
+}
+
+/// Places of candidates that have gone do not stay, though nobody asks for them.
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_that_ended_are_cleared_by_whoever_comes_by() {
+    let Some(url) = shared_server("leases_that_ended_are_cleared_by_whoever_comes_by") else {
+        return;
+    };
+    let url = tokio::task::block_in_place(|| new_database(&url));
+    let records = PostgresRecords::connect(&url).await.unwrap();
+    for number in 0..20 {
+        let lease = LeaseRecord {
+            name: name(&format!("line/{number}")),
+            holder: HolderName::new("me").unwrap(),
+            lease: 1,
+            delete_at_end: true,
+        };
+        records.lease(lease).await.unwrap();
+    }
+    let left = || {
+        let url = url.clone();
+        let count = "SELECT count(*)::text FROM lockgate_records.record WHERE name LIKE 'line/%'";
+        tokio::task::spawn_blocking(move || text(&url, count))
+    };
+    let mut number = 0;
+    while left().await.unwrap() != "0" {
+        records
+            .put(put(&format!("other/{number}"), "x"))
+            .await
+            .unwrap();
+        number += 1;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_that_shares_sessions_is_refused_and_one_that_keeps_them_serves() {
+    let test = "a_pooler_that_shares_sessions_is_refused_and_one_that_keeps_them_serves";
+    if shared_server(test).is_none() {
+        return;
+    }
+    let server = Server::start();
+    let poolers = server
+        .pooler("session", test)
+        .zip(server.pooler("transaction", test));
+    let Some((session, shared)) = poolers else {
+        return;
+    };
+    let records = PostgresRecords::connect(&session.url).await.unwrap();
+    records.put(put("a", "x")).await.unwrap();
+    let refused = PostgresRecords::connect(&shared.url).await;
+    assert!(
+        matches!(&refused, Err(RecordsError::Invalid { why }) if why.contains("pooler")),
+        "{refused:?}"
+    );
+}
+
+#[tokio::test]
+async fn bad_input_is_told_without_the_password() {
+    for (url, expected) in [
+        ("postgres://user:secret@host/x?unknown=1", "unknown"),
+        (
+            "postgres://user:secret@host/x?store=A-b",
+            "cannot name a store",
+        ),
+        ("postgres://user:secret@host:port/x", "cannot be read"),
+        (
+            "postgres://user:secret@host/x?target_session_attrs=read-only",
+            "primary",
+        ),
+        ("postgres://user:secret@127.0.0.1:1/x", "127.0.0.1:1"),
+    ] {
+        let error = PostgresRecords::connect(url).await.unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+        assert!(!error.contains("secret"), "{error}");
+    }
+    let options = PostgresRecordsOptions {
+        timeout: Duration::ZERO,
+        ..PostgresRecordsOptions::default()
+    };
+    let error = PostgresRecords::connect_with("postgres://u@host/x", options).await;
+    assert!(
+        matches!(error, Err(RecordsError::Invalid { .. })),
+        "{error:?}"
+    );
+    // Nobody listens where the proxy leads.
+    let proxy = Proxy::start("postgres://u:secret@127.0.0.1:1/x");
+    let error = PostgresRecords::connect(&proxy.url).await;
+    assert!(
+        matches!(error, Err(RecordsError::Unavailable { .. })),
+        "{error:?}"
+    );
+}

@@ -1,0 +1,234 @@
+//! Records in Redis, over servers that `scripts/redis` starts.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::time::Duration;
+
+use lockgate_conformance::servers::{self, Scripted};
+use lockgate_coordination::{Coordinator, RecordsCoordinator};
+use lockgate_core::{
+    HolderName, LeaseRecord, ListRecords, PutRecord, RecordName, Records, RecordsError,
+};
+use lockgate_redis::{RedisDurability, RedisRecords, RedisRecordsOptions};
+use redis::aio::MultiplexedConnection;
+
+struct Redis(Scripted);
+
+impl Redis {
+    /// `None`, and said so, where there is no Redis.
+    fn start(test: &str) -> Option<Self> {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/redis");
+        Scripted::start(script, "LOCKGATE_TEST_REDIS", test).map(Self)
+    }
+}
+
+async fn client(url: &str) -> MultiplexedConnection {
+    let client = redis::Client::open(url).unwrap();
+    client.get_multiplexed_async_connection().await.unwrap()
+}
+
+impl servers::Server for Redis {
+    type Records = RedisRecords;
+
+    fn url(&self) -> String {
+        self.0.url.clone()
+    }
+
+    async fn connect(url: String, timeout: Duration) -> Result<RedisRecords, RecordsError> {
+        let options = RedisRecordsOptions {
+            timeout,
+            ..RedisRecordsOptions::default()
+        };
+        RedisRecords::connect_with(&url, options).await
+    }
+
+    async fn shift(url: String, span: Duration) {
+        let script = redis::Script::new(
+            "local P = '{lockgate_records}:'
+             for _, of in ipairs(redis.call('ZRANGE', P .. 'ends', 0, -1)) do
+                local ends = tonumber(redis.call('HGET', P .. 'record:' .. of, 'ends')) - ARGV[1]
+                redis.call('HSET', P .. 'record:' .. of, 'ends', string.format('%.0f', ends))
+                redis.call('ZADD', P .. 'ends', string.format('%.0f', ends), of)
+                redis.call('PUBLISH', P .. 'changes', of)
+             end",
+        );
+        let mut client = client(&url).await;
+        let span = u64::try_from(span.as_micros()).unwrap();
+        let shifted = script.arg(span).invoke_async::<()>(&mut client).await;
+        shifted.unwrap();
+    }
+
+    fn crash(&mut self) {
+        self.0.crash();
+    }
+
+    fn signal(&self, signal: &str) {
+        self.0.signal(signal);
+    }
+
+    /// A script is not interrupted, and there are no transactions.
+    async fn open_work(_: String) -> u64 {
+        0
+    }
+}
+
+fn name(text: &str) -> RecordName {
+    RecordName::new(text).unwrap()
+}
+
+fn put(of: &str, value: &str) -> PutRecord {
+    PutRecord {
+        name: name(of),
+        value: value.to_owned().into(),
+        replaces: None,
+        epoch: None,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_and_elections_conform() {
+    let Some(server) = Redis::start("records_and_elections_conform") else {
+        return;
+    };
+    let (_server, not_run) = servers::suites(server).await;
+    assert_eq!(not_run, <[&str; 0]>::default());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn records_hold_over_faults() {
+    let Some(server) = Redis::start("records_hold_over_faults") else {
+        return;
+    };
+    servers::faults(server).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_server_serves_many() {
+    let Some(server) = Redis::start("one_server_serves_many") else {
+        return;
+    };
+    let url = &server.0.url;
+    a_store_says_what_it_cannot_promise(url).await;
+    leases_that_ended_are_cleared_by_whoever_comes_by(url).await;
+    a_server_without_room_takes_no_writes_and_goes_on(url).await;
+}
+
+async fn a_store_says_what_it_cannot_promise(url: &str) {
+    let records = RedisRecords::connect(url).await.unwrap();
+    assert!(!records.capabilities().lasts && records.capabilities().wakes);
+    let coordinator = RecordsCoordinator::new(records.clone());
+    assert!(!coordinator.capabilities().epochs_last);
+    let mut client = client(url).await;
+    for (appendonly, appendfsync, expected) in [
+        ("yes", "always", RedisDurability::Always),
+        ("yes", "everysec", RedisDurability::EverySecond),
+        ("no", "everysec", RedisDurability::Memory),
+    ] {
+        for (setting, value) in [("appendonly", appendonly), ("appendfsync", appendfsync)] {
+            let mut set = redis::cmd("CONFIG");
+            set.arg("SET").arg(setting).arg(value);
+            set.query_async::<()>(&mut client).await.unwrap();
+        }
+        assert_eq!(records.durability().await.unwrap(), expected);
+    }
+}
+
+/// Places of candidates that have gone do not stay, though nobody asks for them.
+async fn leases_that_ended_are_cleared_by_whoever_comes_by(url: &str) {
+    let records = RedisRecords::connect(&format!("{url}?store=other"))
+        .await
+        .unwrap();
+    for number in 0..200 {
+        let lease = LeaseRecord {
+            name: name(&format!("line/{number}")),
+            holder: HolderName::new("me").unwrap(),
+            lease: 1,
+            delete_at_end: true,
+        };
+        records.lease(lease).await.unwrap();
+    }
+    let mut client = client(url).await;
+    let mut number = 0;
+    loop {
+        let keys: Vec<String> = redis::cmd("KEYS")
+            .arg("{other}:record:line/*")
+            .query_async(&mut client)
+            .await
+            .unwrap();
+        if keys.is_empty() {
+            break;
+        }
+        records
+            .put(put(&format!("other/{number}"), "x"))
+            .await
+            .unwrap();
+        number += 1;
+    }
+    // Another store knows nothing of them.
+    let list = ListRecords {
+        prefix: String::new(),
+        after: None,
+        limit: 1_000,
+    };
+    let here = RedisRecords::connect(url).await.unwrap();
+    assert_eq!(here.list(list).await.unwrap().records, []);
+}
+
+async fn a_server_without_room_takes_no_writes_and_goes_on(url: &str) {
+    let records = RedisRecords::connect(url).await.unwrap();
+    records.put(put("before", "x")).await.unwrap();
+    let mut client = client(url).await;
+    let mut set = async |max: &str| {
+        let mut set = redis::cmd("CONFIG");
+        set.arg("SET").arg("maxmemory").arg(max);
+        set.query_async::<()>(&mut client).await.unwrap();
+    };
+    set("1").await;
+    let refused = records.put(put("a", "x")).await;
+    assert!(
+        matches!(&refused, Err(RecordsError::Unavailable { why }) if why.contains("OOM")),
+        "{refused:?}"
+    );
+    set("0").await;
+    // Nothing of it is there.
+    assert_eq!(records.get(name("a")).await.unwrap(), None);
+    records.put(put("a", "x")).await.unwrap();
+}
+
+#[tokio::test]
+async fn bad_input_is_told_without_the_password() {
+    for (url, expected) in [
+        (
+            "redis://user:secret@host/0?unknown=1",
+            "\"unknown\" is not known",
+        ),
+        (
+            "redis://user:secret@host/0?store=A-b",
+            "cannot name a store",
+        ),
+        ("redis://user:secret@host:port/0", "cannot be read"),
+        ("redis://user:secret@host/x", "cannot be read"),
+        (
+            "rediss://user:secret@host/0?ssl-ca=/nowhere",
+            "ssl-ca=/nowhere",
+        ),
+        (
+            "postgres://user:secret@host/x",
+            "does not begin with redis://",
+        ),
+        ("redis://user:secret@127.0.0.1:1/0", "127.0.0.1:1"),
+    ] {
+        let error = RedisRecords::connect(url).await.unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+        assert!(!error.contains("secret"), "{error}");
+    }
+    let options = RedisRecordsOptions {
+        timeout: Duration::ZERO,
+        ..RedisRecordsOptions::default()
+    };
+    let error = RedisRecords::connect_with("redis://host", options).await;
+    assert!(
+        matches!(error, Err(RecordsError::Invalid { .. })),
+        "{error:?}"
+    );
+}
