@@ -1,7 +1,8 @@
 //! A Lockgate log in a PostgreSQL database.
 //!
 //! [`PostgresLog`] is a [`Log`](lockgate_core::Log) whose records are rows. `docs/logs.md` says how to
-//! set it up, and what its levels mean.
+//! set it up, and what its levels mean. [`PostgresRecords`] is a store of
+//! [`Records`](lockgate_core::Records), in a schema of its own: `docs/records.md`. What follows is about the log.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
