@@ -50,8 +50,9 @@ pub enum WhenSpoolFull {
     Reject,
     /// It is accepted and dropped.
     DropNewest,
-    /// The records of the oldest file are dropped, apart from those that are being sent, durable ones too; when none can
-    /// be, or the disk gives the room back later, it waits as with [`Block`](Self::Block).
+    /// The records of the oldest file are dropped, durable ones too; those that are being sent, when the sink has not taken
+    /// them. When none can be, or the disk gives the room back later, it waits as with [`Block`](Self::Block).
+    /// Nothing is dropped for a spool that has failed, or that cannot open a file.
     /// A crash within about a second brings dropped records back, perhaps behind later ones of their key.
     DropOldest,
     /// It is kept in memory only, as far as there is room, and a crash loses it. A send of level

@@ -196,8 +196,14 @@ impl<T, I: Clone> Buffer<T, I> {
     }
 
     fn again(&self, place: usize, blame: bool, now: Millis) -> Verdict {
-        match self.records[place].expires {
+        let record = &self.records[place];
+        let spool = self.spool.as_ref().zip(record.spot);
+        match record.expires {
             Some(at) if at <= now => Verdict::Drop(DropReason::Expired),
+            // It was on its way when its file was given up, and the file waits for it.
+            _ if spool.is_some_and(|(spool, spot)| spool.has_given_up(spot)) => {
+                Verdict::Drop(DropReason::Oldest)
+            }
             _ => Verdict::Again { blame },
         }
     }

@@ -246,6 +246,12 @@ impl<T> Spooling<T> {
         Some(oldest.0)
     }
 
+    /// Whether the file of that spot was given up.
+    pub(super) fn has_given_up(&self, spot: u64) -> bool {
+        let oldest = self.used.oldest.filter(|_| self.is_given_up);
+        oldest.is_some_and(|(until, _)| spot < until)
+    }
+
     /// Gives up the records of the oldest file that are on disk only. Returns who waits for each of them.
     pub(super) fn give_up_oldest(&mut self, in_memory: &HashSet<u64>) -> Vec<Waits<T>> {
         let Some(until) = self.may_give_up() else {

@@ -1,6 +1,7 @@
 //! Histories of a machine with a sink, a log and time that a seed decides.
 
 mod mixed;
+mod returns;
 
 use std::{
     collections::{HashMap, HashSet},
