@@ -127,7 +127,7 @@ impl<T, I: Clone> Buffer<T, I> {
             let seq = record.seq;
             if blame && self.lanes.is_shared(record.lane) {
                 // Those behind it do not wait for it.
-                if let (Packing::In(pack), Some((before, lane))) = (record.packing, solo)
+                if let (Packing::In { pack, .. }, Some((before, lane))) = (record.packing, solo)
                     && pack == before
                 {
                     record.lane = lane;
@@ -135,7 +135,7 @@ impl<T, I: Clone> Buffer<T, I> {
                     continue;
                 }
                 record.lane = self.lanes.solo();
-                if let Packing::In(pack) = record.packing {
+                if let Packing::In { pack, .. } = record.packing {
                     solo = Some((pack, record.lane));
                 }
                 let until = now.saturating_add(self.rules.backoff.after(1, random));

@@ -83,6 +83,7 @@ impl<T, I: Clone> Buffer<T, I> {
         let mut last = [0; NUMBERED];
         let mut records = Vec::with_capacity(batch.records.len());
         for pack in batch.packs.of(&batch.records) {
+            self.bind(pack);
             let (last_one, others) = pack
                 .split_last()
                 .unwrap_or_else(|| unreachable!("no record"));
@@ -141,7 +142,7 @@ impl<T, I: Clone> Buffer<T, I> {
             let joined = self.joined(open, record);
             let is_first = joined.is_none();
             // The rest of a pack that must go as it went has its room since its first.
-            let is_promised = !is_first && matches!(record.packing, Packing::In(_));
+            let is_promised = !is_first && matches!(record.packing, Packing::In { .. });
             let bytes = match is_promised {
                 true => 0,
                 false => self.bytes_in_batch(place, is_first),
@@ -170,9 +171,6 @@ impl<T, I: Clone> Buffer<T, I> {
             match joined {
                 Some(joined) => {
                     batch.packs.add_to_last();
-                    for place in [joined.first, place] {
-                        self.records[place].packing = Packing::In(joined.number);
-                    }
                     open = Some(joined);
                 }
                 None => {
@@ -220,6 +218,10 @@ impl<T, I: Clone> Buffer<T, I> {
             lane,
             number,
         } = record.label;
+        let number = match record.packing {
+            Packing::In { last, .. } => last,
+            _ => number,
+        };
         if let (true, Some(incarnation)) = (self.rules.is_marked, self.incarnation)
             && let Ok(mark) = ProducerMark::new(self.name.clone(), opening, lane, number)
         {
@@ -232,7 +234,7 @@ impl<T, I: Clone> Buffer<T, I> {
         } else if self.rules.has_unique_ids && message.unique_id.is_none() {
             // Within what every broker takes as an id. The opening is random, so it is no other producer's.
             let id = match record.packing {
-                Packing::In(pack) => format!("{opening:016x}-p{pack}"),
+                Packing::In { pack, .. } => format!("{opening:016x}-p{pack}"),
                 _ => format!("{opening:016x}-{lane:x}-{number}"),
             };
             message.unique_id = UniqueId::new(&id).ok();

@@ -55,3 +55,42 @@ fn what_was_on_its_way_when_its_file_was_given_up_is_dropped_when_it_comes_back(
     world.machine.spool_used(used(until + 1));
     world.machine.offer(&mut last, None, world.now).unwrap();
 }
+
+/// The first request arrives after the second, which has less: it is known.
+#[test]
+fn a_pack_that_lost_its_last_record_is_known_as_the_one_it_was() {
+    let options = ProducerOptions {
+        batch_bytes: 1_000,
+        ..packing(options())
+    };
+    for lost in [vec![15], vec![13, 14, 15]] {
+        let mut world = World::new(1, options.clone(), marked());
+        world.calm = true;
+        for number in 12..16 {
+            let mut offered = offered(number, AnswerLevel::Delivered);
+            offered.message.key = Some(key(0));
+            offered.expires = lost.contains(&number).then_some((5, wall(5)));
+            world.accepted.insert(number);
+            world.parts.insert(number, (Some(key(0)), 0));
+            (world.machine.offer(&mut Some(offered), None, world.now)).unwrap();
+        }
+        world.send();
+        let first = world.away[0].1.clone();
+        assert_eq!((world.away.len(), first.len()), (1, 1));
+        answer_all(&mut world, Fate::Unknown);
+        world.now += 1_000;
+        world.machine.expire(world.now);
+        assert_eq!(
+            world.machine.figures().dropped(DropReason::Expired),
+            lost.len() as u64
+        );
+        world.send();
+        world.answer();
+        for message in &first {
+            let late = world.queue.known.accept(message.clone()).unwrap();
+            assert!(late.duplicate, "{lost:?}");
+        }
+        world.calm_down();
+        world.judge();
+    }
+}
