@@ -13,8 +13,8 @@ use std::{
 };
 
 use lockgate_core::{
-    Accepted, Fate, Message, Millis, ProducerIncarnation, ProducerName, ProducerRefused, Sink,
-    SinkCapabilities, TransportError, WallTime, with_sources,
+    Accepted, Fate, Message, Millis, ProducerIncarnation, ProducerName, Sink, SinkCapabilities,
+    TransportError, WallTime, with_sources,
 };
 use tokio::{
     sync::{Notify, futures::Notified, oneshot, watch},
@@ -243,10 +243,12 @@ impl<S: Sink + 'static> Producer<S> {
         self.0.inner.lock().figures()
     }
 
-    /// Why nothing is sent any more: another producer has this one's name or a copy of its spool. What is in the spool
-    /// stays there.
+    /// What the sink said, if nothing is sent any more because another has taken over: a producer with this one's name or
+    /// with a copy of its spool ([`producer_refused`](TransportError::producer_refused)), or, where the sink has a
+    /// [fence](Sink::fenced), a later leader. What is in the spool stays there, and a producer that opens it over a sink
+    /// of a current term sends it.
     #[must_use]
-    pub fn fenced(&self) -> Option<ProducerRefused> {
+    pub fn fenced(&self) -> Option<TransportError> {
         self.0.inner.lock().fenced()
     }
 

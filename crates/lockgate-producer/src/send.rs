@@ -35,8 +35,10 @@ pub enum Full {
     /// The spool has failed, and takes nothing until the producer is opened again.
     #[error("the producer's spool has failed: open the producer again")]
     SpoolFailed,
-    /// Another producer has taken over: it has the same name, or a copy of the spool.
-    #[error("another producer has this one's name or a copy of its spool, and has taken over")]
+    /// Another has taken over: see [`Producer::fenced`](crate::Producer::fenced).
+    #[error(
+        "another has taken over: a producer with this one's name or a copy of its spool, or a later leader"
+    )]
     Fenced,
     /// The producer is closed.
     #[error("the producer is closed")]

@@ -35,6 +35,7 @@ impl<T, I: Clone> Buffer<T, I> {
         let Some(sent) = self.batches.try_remove(id) else {
             return refused;
         };
+        let was_fenced = self.fenced.is_some();
         let mut results = results.into_iter();
         let (mut took, mut failed) = (false, false);
         let mut back = Vec::new();
@@ -101,6 +102,9 @@ impl<T, I: Clone> Buffer<T, I> {
             (false, _) => {}
         }
         self.put_back(back, &sent.lanes, took, now, random);
+        if let Some(error) = self.fenced.clone().filter(|_| !was_fenced) {
+            self.tell_fenced(&error);
+        }
         if self.lanes.ready_count > 0 {
             self.ready_since.get_or_insert(now);
         }
@@ -165,21 +169,22 @@ impl<T, I: Clone> Buffer<T, I> {
 
     fn judge(&mut self, place: usize, error: &TransportError, now: Millis) -> Verdict {
         match error.producer_refused() {
-            Some(refused @ ProducerRefused::Fenced { .. }) => {
-                self.fence(refused);
-                return Verdict::Again { blame: false };
-            }
             Some(ProducerRefused::Unknown) => {
                 self.incarnation = None;
                 return self.again(place, false, now);
             }
             // The one before it is sent again, and this one with it.
-            Some(_) => return self.again(place, false, now),
-            None => {}
+            Some(ProducerRefused::Gap) => return self.again(place, false, now),
+            _ => {}
         }
         let record = &mut self.records[place];
         let is_known = self.rules.is_marked || self.rules.has_unique_ids;
         match error.fate {
+            // For good: another producer, or a later leader, has taken over.
+            Fate::Stale => {
+                self.fenced.get_or_insert_with(|| error.clone());
+                return Verdict::Again { blame: false };
+            }
             fate if fate.is_never() => return Verdict::Drop(DropReason::Refused),
             Fate::Unknown => {
                 record.may_be_there = true;

@@ -1,7 +1,7 @@
 //! Out to the sink: which records go into the next batch, and as what.
 
 use lockgate_core::{
-    Message, Millis, Produced, ProducerIncarnation, ProducerMark, TransportError, UniqueId,
+    Fate, Message, Millis, Produced, ProducerIncarnation, ProducerMark, TransportError, UniqueId,
 };
 
 use super::{Batch, Buffer, Label, Packing, Packs, Sending, Sent, lanes::NUMBERED};
@@ -43,6 +43,10 @@ impl<T, I: Clone> Buffer<T, I> {
         self.is_opening = false;
         match result {
             Ok(incarnation) => self.incarnation = Some(incarnation),
+            Err(error) if error.fate == Fate::Stale => {
+                self.tell_fenced(&error);
+                self.fenced = Some(error);
+            }
             Err(_) => {
                 self.figures.failed_batches += 1;
                 self.health.failed(now, random);

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use lockgate_core::{Backoff, Fate, Level, pack};
+use lockgate_core::{Backoff, Fate, Level, ProducerRefused, pack};
 use lockgate_sim::SeededRandom;
 
 use super::*;

@@ -1,5 +1,7 @@
 //! What becomes of records that come back from the sink.
 
+use lockgate_core::{ElectionName, Epoch, coordination::FenceError};
+
 use super::*;
 
 /// A machine whose spool has these records on disk, and two files: the first has all of them.
@@ -93,4 +95,53 @@ fn a_pack_that_lost_its_last_record_is_known_as_the_one_it_was() {
         world.calm_down();
         world.judge();
     }
+}
+
+/// Before the first send, or while another batch is on its way: what became of that is not known.
+#[test]
+fn who_waits_is_told_when_the_term_of_the_sink_is_over() {
+    let deposed = || TransportError::from(deposed());
+    let mut world = World::new(1, options(), marked());
+    offer(&mut world, 0, AnswerLevel::Delivered);
+    assert!(world.machine.take_open(world.now));
+    world.machine.opened(Err(deposed()), world.now, 0);
+    world.hear();
+    assert!(is_fenced(&world, 0, false));
+    assert!(!world.machine.take_open(world.now + 100_000));
+    assert!(world.machine.is_stuck());
+
+    let mut world = World::new(1, options(), marked());
+    world.calm = true;
+    for number in 0..5 {
+        offer(&mut world, number, AnswerLevel::Delivered);
+    }
+    world.send();
+    assert_eq!(world.away.len(), 2);
+    let (id, messages) = world.away.remove(0);
+    let results = messages.iter().map(|_| Err(deposed())).collect();
+    world.machine.answered(id, results, world.now, 0);
+    world.hear();
+    for (_, other) in &world.away {
+        assert!(other.iter().all(|it| is_fenced(&world, number(it), true)));
+    }
+    assert!(
+        messages
+            .iter()
+            .all(|it| is_fenced(&world, number(it), false))
+    );
+    world.answer();
+    world.check();
+}
+
+fn deposed() -> FenceError {
+    FenceError::Deposed {
+        election: ElectionName::new("reports").unwrap(),
+        epoch: Epoch(1),
+        newest: Epoch(2),
+    }
+}
+
+fn is_fenced(world: &World, number: u64, may_be_there: bool) -> bool {
+    matches!(&world.told[&number][..], [Told::Dropped(it)]
+        if it.reason == DropReason::Fenced && it.may_be_there == may_be_there && it.error.is_some())
 }
