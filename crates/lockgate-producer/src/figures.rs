@@ -37,9 +37,9 @@ pub enum DropReason {
     /// has stays there.
     #[error("another has taken over; what a spool has is sent when it is opened again")]
     Fenced,
-    /// The disk of the spool has no room for it. It is still sent as long as this process lives, and written when there is
+    /// The disk of the spool has no room for it, or opens no file. It is still sent as long as this process lives, and written when there is
     /// room.
-    #[error("the disk of the spool is full, so the record is in memory only")]
+    #[error("the disk of the spool is full, or opens no file, so the record is in memory only")]
     SpoolFull,
     /// The spool could not write or sync it. It is still sent as long as this process lives.
     #[error("the spool has failed, so the record is in memory only")]

@@ -26,7 +26,7 @@ use tracing::{debug, warn};
 use crate::{
     AnswerLevel, DropReason, Figures, OptionsError, ProducerOptions, Refusal, Refused, Send,
     SpoolError, SpoolReport, TenantFn, Ticket,
-    buffer::{Buffer, Loaded, NoRoom, Offered, RefusedOf, Told, Used, Work},
+    buffer::{Buffer, Lack, Loaded, NoRoom, Offered, RefusedOf, Told, Used, Work},
     clock::{ProducerClock, millis},
     spool::{
         Store,
@@ -602,9 +602,14 @@ impl<S: Sink + 'static> Employer for Inner<S> {
         self.note_progress();
     }
 
-    fn full(&self, used: Used) {
-        if self.with(|buffer, now| buffer.spool_full(used, now)) {
-            warn!(producer = %self.name, "the disk of the spool is full");
+    fn full(&self, used: Used, lack: Lack) {
+        if self.with(|buffer, now| buffer.spool_full(used, lack, now)) {
+            match lack {
+                Lack::Bytes => warn!(producer = %self.name, "the disk of the spool is full"),
+                Lack::Files => {
+                    warn!(producer = %self.name, "the spool cannot open a file: too many are open");
+                }
+            }
         }
         self.note_progress();
     }

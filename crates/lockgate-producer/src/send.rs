@@ -30,7 +30,9 @@ pub enum Full {
     #[error("the tenant has filled its part of the producer's buffer (quota)")]
     Tenant,
     /// The spool, or its disk.
-    #[error("the producer's spool is full (spool.bytes_max), or its disk is")]
+    #[error(
+        "the producer's spool is full (spool.bytes_max), or its disk is, or it cannot open a file"
+    )]
     Spool,
     /// The spool has failed, and takes nothing until the producer is opened again.
     #[error("the producer's spool has failed: open the producer again")]

@@ -36,7 +36,7 @@ pub(crate) use self::{
     answers::RefusedOf,
     backlog::{KeyCounts, Stream, Streams},
     lanes::key_hash,
-    spooling::{Load, Loaded, Recovered, Staged, Used, Work},
+    spooling::{Lack, Load, Loaded, Recovered, Staged, Used, Work},
 };
 use self::{
     backlog::Pace,
@@ -343,7 +343,8 @@ impl<T, I: Clone> Buffer<T, I> {
         let mut stream = self.stream(&offered.message);
         let mut spilled = self.must_spill(stream, size);
         if self.rules.when_spool_full == WhenSpoolFull::DropOldest
-            && (self.spool.as_ref()).is_some_and(|it| (persists_all || spilled) && it.is_full(size))
+            && (self.spool.as_ref())
+                .is_some_and(|it| (persists_all || spilled) && it.wants_file(size))
         {
             self.drop_oldest_file();
             stream = self.stream(&offered.message);

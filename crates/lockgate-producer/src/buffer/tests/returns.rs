@@ -47,7 +47,7 @@ fn what_was_on_its_way_when_its_file_was_given_up_is_dropped_when_it_comes_back(
     assert!(!world.away.is_empty());
     offer(&mut world, 3, AnswerLevel::Delivered);
     world.machine.spool_work(world.now);
-    (world.machine).spool_full(used(until), world.now);
+    (world.machine).spool_full(used(until), Lack::Bytes, world.now);
     let mut last = Some(offered(4, AnswerLevel::Delivered));
     (world.machine.offer(&mut last, None, world.now)).unwrap_err();
     assert_eq!(world.machine.figures().dropped(DropReason::Oldest), 0);
@@ -56,6 +56,31 @@ fn what_was_on_its_way_when_its_file_was_given_up_is_dropped_when_it_comes_back(
     assert!(world.machine.spool_floor() >= until, "the file goes");
     world.machine.spool_used(used(until + 1));
     world.machine.offer(&mut last, None, world.now).unwrap();
+}
+
+#[test]
+fn nothing_is_dropped_for_a_spool_that_has_failed_or_cannot_open_a_file() {
+    let (mut world, until) = on_disk(3);
+    offer(&mut world, 3, AnswerLevel::Delivered);
+    world.machine.spool_work(world.now);
+    (world.machine).spool_full(used(until), Lack::Files, world.now);
+    let mut last = Some(offered(4, AnswerLevel::Delivered));
+    let refused = world.machine.offer(&mut last, None, world.now);
+    let spool = NoRoom {
+        full: Full::Spool,
+        waits: true,
+    };
+    assert_eq!(refused, Err(spool));
+    world.machine.spool_failed();
+    let refused = world.machine.offer(&mut last, None, world.now);
+    let failed = NoRoom {
+        full: Full::SpoolFailed,
+        waits: false,
+    };
+    assert_eq!(refused, Err(failed));
+    assert_eq!(world.machine.figures().dropped_all(), 0);
+    world.calm_down();
+    assert_eq!(world.queue.taken.len(), 3);
 }
 
 /// The first request arrives after the second, which has less: it is known.
