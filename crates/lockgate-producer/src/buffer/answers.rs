@@ -39,7 +39,7 @@ impl<T, I: Clone> Buffer<T, I> {
         let mut results = results.into_iter();
         let (mut took, mut failed) = (false, false);
         let mut back = Vec::new();
-        for pack in sent.packs.of(&sent.records) {
+        for (number, pack) in sent.packs.of(&sent.records).enumerate() {
             let result = results.next().unwrap_or_else(|| {
                 Err(TransportError::new(
                     Fate::Unknown,
@@ -56,7 +56,7 @@ impl<T, I: Clone> Buffer<T, I> {
                         Verdict::Drop(reason) => self.drop_record(place, reason, None),
                         Verdict::Again { blame } => {
                             refused.split += 1;
-                            back.push((place, blame));
+                            back.push((place, number, blame));
                         }
                     }
                 }
@@ -81,7 +81,7 @@ impl<T, I: Clone> Buffer<T, I> {
                         let record = &mut self.records[place];
                         record.packing = record.packing.after(is_unknown, record.may_be_there);
                         failed |= blame;
-                        back.push((place, blame));
+                        back.push((place, number, blame));
                     }
                 }
             }
@@ -112,9 +112,10 @@ impl<T, I: Clone> Buffer<T, I> {
     }
 
     /// Records go back to the front of their lanes, in their order. Where others of the batch succeeded, their lanes wait.
+    /// `back` has the place of each, the number of its message, and whether it is to blame.
     fn put_back(
         &mut self,
-        back: Vec<(usize, bool)>,
+        back: Vec<(usize, usize, bool)>,
         lanes: &[usize],
         took: bool,
         now: Millis,
@@ -122,7 +123,7 @@ impl<T, I: Clone> Buffer<T, I> {
     ) {
         let mut blamed = Vec::new();
         let mut solo = None;
-        for (place, blame) in back.into_iter().rev() {
+        for (place, message, blame) in back.into_iter().rev() {
             self.figures.retries += 1;
             let blame = blame && took;
             self.set_state(place, Sending::Waits);
@@ -130,18 +131,16 @@ impl<T, I: Clone> Buffer<T, I> {
             record.is_retry |= blame;
             let seq = record.seq;
             if blame && self.lanes.is_shared(record.lane) {
-                // Those behind it do not wait for it.
-                if let (Packing::In { pack, .. }, Some((before, lane))) = (record.packing, solo)
-                    && pack == before
+                // Those behind it do not wait for it. Those of one message stay together, and share one again.
+                if let Some((before, lane)) = solo
+                    && message == before
                 {
                     record.lane = lane;
                     self.lanes.push_front(lane, seq, place, record.size);
                     continue;
                 }
                 record.lane = self.lanes.solo();
-                if let Packing::In { pack, .. } = record.packing {
-                    solo = Some((pack, record.lane));
-                }
+                solo = Some((message, record.lane));
                 let until = now.saturating_add(self.rules.backoff.after(1, random));
                 self.lanes.get_mut(record.lane).failures = 1;
                 self.lanes.push_front(record.lane, seq, place, record.size);

@@ -122,6 +122,41 @@ fn a_pack_that_lost_its_last_record_is_known_as_the_one_it_was() {
     }
 }
 
+/// Else packs fall apart just when the sink is overrun.
+#[test]
+fn records_of_a_pack_that_the_sink_did_not_take_go_together_again() {
+    let options = ProducerOptions {
+        buffer_bytes: 1 << 20,
+        batch_bytes: 1_000,
+        ..packing(options())
+    };
+    let mut can = unmarked();
+    can.unique_ids = false;
+    let mut world = World::new(1, options, can);
+    world.calm = true;
+    let numbers: Vec<u64> = (0..).filter(|it| !is_refused(*it)).take(20).collect();
+    for number in numbers {
+        offer(&mut world, number, AnswerLevel::Delivered);
+    }
+    world.send();
+    let (id, messages) = world.away.remove(0);
+    let failed = messages[0].clone();
+    assert!(pack::is_pack(&failed));
+    let results = (0..).zip(&messages).map(|(at, message)| match at {
+        0 => Err(TransportError::new(Fate::Retry, "busy")),
+        _ => world.queue.take(message),
+    });
+    let results = results.collect();
+    world.machine.answered(id, results, world.now, 0);
+    while !world.away.is_empty() {
+        world.answer();
+    }
+    world.now += 1_000;
+    world.send();
+    let again = world.away.iter().flat_map(|(_, messages)| messages);
+    assert!(again.clone().any(|it| it.body == failed.body), "{again:?}");
+}
+
 /// Before the first send, or while another batch is on its way: what became of that is not known.
 #[test]
 fn who_waits_is_told_when_the_term_of_the_sink_is_over() {
