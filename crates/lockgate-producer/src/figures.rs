@@ -33,12 +33,13 @@ pub enum DropReason {
         "the producer was closed before the sink took it; what a spool has is sent when it is opened again"
     )]
     Closed,
-    /// Another producer has taken over, so nothing is sent any more. What a spool has stays there.
-    #[error("another producer has taken over; what a spool has is sent when it is opened again")]
+    /// Another has taken over, so nothing is sent any more: see [`Producer::fenced`](crate::Producer::fenced). What a spool
+    /// has stays there.
+    #[error("another has taken over; what a spool has is sent when it is opened again")]
     Fenced,
-    /// The disk of the spool has no room for it. It is still sent as long as this process lives, and written when there is
+    /// The disk of the spool has no room for it, or opens no file. It is still sent as long as this process lives, and written when there is
     /// room.
-    #[error("the disk of the spool is full, so the record is in memory only")]
+    #[error("the disk of the spool is full, or opens no file, so the record is in memory only")]
     SpoolFull,
     /// The spool could not write or sync it. It is still sent as long as this process lives.
     #[error("the spool has failed, so the record is in memory only")]
@@ -133,7 +134,7 @@ pub struct Figures {
     pub breaker_open: bool,
     /// Lanes or keys that wait because the sink could not take one of their records.
     pub delayed_lanes: u64,
-    /// Whether another producer has taken over, so that nothing is sent any more.
+    /// Whether another has taken over, so that nothing is sent any more.
     pub fenced: bool,
     /// How long batches take, in milliseconds: an average over about the last eight.
     pub batch_millis: u64,
@@ -288,11 +289,7 @@ impl Figures {
                 "Lanes or keys that wait because the sink could not take a record of theirs.",
                 self.delayed_lanes,
             ),
-            (
-                "fenced",
-                "1 if another producer has taken over.",
-                self.fenced.into(),
-            ),
+            ("fenced", "1 if another has taken over.", self.fenced.into()),
         ];
         for (name, help, value) in gauges {
             writeln!(to, "# HELP lockgate_producer_{name} {help}")?;

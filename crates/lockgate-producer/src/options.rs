@@ -50,8 +50,9 @@ pub enum WhenSpoolFull {
     Reject,
     /// It is accepted and dropped.
     DropNewest,
-    /// The records of the oldest file are dropped, apart from those that are being sent, durable ones too; when none can
-    /// be, or the disk gives the room back later, it waits as with [`Block`](Self::Block).
+    /// The records of the oldest file are dropped, durable ones too; those that are being sent, when the sink has not taken
+    /// them. When none can be, or the disk gives the room back later, it waits as with [`Block`](Self::Block).
+    /// Nothing is dropped for a spool that has failed, or that cannot open a file.
     /// A crash within about a second brings dropped records back, perhaps behind later ones of their key.
     DropOldest,
     /// It is kept in memory only, as far as there is room, and a crash loses it. A send of level
@@ -175,7 +176,9 @@ pub struct PackOptions {
     /// Records of a pack at most; 2 to [`pack::MESSAGES_MAX`]. Default: 256.
     pub count_max: usize,
     /// Bytes of its records at most, before they are compressed; 1 to [`pack::BYTES_MAX`], and what the sink takes in one
-    /// message if that is less. Default: 64 KiB.
+    /// message if that is less. No capability tells that a sink, such as Amazon SQS, carries packs in base64, which is a
+    /// third larger: there choose less than three quarters of the largest message, or full packs that do not get smaller
+    /// by compression are refused, and sent again as single records. Default: 64 KiB.
     pub bytes_max: u64,
     /// Whether packs are compressed (LZ4) where that saves a tenth or more. Default: yes.
     pub compress: bool,

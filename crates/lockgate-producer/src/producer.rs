@@ -13,8 +13,8 @@ use std::{
 };
 
 use lockgate_core::{
-    Accepted, Fate, Message, Millis, ProducerIncarnation, ProducerName, ProducerRefused, Sink,
-    SinkCapabilities, TransportError, WallTime, with_sources,
+    Accepted, Fate, Message, Millis, ProducerIncarnation, ProducerName, Sink, SinkCapabilities,
+    TransportError, WallTime, with_sources,
 };
 use tokio::{
     sync::{Notify, futures::Notified, oneshot, watch},
@@ -26,7 +26,7 @@ use tracing::{debug, warn};
 use crate::{
     AnswerLevel, DropReason, Figures, OptionsError, ProducerOptions, Refusal, Refused, Send,
     SpoolError, SpoolReport, TenantFn, Ticket,
-    buffer::{Buffer, Loaded, NoRoom, Offered, RefusedOf, Told, Used, Work},
+    buffer::{Buffer, Lack, Loaded, NoRoom, Offered, RefusedOf, Told, Used, Work},
     clock::{ProducerClock, millis},
     spool::{
         Store,
@@ -243,10 +243,12 @@ impl<S: Sink + 'static> Producer<S> {
         self.0.inner.lock().figures()
     }
 
-    /// Why nothing is sent any more: another producer has this one's name or a copy of its spool. What is in the spool
-    /// stays there.
+    /// What the sink said, if nothing is sent any more because another has taken over: a producer with this one's name or
+    /// with a copy of its spool ([`producer_refused`](TransportError::producer_refused)), or, where the sink has a
+    /// [fence](Sink::fenced), a later leader. What is in the spool stays there, and a producer that opens it over a sink
+    /// of a current term sends it.
     #[must_use]
-    pub fn fenced(&self) -> Option<ProducerRefused> {
+    pub fn fenced(&self) -> Option<TransportError> {
         self.0.inner.lock().fenced()
     }
 
@@ -600,9 +602,14 @@ impl<S: Sink + 'static> Employer for Inner<S> {
         self.note_progress();
     }
 
-    fn full(&self, used: Used) {
-        if self.with(|buffer, now| buffer.spool_full(used, now)) {
-            warn!(producer = %self.name, "the disk of the spool is full");
+    fn full(&self, used: Used, lack: Lack) {
+        if self.with(|buffer, now| buffer.spool_full(used, lack, now)) {
+            match lack {
+                Lack::Bytes => warn!(producer = %self.name, "the disk of the spool is full"),
+                Lack::Files => {
+                    warn!(producer = %self.name, "the spool cannot open a file: too many are open");
+                }
+            }
         }
         self.note_progress();
     }

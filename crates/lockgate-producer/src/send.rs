@@ -30,13 +30,17 @@ pub enum Full {
     #[error("the tenant has filled its part of the producer's buffer (quota)")]
     Tenant,
     /// The spool, or its disk.
-    #[error("the producer's spool is full (spool.bytes_max), or its disk is")]
+    #[error(
+        "the producer's spool is full (spool.bytes_max), or its disk is, or it cannot open a file"
+    )]
     Spool,
     /// The spool has failed, and takes nothing until the producer is opened again.
     #[error("the producer's spool has failed: open the producer again")]
     SpoolFailed,
-    /// Another producer has taken over: it has the same name, or a copy of the spool.
-    #[error("another producer has this one's name or a copy of its spool, and has taken over")]
+    /// Another has taken over: see [`Producer::fenced`](crate::Producer::fenced).
+    #[error(
+        "another has taken over: a producer with this one's name or a copy of its spool, or a later leader"
+    )]
     Fenced,
     /// The producer is closed.
     #[error("the producer is closed")]

@@ -35,10 +35,11 @@ impl<T, I: Clone> Buffer<T, I> {
         let Some(sent) = self.batches.try_remove(id) else {
             return refused;
         };
+        let was_fenced = self.fenced.is_some();
         let mut results = results.into_iter();
         let (mut took, mut failed) = (false, false);
         let mut back = Vec::new();
-        for pack in sent.packs.of(&sent.records) {
+        for (number, pack) in sent.packs.of(&sent.records).enumerate() {
             let result = results.next().unwrap_or_else(|| {
                 Err(TransportError::new(
                     Fate::Unknown,
@@ -55,7 +56,7 @@ impl<T, I: Clone> Buffer<T, I> {
                         Verdict::Drop(reason) => self.drop_record(place, reason, None),
                         Verdict::Again { blame } => {
                             refused.split += 1;
-                            back.push((place, blame));
+                            back.push((place, number, blame));
                         }
                     }
                 }
@@ -80,7 +81,7 @@ impl<T, I: Clone> Buffer<T, I> {
                         let record = &mut self.records[place];
                         record.packing = record.packing.after(is_unknown, record.may_be_there);
                         failed |= blame;
-                        back.push((place, blame));
+                        back.push((place, number, blame));
                     }
                 }
             }
@@ -101,6 +102,9 @@ impl<T, I: Clone> Buffer<T, I> {
             (false, _) => {}
         }
         self.put_back(back, &sent.lanes, took, now, random);
+        if let Some(error) = self.fenced.clone().filter(|_| !was_fenced) {
+            self.tell_fenced(&error);
+        }
         if self.lanes.ready_count > 0 {
             self.ready_since.get_or_insert(now);
         }
@@ -108,9 +112,10 @@ impl<T, I: Clone> Buffer<T, I> {
     }
 
     /// Records go back to the front of their lanes, in their order. Where others of the batch succeeded, their lanes wait.
+    /// `back` has the place of each, the number of its message, and whether it is to blame.
     fn put_back(
         &mut self,
-        back: Vec<(usize, bool)>,
+        back: Vec<(usize, usize, bool)>,
         lanes: &[usize],
         took: bool,
         now: Millis,
@@ -118,7 +123,7 @@ impl<T, I: Clone> Buffer<T, I> {
     ) {
         let mut blamed = Vec::new();
         let mut solo = None;
-        for (place, blame) in back.into_iter().rev() {
+        for (place, message, blame) in back.into_iter().rev() {
             self.figures.retries += 1;
             let blame = blame && took;
             self.set_state(place, Sending::Waits);
@@ -126,18 +131,16 @@ impl<T, I: Clone> Buffer<T, I> {
             record.is_retry |= blame;
             let seq = record.seq;
             if blame && self.lanes.is_shared(record.lane) {
-                // Those behind it do not wait for it.
-                if let (Packing::In(pack), Some((before, lane))) = (record.packing, solo)
-                    && pack == before
+                // Those behind it do not wait for it. Those of one message stay together, and share one again.
+                if let Some((before, lane)) = solo
+                    && message == before
                 {
                     record.lane = lane;
                     self.lanes.push_front(lane, seq, place, record.size);
                     continue;
                 }
                 record.lane = self.lanes.solo();
-                if let Packing::In(pack) = record.packing {
-                    solo = Some((pack, record.lane));
-                }
+                solo = Some((message, record.lane));
                 let until = now.saturating_add(self.rules.backoff.after(1, random));
                 self.lanes.get_mut(record.lane).failures = 1;
                 self.lanes.push_front(record.lane, seq, place, record.size);
@@ -165,21 +168,22 @@ impl<T, I: Clone> Buffer<T, I> {
 
     fn judge(&mut self, place: usize, error: &TransportError, now: Millis) -> Verdict {
         match error.producer_refused() {
-            Some(refused @ ProducerRefused::Fenced { .. }) => {
-                self.fence(refused);
-                return Verdict::Again { blame: false };
-            }
             Some(ProducerRefused::Unknown) => {
                 self.incarnation = None;
                 return self.again(place, false, now);
             }
             // The one before it is sent again, and this one with it.
-            Some(_) => return self.again(place, false, now),
-            None => {}
+            Some(ProducerRefused::Gap) => return self.again(place, false, now),
+            _ => {}
         }
         let record = &mut self.records[place];
         let is_known = self.rules.is_marked || self.rules.has_unique_ids;
         match error.fate {
+            // For good: another producer, or a later leader, has taken over.
+            Fate::Stale => {
+                self.fenced.get_or_insert_with(|| error.clone());
+                return Verdict::Again { blame: false };
+            }
             fate if fate.is_never() => return Verdict::Drop(DropReason::Refused),
             Fate::Unknown => {
                 record.may_be_there = true;
@@ -196,8 +200,14 @@ impl<T, I: Clone> Buffer<T, I> {
     }
 
     fn again(&self, place: usize, blame: bool, now: Millis) -> Verdict {
-        match self.records[place].expires {
+        let record = &self.records[place];
+        let spool = self.spool.as_ref().zip(record.spot);
+        match record.expires {
             Some(at) if at <= now => Verdict::Drop(DropReason::Expired),
+            // It was on its way when its file was given up, and the file waits for it.
+            _ if spool.is_some_and(|(spool, spot)| spool.has_given_up(spot)) => {
+                Verdict::Drop(DropReason::Oldest)
+            }
             _ => Verdict::Again { blame },
         }
     }

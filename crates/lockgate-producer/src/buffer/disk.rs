@@ -8,7 +8,8 @@ use std::{
 use lockgate_core::{Millis, WallTime};
 
 use super::{
-    Buffer, Load, Loaded, Pace, Sending, Spooling, Staged, Stream, Told, Used, Work, record_size,
+    Buffer, Lack, Load, Loaded, Pace, Sending, Spooling, Staged, Stream, Told, Used, Work,
+    record_size,
 };
 use crate::{AnswerLevel, DropReason};
 
@@ -74,12 +75,12 @@ impl<T, I: Clone> Buffer<T, I> {
 
     /// The disk had no room. Where sends do not wait for it, those that found it out are told. Returns whether it had room
     /// before.
-    pub(crate) fn spool_full(&mut self, used: Used, now: Millis) -> bool {
+    pub(crate) fn spool_full(&mut self, used: Used, lack: Lack, now: Millis) -> bool {
         self.figures.spool_full += 1;
         let Some(spool) = &mut self.spool else {
             return false;
         };
-        let is_news = spool.is_out_of_room(used, now);
+        let is_news = spool.is_out_of_room(used, lack, now);
         if !self.rules.when_spool_full.waits() {
             for (spot, place) in spool.take_unwritten() {
                 if let Some(tell) = self.who_waits(spot, place) {

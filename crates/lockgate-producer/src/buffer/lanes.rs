@@ -22,7 +22,7 @@ pub(super) enum LaneName {
     Keyed(Key),
     /// Records without an order.
     Shared,
-    /// One record without a key that the sink could not take: others do not wait for it.
+    /// A message without a key that the sink could not take: others do not wait for its records.
     Solo,
 }
 

@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use lockgate_core::{
     Accepted, Key, Message, Millis, ProducerIncarnation, ProducerMark, ProducerName,
-    ProducerRefused, SinkCapabilities, TransportError, WallTime,
+    SinkCapabilities, TransportError, WallTime,
 };
 use slab::Slab;
 
@@ -36,7 +36,7 @@ pub(crate) use self::{
     answers::RefusedOf,
     backlog::{KeyCounts, Stream, Streams},
     lanes::key_hash,
-    spooling::{Load, Loaded, Recovered, Staged, Used, Work},
+    spooling::{Lack, Load, Loaded, Recovered, Staged, Used, Work},
 };
 use self::{
     backlog::Pace,
@@ -200,7 +200,8 @@ pub(crate) struct Buffer<T, I> {
     sampled: u32,
     told: Vec<(T, Told<I>)>,
     figures: Figures,
-    fenced: Option<ProducerRefused>,
+    /// What the sink said when it took nothing more.
+    fenced: Option<TransportError>,
     closed: bool,
     /// Nothing is sent any more.
     abandoned: bool,
@@ -342,7 +343,8 @@ impl<T, I: Clone> Buffer<T, I> {
         let mut stream = self.stream(&offered.message);
         let mut spilled = self.must_spill(stream, size);
         if self.rules.when_spool_full == WhenSpoolFull::DropOldest
-            && (self.spool.as_ref()).is_some_and(|it| (persists_all || spilled) && it.is_full(size))
+            && (self.spool.as_ref())
+                .is_some_and(|it| (persists_all || spilled) && it.wants_file(size))
         {
             self.drop_oldest_file();
             stream = self.stream(&offered.message);
@@ -736,23 +738,25 @@ impl<T, I: Clone> Buffer<T, I> {
         };
     }
 
-    /// Another producer has taken over: who waits is told. What is in the spool stays there.
-    fn fence(&mut self, refused: ProducerRefused) {
-        if self.fenced.replace(refused).is_some() {
-            return;
-        }
+    /// Another has taken over: who waits is told. What is in the spool stays there.
+    fn tell_fenced(&mut self, error: &TransportError) {
+        let told = |may_be_there| {
+            Told::Dropped(GivenUp {
+                reason: DropReason::Fenced,
+                may_be_there,
+                error: Some(error.clone()),
+            })
+        };
         for (_, record) in &mut self.records {
             if let Some((_, tell)) = record.waits.take() {
-                let may_be_there = record.spot.is_some() || record.may_be_there;
-                let told = Told::dropped(DropReason::Fenced, may_be_there);
-                self.told.push((tell, told));
+                let is_away = record.state == Sending::Away;
+                let may_be_there = record.spot.is_some() || record.may_be_there || is_away;
+                self.told.push((tell, told(may_be_there)));
             }
         }
         if let Some(spool) = &mut self.spool {
-            for (_, (_, tell)) in spool.waiting.drain() {
-                self.told
-                    .push((tell, Told::dropped(DropReason::Fenced, true)));
-            }
+            let waiting = spool.waiting.drain();
+            (self.told).extend(waiting.map(|(_, (_, tell))| (tell, told(true))));
         }
     }
 
@@ -777,8 +781,8 @@ impl<T, I: Clone> Buffer<T, I> {
         self.spool.as_ref().map_or(0, |it| it.done.floor())
     }
 
-    pub(crate) fn fenced(&self) -> Option<ProducerRefused> {
-        self.fenced
+    pub(crate) fn fenced(&self) -> Option<TransportError> {
+        self.fenced.clone()
     }
 
     pub(crate) fn figures(&self) -> Figures {

@@ -3,6 +3,8 @@
 //! # Invariants
 //! - A record that the sink may have goes as it went: by itself, or with the records of its pack, in one batch. Else the
 //!   sink could take it for a new one. What an earlier opening has left goes by itself, because nobody knows how it went.
+//! - A pack keeps the mark of the last record that it began with, also when that one is dropped. Else the sink would take
+//!   the first request, if that comes late, for what is behind the second.
 //! - The records of a pack are neighbours in their lane, and the sink treats them alike.
 
 use lockgate_core::{Message, pack};
@@ -61,8 +63,8 @@ impl Batch {
 pub(super) enum Packing {
     /// With those next to it that are free too.
     Free,
-    /// With those of this pack.
-    In(u64),
+    /// With those of this pack, under the mark of its last record as it was sent first.
+    In { pack: u64, last: u64 },
     /// With none.
     Alone,
 }
@@ -80,7 +82,7 @@ impl Packing {
     pub(super) fn after(self, is_unknown: bool, may_be_there: bool) -> Self {
         match self {
             Self::Free if is_unknown => Self::Alone,
-            Self::In(_) if !may_be_there => Self::Free,
+            Self::In { .. } if !may_be_there => Self::Free,
             other => other,
         }
     }
@@ -90,26 +92,17 @@ impl Packing {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Open {
     /// Its first record.
-    pub(super) first: usize,
-    pub(super) number: u64,
-    pub(super) count: usize,
+    first: usize,
+    count: usize,
     bytes: usize,
     packing: Packing,
 }
 
 impl<T, I: Clone> Buffer<T, I> {
-    pub(super) fn open_pack(&mut self, first: usize) -> Open {
+    pub(super) fn open_pack(&self, first: usize) -> Open {
         let record = &self.records[first];
-        let number = match record.packing {
-            Packing::In(number) => number,
-            _ => {
-                self.last_pack += 1;
-                self.last_pack
-            }
-        };
         Open {
             first,
-            number,
             count: 1,
             bytes: pack::packed_len(&record.message),
             packing: record.packing,
@@ -122,7 +115,7 @@ impl<T, I: Clone> Buffer<T, I> {
         open.count += 1;
         open.bytes += pack::packed_len(&record.message);
         let joins = match (open.packing, record.packing) {
-            (Packing::In(one), Packing::In(other)) => one == other,
+            (Packing::In { pack: one, .. }, Packing::In { pack: other, .. }) => one == other,
             (Packing::Free, Packing::Free) => {
                 let first = &self.records[open.first].message;
                 open.count <= rules.count_max
@@ -134,13 +127,31 @@ impl<T, I: Clone> Buffer<T, I> {
         joins.then_some(open)
     }
 
+    /// The records of a message are a pack from now on, if they are several and were none before.
+    pub(super) fn bind(&mut self, message: &[usize]) {
+        let [_, .., last] = message else {
+            return;
+        };
+        let last = &self.records[*last];
+        if last.packing == Packing::Free {
+            self.last_pack += 1;
+            let packing = Packing::In {
+                pack: self.last_pack,
+                last: last.label.number,
+            };
+            for place in message {
+                self.records[*place].packing = packing;
+            }
+        }
+    }
+
     /// How many bytes of a batch the record takes, with all of its pack if it is the first of one that must go as it went.
     pub(super) fn bytes_in_batch(&self, place: usize, is_first: bool) -> u64 {
         let record = &self.records[place];
         let of = |record: &Record<T>| pack::packed_len(&record.message) as u64;
         match (self.rules.pack, record.packing) {
             (None, _) => record.message.size() as u64,
-            (Some(_), Packing::In(_)) if is_first => {
+            (Some(_), Packing::In { .. }) if is_first => {
                 let together = (self.lanes.places(record.lane))
                     .map(|place| &self.records[place])
                     .take_while(|other| other.packing == record.packing);

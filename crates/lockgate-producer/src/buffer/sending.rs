@@ -1,7 +1,7 @@
 //! Out to the sink: which records go into the next batch, and as what.
 
 use lockgate_core::{
-    Message, Millis, Produced, ProducerIncarnation, ProducerMark, TransportError, UniqueId,
+    Fate, Message, Millis, Produced, ProducerIncarnation, ProducerMark, TransportError, UniqueId,
 };
 
 use super::{Batch, Buffer, Label, Packing, Packs, Sending, Sent, lanes::NUMBERED};
@@ -43,6 +43,10 @@ impl<T, I: Clone> Buffer<T, I> {
         self.is_opening = false;
         match result {
             Ok(incarnation) => self.incarnation = Some(incarnation),
+            Err(error) if error.fate == Fate::Stale => {
+                self.tell_fenced(&error);
+                self.fenced = Some(error);
+            }
             Err(_) => {
                 self.figures.failed_batches += 1;
                 self.health.failed(now, random);
@@ -83,6 +87,7 @@ impl<T, I: Clone> Buffer<T, I> {
         let mut last = [0; NUMBERED];
         let mut records = Vec::with_capacity(batch.records.len());
         for pack in batch.packs.of(&batch.records) {
+            self.bind(pack);
             let (last_one, others) = pack
                 .split_last()
                 .unwrap_or_else(|| unreachable!("no record"));
@@ -141,7 +146,7 @@ impl<T, I: Clone> Buffer<T, I> {
             let joined = self.joined(open, record);
             let is_first = joined.is_none();
             // The rest of a pack that must go as it went has its room since its first.
-            let is_promised = !is_first && matches!(record.packing, Packing::In(_));
+            let is_promised = !is_first && matches!(record.packing, Packing::In { .. });
             let bytes = match is_promised {
                 true => 0,
                 false => self.bytes_in_batch(place, is_first),
@@ -170,9 +175,6 @@ impl<T, I: Clone> Buffer<T, I> {
             match joined {
                 Some(joined) => {
                     batch.packs.add_to_last();
-                    for place in [joined.first, place] {
-                        self.records[place].packing = Packing::In(joined.number);
-                    }
                     open = Some(joined);
                 }
                 None => {
@@ -220,6 +222,10 @@ impl<T, I: Clone> Buffer<T, I> {
             lane,
             number,
         } = record.label;
+        let number = match record.packing {
+            Packing::In { last, .. } => last,
+            _ => number,
+        };
         if let (true, Some(incarnation)) = (self.rules.is_marked, self.incarnation)
             && let Ok(mark) = ProducerMark::new(self.name.clone(), opening, lane, number)
         {
@@ -232,7 +238,7 @@ impl<T, I: Clone> Buffer<T, I> {
         } else if self.rules.has_unique_ids && message.unique_id.is_none() {
             // Within what every broker takes as an id. The opening is random, so it is no other producer's.
             let id = match record.packing {
-                Packing::In(pack) => format!("{opening:016x}-p{pack}"),
+                Packing::In { pack, .. } => format!("{opening:016x}-p{pack}"),
                 _ => format!("{opening:016x}-{lane:x}-{number}"),
             };
             message.unique_id = UniqueId::new(&id).ok();

@@ -124,11 +124,19 @@ pub(crate) struct Loaded {
     pub(crate) message: Message,
 }
 
+/// What the disk had none of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lack {
+    Bytes,
+    /// No file could be opened: the process, or the system, has too many open.
+    Files,
+}
+
 /// Why the spool takes nothing now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
     /// The disk was full; it is tried again then, and takes nothing else before it has taken what waits.
-    Full(Millis),
+    Full(Millis, Lack),
     /// The log has failed, and only another start can tell what it has.
     Failed,
 }
@@ -227,9 +235,22 @@ impl<T> Spooling<T> {
     }
 
     pub(super) fn is_full(&self, size: u64) -> bool {
+        self.trouble.is_some() || self.is_filled(size)
+    }
+
+    /// Whether it is full, and a file that is given up makes room.
+    pub(super) fn wants_file(&self, size: u64) -> bool {
+        match self.trouble {
+            None => self.is_filled(size),
+            Some(Trouble::Full(_, lack)) => lack == Lack::Bytes,
+            Some(Trouble::Failed) => false,
+        }
+    }
+
+    fn is_filled(&self, size: u64) -> bool {
         let given_up = self.used.oldest.filter(|_| self.is_given_up);
         let used = self.used.bytes - given_up.map_or(0, |(_, bytes)| bytes);
-        self.trouble.is_some() || used.saturating_add(self.staged_bytes + size) > self.bytes_max
+        used.saturating_add(self.staged_bytes + size) > self.bytes_max
     }
 
     pub(super) fn has_failed(&self) -> bool {
@@ -244,6 +265,12 @@ impl<T> Spooling<T> {
     pub(super) fn may_give_up(&self) -> Option<u64> {
         let oldest = self.used.oldest.filter(|_| !self.is_given_up)?;
         Some(oldest.0)
+    }
+
+    /// Whether the file of that spot was given up.
+    pub(super) fn has_given_up(&self, spot: u64) -> bool {
+        let oldest = self.used.oldest.filter(|_| self.is_given_up);
+        oldest.is_some_and(|(until, _)| spot < until)
     }
 
     /// Gives up the records of the oldest file that are on disk only. Returns who waits for each of them.
@@ -339,7 +366,7 @@ impl<T> Spooling<T> {
         if self.trouble == Some(Trouble::Failed) {
             return None;
         }
-        let is_full = matches!(self.trouble, Some(Trouble::Full(until)) if now < until);
+        let is_full = matches!(self.trouble, Some(Trouble::Full(until, _)) if now < until);
         if !is_full && !self.staged.iter().any(|it| self.needs_room(it)) {
             // The next one that comes tries it.
             self.trouble = None;
@@ -411,7 +438,7 @@ impl<T> Spooling<T> {
         let checkpoint = checkpoint.into_iter().chain(self.untold_due()).min();
         match self.trouble {
             Some(Trouble::Failed) => None,
-            Some(Trouble::Full(until)) => Some(until),
+            Some(Trouble::Full(until, _)) => Some(until),
             None if self.staged.is_empty() && self.synced >= self.written => checkpoint,
             None => sync.into_iter().chain(checkpoint).min(),
         }
@@ -436,11 +463,11 @@ impl<T> Spooling<T> {
         matches!(staged, Staged::Message { spot, .. } if !self.done.contains(*spot))
     }
 
-    /// The disk had no room for the records that were handed over last, from the first that is not written. Returns
+    /// The disk lacked that for the records that were handed over last, from the first that is not written. Returns
     /// whether it had room before.
-    pub(super) fn is_out_of_room(&mut self, used: Used, now: Millis) -> bool {
+    pub(super) fn is_out_of_room(&mut self, used: Used, lack: Lack, now: Millis) -> bool {
         self.set_used(used);
-        let full = Trouble::Full(now.saturating_add(FULL_PAUSE));
+        let full = Trouble::Full(now.saturating_add(FULL_PAUSE), lack);
         self.trouble.replace(full).is_none()
     }
 

@@ -1,6 +1,7 @@
 //! Histories of a machine with a sink, a log and time that a seed decides.
 
 mod mixed;
+mod returns;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -8,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use lockgate_core::{Backoff, Fate, Level, pack};
+use lockgate_core::{Backoff, Fate, Level, ProducerRefused, pack};
 use lockgate_sim::SeededRandom;
 
 use super::*;
@@ -308,7 +309,7 @@ impl World {
         let count = work.write.len();
         if !self.calm && count > 0 && self.one_of(8) == 0 {
             let used = self.used();
-            self.machine.spool_full(used, self.now);
+            self.machine.spool_full(used, Lack::Bytes, self.now);
         } else {
             self.log.extend(work.write);
             let used = self.used();
@@ -706,7 +707,11 @@ fn a_full_disk_takes_nothing_new_before_it_took_what_waits() {
         let before = is_taken(&mut world);
         match has_room {
             true => world.machine.spool_wrote(work.write.len(), Used::default()),
-            false => drop(world.machine.spool_full(Used::default(), world.now)),
+            false => drop(
+                world
+                    .machine
+                    .spool_full(Used::default(), Lack::Bytes, world.now),
+            ),
         }
         world.hear();
         if !has_room {
@@ -793,7 +798,9 @@ fn a_record_that_is_dropped_before_it_was_written_is_not_durable() {
     offer(&mut world, 10, AnswerLevel::Durable);
     assert!(is_refused(10));
     world.machine.spool_work(world.now);
-    world.machine.spool_full(Used::default(), world.now);
+    world
+        .machine
+        .spool_full(Used::default(), Lack::Bytes, world.now);
     for _ in 0..20 {
         world.send();
         world.answer();
@@ -826,7 +833,7 @@ fn one_file_is_given_up_for_a_full_disk() {
     world.machine.spool_wrote(written.len(), used(3));
     offer(&mut world, 4, AnswerLevel::Durable);
     world.machine.spool_work(world.now);
-    world.machine.spool_full(used(3), world.now);
+    world.machine.spool_full(used(3), Lack::Bytes, world.now);
     let mut last = Some(offered(5, AnswerLevel::Durable));
     (world.machine.offer(&mut last, None, world.now)).unwrap_err();
     assert_eq!(world.machine.figures().dropped(DropReason::Oldest), 2);

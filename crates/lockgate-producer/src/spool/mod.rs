@@ -23,7 +23,9 @@ use self::{
     done::Done,
 };
 use crate::{
-    buffer::{KeyCounts, Load, Loaded, RECORD_BYTES, Recovered, Staged, Streams, Used, key_hash},
+    buffer::{
+        KeyCounts, Lack, Load, Loaded, RECORD_BYTES, Recovered, Staged, Streams, Used, key_hash,
+    },
     options::SpoolOptions,
 };
 
@@ -129,8 +131,8 @@ pub struct SpoolReport {
 /// What came of writing.
 #[derive(Debug)]
 pub(crate) enum WriteError {
-    /// There is no room now.
-    Full,
+    /// There is no room now: the disk lacks that.
+    Full(Lack),
     /// The log has failed.
     Failed(String),
 }
@@ -296,13 +298,11 @@ impl Store {
             false => Purpose::Maintenance,
         };
         let bytes = lens.iter().map(|len| *len as u64).sum();
-        match self.log.reserve(bytes, lens.len() as u64, purpose) {
-            Ok(()) => {}
-            Err(ReserveError::Full { .. } | ReserveError::OutOfDescriptors(_)) => {
-                return Err(WriteError::Full);
-            }
-            Err(error) => return Err(WriteError::Failed(lockgate_core::with_sources(&error))),
-        }
+        let reserved = self.log.reserve(bytes, lens.len() as u64, purpose);
+        reserved.map_err(|error| match lack(&error) {
+            Some(lack) => WriteError::Full(lack),
+            None => WriteError::Failed(lockgate_core::with_sources(&error)),
+        })?;
         let (mut cursor, mut spot) = (self.log.tail(), self.log.next_number());
         let range_bits = self.log.capabilities().range_bits;
         let (mut files, mut checkpoint_at) = (Vec::new(), self.checkpoint);
@@ -315,11 +315,11 @@ impl Store {
             spot += 1;
         }
         let at = self.log.tail();
-        match self.log.append(self.epoch, at, &mut self.group) {
-            Ok(()) => {}
-            Err(AppendError::Full { .. }) => return Err(WriteError::Full),
-            Err(error) => return Err(WriteError::Failed(lockgate_core::with_sources(&error))),
-        }
+        let appended = self.log.append(self.epoch, at, &mut self.group);
+        appended.map_err(|error| match &error {
+            AppendError::Full(why) => WriteError::Full(lack(why).unwrap_or(Lack::Bytes)),
+            _ => WriteError::Failed(lockgate_core::with_sources(&error)),
+        })?;
         self.checkpoint = checkpoint_at;
         for (range, spot, bytes) in files {
             add(&mut self.files, range, spot, bytes);
@@ -460,6 +460,15 @@ fn detached(mut message: lockgate_core::Message) -> lockgate_core::Message {
         header.value = bytes::Bytes::copy_from_slice(&header.value);
     }
     message
+}
+
+/// What the disk lacks, if it is that.
+fn lack(error: &ReserveError) -> Option<Lack> {
+    match error {
+        ReserveError::Full { .. } => Some(Lack::Bytes),
+        ReserveError::OutOfDescriptors(_) => Some(Lack::Files),
+        _ => None,
+    }
 }
 
 fn add(files: &mut VecDeque<File>, range: u64, spot: u64, bytes: u64) {

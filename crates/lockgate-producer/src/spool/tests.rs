@@ -1,7 +1,7 @@
 //! The spool over a disk that loses, damages and refuses.
 
-use lockgate_core::Message;
-use lockgate_sim::{Damage, FaultyDisk, PowerCut, SeededRandom};
+use lockgate_core::{DiskOperation, Message};
+use lockgate_sim::{Damage, Fault, FaultyDisk, PowerCut, SeededRandom};
 
 use super::{codec::Label, *};
 use crate::buffer::Stream;
@@ -212,7 +212,7 @@ fn a_full_disk_takes_checkpoints_and_what_is_over() {
         let spot = store.log.next_number();
         match store.write(&[message(spot, 10_000)]) {
             Ok(()) => {}
-            Err(WriteError::Full) => break spot,
+            Err(WriteError::Full(Lack::Bytes)) => break spot,
             Err(error) => panic!("{error:?}"),
         }
         assert!(spot < 1_000, "the disk is full");
@@ -226,6 +226,24 @@ fn a_full_disk_takes_checkpoints_and_what_is_over() {
     drop(store);
     let (_, recovered, _) = open(&disk.kill());
     assert_eq!(recovered.count, 1);
+}
+
+/// To give up a file would not help.
+#[test]
+fn a_file_that_cannot_be_opened_is_no_full_disk() {
+    let disk = FaultyDisk::new();
+    let (mut store, ..) = open(&disk);
+    disk.fail_always(DiskOperation::Open, 0, Fault::OutOfDescriptors);
+    let mut written = Ok(());
+    while written.is_ok() {
+        let spot = store.log.next_number();
+        assert!(spot < 1_000, "it needs another file");
+        written = store.write(&[message(spot, 10_000)]);
+    }
+    assert!(
+        matches!(written, Err(WriteError::Full(Lack::Files))),
+        "{written:?}"
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{Store, WriteError};
-use crate::buffer::{Loaded, Used, Work};
+use crate::buffer::{Lack, Loaded, Used, Work};
 
 /// What the thread works for. Every method is quick.
 pub(crate) trait Employer: Send + Sync {
@@ -11,7 +11,7 @@ pub(crate) trait Employer: Send + Sync {
     fn next_work(&self, most: Duration) -> Result<Option<Work>, Over>;
 
     fn wrote(&self, count: usize, used: Used);
-    fn full(&self, used: Used);
+    fn full(&self, used: Used, lack: Lack);
     fn synced(&self, before: u64);
     fn loaded(&self, loaded: Vec<Loaded>, next: u64, unreadable: Vec<u64>);
     fn not_loaded(&self, why: &str);
@@ -48,7 +48,7 @@ fn step<E: Employer>(store: &mut Store, employer: &Arc<E>, work: Work) -> Result
     if !work.write.is_empty() {
         match store.write(&work.write) {
             Ok(()) => employer.wrote(work.write.len(), store.used()),
-            Err(WriteError::Full) => employer.full(store.used()),
+            Err(WriteError::Full(lack)) => employer.full(store.used(), lack),
             Err(WriteError::Failed(why)) => return Err(why),
         }
     }

@@ -7,7 +7,8 @@ use std::{
 
 use lockgate_core::{Backoff, Fate, Level, Message, ProducerName, SinkCapabilities};
 use lockgate_producer::{
-    Answer, Breaker, DropReason, ProducerOptions, SendError, WhenUnknown,
+    Answer, Breaker, DropReason, Full, Persist, ProducerOptions, Refusal, SendError, SpoolOptions,
+    WhenFull, WhenUnknown,
     testing::{Fault, TestSink},
 };
 
@@ -201,6 +202,63 @@ async fn a_producer_whose_name_another_takes_sends_nothing_more_and_says_so() {
         (closed.left, bodies(&sink)),
         (0, vec!["a".into(), "b".into()])
     );
+}
+
+/// As a sink under a fence does, once a later leader has written.
+#[tokio::test]
+async fn a_producer_whose_term_is_over_ends_and_leaves_its_spool_to_the_next_term() {
+    let folder = tempfile::tempdir().unwrap();
+    let spool = |name: &str| SpoolOptions {
+        persist: Persist::Overflow,
+        ..SpoolOptions::new(folder.path().join(name))
+    };
+    for spool in [None, Some(spool("a"))] {
+        let options = ProducerOptions {
+            buffer_count: 1,
+            when_full: match spool {
+                Some(_) => WhenFull::Spool,
+                None => WhenFull::Block,
+            },
+            spool: spool.clone(),
+            ..quick()
+        };
+        let sink = TestSink::new();
+        sink.set_fault(|_| Fault::Fails(Fate::Stale));
+        let producer = open(&sink, options.clone()).await;
+        let sent = producer.send(Message::new("a")).start().await.unwrap();
+        let behind = producer.try_send(Message::new("b"));
+        for (ticket, is_on_disk) in [(Some(sent), false), (behind.ok(), true)] {
+            let Some(ticket) = ticket else {
+                assert!(spool.is_none());
+                continue;
+            };
+            let error = ticket.await.unwrap_err();
+            assert!(
+                matches!(
+                    &error,
+                    SendError::Dropped {
+                        reason: DropReason::Fenced,
+                        may_be_delivered,
+                        source: Some(source),
+                    } if source.fate == Fate::Stale && *may_be_delivered == is_on_disk
+                ),
+                "{error:?}"
+            );
+        }
+        assert!(producer.fenced().unwrap().producer_refused().is_none());
+        producer.flush().await;
+        let refused = producer.try_send(Message::new("c")).unwrap_err();
+        assert!(matches!(refused.why, Refusal::Full(Full::Fenced)));
+        assert_eq!(sink.batches(), [1]);
+        let closed = producer.close(LONG).await;
+        check_law(&producer);
+        assert_eq!(closed.left, u64::from(spool.is_some()));
+        drop(producer);
+        sink.set_fault(|_| Fault::None);
+        let producer = open(&sink, options).await;
+        producer.flush().await;
+        assert_eq!(sink.messages().len() as u64, closed.left);
+    }
 }
 
 #[tokio::test]

@@ -320,7 +320,7 @@ async fn tell(client: Client, producer: Producer<Target>, queue: QueueName) {
         if figures.fenced && !is_fenced {
             is_fenced = true;
             error!(
-                "another producer has this one's name or a copy of its spool, and has taken over: nothing is sent any more"
+                "nothing is sent any more, because another has taken over: a producer with this one's name or a copy of its spool, or a later leader"
             );
         }
         if figures.breaker_open != is_away {
@@ -502,8 +502,7 @@ fn judge(args: &Forward, stop: Result<Stop, Failure>, closed: &Closed) -> Result
     let dropped = figures.dropped_all();
     let stop = stop?;
     if figures.fenced {
-        let what =
-            "another producer has this one's name or a copy of its spool, and has taken over";
+        let what = "another has taken over: a producer with this one's name or a copy of its spool, or a later leader";
         return Err(Failure::new(Exit::Conflict, what));
     }
     // A queue that messages come from has them until they are delivered.
