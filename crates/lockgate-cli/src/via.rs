@@ -6,12 +6,20 @@ use bytes::Bytes;
 use lockgate_client::{Client, Endpoint};
 use lockgate_coordination::{FileRecords, RecordsCoordinator, RecordsTenure};
 use lockgate_core::{
-    ElectionName,
+    ElectionName, RecordsError,
     coordination::{
         AskToResign, Call, Campaign, CoordinationError, Coordinator, CoordinatorCapabilities,
         ElectionState, EndReason, Fence, Observe, Tenure, Term,
     },
 };
+#[cfg(feature = "mysql")]
+use lockgate_mysql::MysqlRecords;
+#[cfg(feature = "postgres")]
+use lockgate_postgres::PostgresRecords;
+#[cfg(feature = "redis")]
+use lockgate_redis::RedisRecords;
+#[cfg(feature = "zookeeper")]
+use lockgate_zookeeper::{ZookeeperCoordinator, ZookeeperTenure};
 use percent_encoding::percent_decode_str;
 
 use crate::{
@@ -25,6 +33,14 @@ use crate::{
 enum Place {
     Server(Endpoint),
     Folder(PathBuf),
+    #[cfg(feature = "zookeeper")]
+    Zookeeper(String),
+    #[cfg(feature = "postgres")]
+    Postgres(String),
+    #[cfg(feature = "mysql")]
+    Mysql(String),
+    #[cfg(feature = "redis")]
+    Redis(String),
 }
 
 /// Looks whether that URL names a store. The error shows nothing of it: there may be a password in it.
@@ -47,21 +63,66 @@ fn place(url: &str) -> Result<Place, String> {
             }
             Ok(Place::Folder(PathBuf::from(path.into_owned())))
         }
-        _ => Err("the value begins with none of http://, https:// and file://".to_owned()),
+        #[cfg(feature = "zookeeper")]
+        "zk" => match lockgate_zookeeper::ZookeeperOptions::parse(url) {
+            Ok(_) => Ok(Place::Zookeeper(url.to_owned())),
+            Err(error) => Err(error.to_string()),
+        },
+        #[cfg(feature = "postgres")]
+        "postgres" | "postgresql" => Ok(Place::Postgres(url.to_owned())),
+        #[cfg(feature = "mysql")]
+        "mysql" => Ok(Place::Mysql(url.to_owned())),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" => Ok(Place::Redis(url.to_owned())),
+        _ => Err(format!(
+            "the value begins with none of {}",
+            SCHEMES.join(", ")
+        )),
     }
 }
+
+/// What URLs of stores begin with.
+const SCHEMES: &[&str] = &[
+    "http://",
+    "https://",
+    "file://",
+    #[cfg(feature = "zookeeper")]
+    "zk://",
+    #[cfg(feature = "postgres")]
+    "postgres://",
+    #[cfg(feature = "mysql")]
+    "mysql://",
+    #[cfg(feature = "redis")]
+    "redis://",
+];
 
 /// A coordinator of any kind.
 #[derive(Clone, Debug)]
 pub(crate) enum Via {
     Server(RecordsCoordinator<Client>),
     Folder(RecordsCoordinator<FileRecords>),
+    #[cfg(feature = "zookeeper")]
+    Zookeeper(ZookeeperCoordinator),
+    #[cfg(feature = "postgres")]
+    Postgres(RecordsCoordinator<PostgresRecords>),
+    #[cfg(feature = "mysql")]
+    Mysql(RecordsCoordinator<MysqlRecords>),
+    #[cfg(feature = "redis")]
+    Redis(RecordsCoordinator<RedisRecords>),
 }
 
 /// A term of any kind.
 pub(crate) enum ViaTenure {
     Server(RecordsTenure<Client>),
     Folder(RecordsTenure<FileRecords>),
+    #[cfg(feature = "zookeeper")]
+    Zookeeper(ZookeeperTenure),
+    #[cfg(feature = "postgres")]
+    Postgres(RecordsTenure<PostgresRecords>),
+    #[cfg(feature = "mysql")]
+    Mysql(RecordsTenure<MysqlRecords>),
+    #[cfg(feature = "redis")]
+    Redis(RecordsTenure<RedisRecords>),
 }
 
 /// Does the same with whatever kind it is.
@@ -70,6 +131,14 @@ macro_rules! each {
         match $of {
             $kind::Server($it) => $what,
             $kind::Folder($it) => $what,
+            #[cfg(feature = "zookeeper")]
+            $kind::Zookeeper($it) => $what,
+            #[cfg(feature = "postgres")]
+            $kind::Postgres($it) => $what,
+            #[cfg(feature = "mysql")]
+            $kind::Mysql($it) => $what,
+            #[cfg(feature = "redis")]
+            $kind::Redis($it) => $what,
         }
     };
 }
@@ -90,10 +159,27 @@ impl Via {
                 Ok(Self::Server(RecordsCoordinator::new(client)))
             }
             Place::Folder(folder) => {
-                let records = FileRecords::open(folder).await;
-                let records =
-                    records.map_err(|error| Failure::from_error(Exit::Unreachable, error))?;
+                let records = FileRecords::open(folder).await.map_err(not_opened)?;
                 Ok(Self::Folder(RecordsCoordinator::new(records)))
+            }
+            #[cfg(feature = "zookeeper")]
+            Place::Zookeeper(url) => {
+                Ok(Self::Zookeeper(ZookeeperCoordinator::connect(&url).await?))
+            }
+            #[cfg(feature = "postgres")]
+            Place::Postgres(url) => {
+                let records = PostgresRecords::connect(&url).await.map_err(not_opened)?;
+                Ok(Self::Postgres(RecordsCoordinator::new(records)))
+            }
+            #[cfg(feature = "mysql")]
+            Place::Mysql(url) => {
+                let records = MysqlRecords::connect(&url).await.map_err(not_opened)?;
+                Ok(Self::Mysql(RecordsCoordinator::new(records)))
+            }
+            #[cfg(feature = "redis")]
+            Place::Redis(url) => {
+                let records = RedisRecords::connect(&url).await.map_err(not_opened)?;
+                Ok(Self::Redis(RecordsCoordinator::new(records)))
             }
         }
     }
@@ -110,6 +196,14 @@ impl Coordinator for Via {
         Ok(match self {
             Self::Server(it) => ViaTenure::Server(it.campaign(campaign).await?),
             Self::Folder(it) => ViaTenure::Folder(it.campaign(campaign).await?),
+            #[cfg(feature = "zookeeper")]
+            Self::Zookeeper(it) => ViaTenure::Zookeeper(it.campaign(campaign).await?),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(it) => ViaTenure::Postgres(it.campaign(campaign).await?),
+            #[cfg(feature = "mysql")]
+            Self::Mysql(it) => ViaTenure::Mysql(it.campaign(campaign).await?),
+            #[cfg(feature = "redis")]
+            Self::Redis(it) => ViaTenure::Redis(it.campaign(campaign).await?),
         })
     }
 
@@ -117,6 +211,14 @@ impl Coordinator for Via {
         Ok(match self {
             Self::Server(it) => ViaTenure::Server(it.lock(campaign).await?),
             Self::Folder(it) => ViaTenure::Folder(it.lock(campaign).await?),
+            #[cfg(feature = "zookeeper")]
+            Self::Zookeeper(it) => ViaTenure::Zookeeper(it.lock(campaign).await?),
+            #[cfg(feature = "postgres")]
+            Self::Postgres(it) => ViaTenure::Postgres(it.lock(campaign).await?),
+            #[cfg(feature = "mysql")]
+            Self::Mysql(it) => ViaTenure::Mysql(it.lock(campaign).await?),
+            #[cfg(feature = "redis")]
+            Self::Redis(it) => ViaTenure::Redis(it.lock(campaign).await?),
         })
     }
 
@@ -175,6 +277,14 @@ impl Tenure for ViaTenure {
     }
 }
 
+fn not_opened(error: RecordsError) -> Failure {
+    let exit = match error {
+        RecordsError::Invalid { .. } => Exit::Usage,
+        _ => Exit::Unreachable,
+    };
+    Failure::from_error(exit, error)
+}
+
 impl From<CoordinationError> for Failure {
     fn from(error: CoordinationError) -> Self {
         use CoordinationError as Error;
@@ -202,6 +312,13 @@ mod tests {
             place("https://q.example:9324"),
             Ok(Place::Server(_))
         ));
+        for url in SCHEMES {
+            assert!(
+                check(&format!("{url}/a")).is_ok() || url.starts_with("http") || *url == "zk://",
+                "{url}"
+            );
+        }
+        assert!(check("zk://127.0.0.1:2181/elections").is_ok());
         for wrong in [
             "",
             "x",
@@ -209,6 +326,7 @@ mod tests {
             "file:reports",
             "http://",
             "ftp://secret@h",
+            "zk://u:secret@h:1/x?style=y",
         ] {
             let told = check(wrong).unwrap_err();
             assert!(!told.contains("secret"), "{told}");

@@ -40,8 +40,8 @@ const CONSUMER: HeaderName = HeaderName::from_static("x-lockgate-consumer");
 
 const FENCE: HeaderName = HeaderName::from_static("x-lockgate-fence");
 
-/// What is percent-encoded of a fence: what cannot stand in a header, and the percent sign.
-const IN_HEADER: &AsciiSet = &CONTROLS.add(b'%').add(b' ');
+/// What is percent-encoded of a fence: what cannot stand in a header, what separates its values, and the percent sign.
+const IN_HEADER: &AsciiSet = &CONTROLS.add(b'%').add(b' ').add(b',');
 
 /// A client of one server. Clones are the same client and share its connections; calls may run at the same
 /// time in any number.
@@ -215,7 +215,7 @@ impl Client {
         }
     }
 
-    /// The same client for the leader of a term: each call that changes something is refused with
+    /// The same client for the leader of a term: each call that changes something, but a receive, is refused with
     /// [`CallError::Fenced`] once the server has seen a later term of that election, or when the term is over by its own clock. It
     /// shares the connections of this one.
     #[must_use]

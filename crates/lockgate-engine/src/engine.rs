@@ -113,6 +113,38 @@ impl Engine {
         }
     }
 
+    /// Of whose term all commands are, if they are under a fence.
+    #[must_use]
+    pub fn fence(&self) -> Option<&Fence> {
+        self.fence.as_ref()
+    }
+
+    /// The same engine under the fence that any of these is under, for a command that concerns all of them.
+    ///
+    /// # Errors
+    /// [`Rejection::OutOfRange`] if there are two.
+    pub fn joint<'a>(
+        &self,
+        others: impl IntoIterator<Item = &'a Self>,
+    ) -> Result<Self, EngineError> {
+        let mut joint = self.clone();
+        for fence in others.into_iter().filter_map(Self::fence) {
+            match joint.fence() {
+                None => joint = joint.fenced(fence),
+                Some(own) if own.mark() == fence.mark() => {}
+                Some(_) => {
+                    return Err(EngineError::Rejected(Rejection::OutOfRange {
+                        what: "number of fences",
+                        value: 2,
+                        min: 0,
+                        max: 1,
+                    }));
+                }
+            }
+        }
+        Ok(joint)
+    }
+
     /// Decides one command, and returns when its level is reached. The type of the command
     /// determines the type of the reply.
     ///

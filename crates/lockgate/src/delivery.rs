@@ -397,6 +397,14 @@ impl Delivery {
         }
     }
 
+    /// The engine that has the lease; `None` in a test.
+    pub(crate) fn engine(&self) -> Option<&Engine> {
+        match &self.holder {
+            Holder::Engine(engine) => Some(engine),
+            Holder::Test(_) => None,
+        }
+    }
+
     pub(crate) fn token(&self) -> LeaseToken {
         self.received.delivery.token
     }

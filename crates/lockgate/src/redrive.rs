@@ -19,6 +19,8 @@ pub struct RedriveBuilder {
     engine: Engine,
     from: QueueName,
     to: MoveTo,
+    /// The engine of that queue, which may be under a fence.
+    other: Option<Engine>,
     max: u64,
 }
 
@@ -28,6 +30,7 @@ impl RedriveBuilder {
             engine,
             from,
             to: MoveTo::Origins,
+            other: None,
             max: u64::MAX,
         }
     }
@@ -36,6 +39,7 @@ impl RedriveBuilder {
     /// Default: each message goes to the queue whose dead letter it is.
     pub fn to(mut self, queue: &Queue) -> Self {
         self.to = MoveTo::Queue(queue.name().clone());
+        self.other = Some(queue.engine().clone());
         self
     }
 
@@ -51,8 +55,10 @@ impl RedriveBuilder {
             engine,
             from,
             to,
+            other,
             max,
         } = self;
+        let engine = engine.joint(&other)?;
         let mut done = Moved {
             moved: 0,
             left: 0,

@@ -66,6 +66,10 @@ pub(crate) async fn settle_all(
         });
         deliveries.push(delivery);
     }
+    let engine = match engine.joint(deliveries.iter().filter_map(Delivery::engine)) {
+        Ok(engine) => engine,
+        Err(source) => return Err(SettleAllError { source, deliveries }),
+    };
     let settled = match commands.is_empty() {
         true => Vec::new(),
         false => match engine.submit_all(commands).await {

@@ -15,6 +15,8 @@ pub struct Transaction {
     deliveries: Vec<Delivery>,
     states: Vec<WriteState>,
     sends: Vec<SendMessage>,
+    /// Engines of what is under a fence.
+    others: Vec<Engine>,
 }
 
 /// What a transaction did.
@@ -46,11 +48,19 @@ impl Transaction {
             deliveries: Vec::new(),
             states: Vec::new(),
             sends: Vec::new(),
+            others: Vec::new(),
         }
+    }
+
+    /// What is fenced keeps its fence here.
+    fn join(&mut self, engine: Option<&Engine>) {
+        self.others
+            .extend(engine.filter(|it| it.fence().is_some()).cloned());
     }
 
     /// Adds the acknowledgement of a message.
     pub fn ack(mut self, delivery: Delivery) -> Self {
+        self.join(delivery.engine());
         self.deliveries.push(delivery);
         self
     }
@@ -67,6 +77,7 @@ impl Transaction {
 
     /// Writes the state of a delivery's key, whose lease goes on: what is done so far survives a crash of the holder.
     pub fn write_state(mut self, delivery: &Delivery, write: KeyStateWrite) -> Self {
+        self.join(delivery.engine());
         self.states.push(WriteState {
             token: delivery.token(),
             write,
@@ -76,6 +87,7 @@ impl Transaction {
 
     /// Adds the send of a message to a queue of the same folder.
     pub fn send(mut self, queue: &Queue, message: Message) -> Self {
+        self.join(Some(queue.engine()));
         self.sends.push(queue.to_send(message));
         self
     }
@@ -86,14 +98,20 @@ impl Transaction {
     ///
     /// # Errors
     /// One stale lease, one refused message or one state of another version
-    /// ([`Rejection::KeyStateConflict`](crate::Rejection)) refuses everything. The error returns the deliveries.
+    /// ([`Rejection::KeyStateConflict`](crate::Rejection)) refuses everything. A part under a [fence](Queue::fenced) puts all
+    /// of it under that fence; two different ones are refused. The error returns the deliveries.
     pub async fn commit(self) -> Result<Committed, TransactionError> {
         let Self {
             engine,
             deliveries,
             states,
             sends,
+            others,
         } = self;
+        let engine = match engine.joint(&others) {
+            Ok(engine) => engine,
+            Err(source) => return Err(TransactionError { source, deliveries }),
+        };
         let settles = deliveries
             .iter()
             .map(|delivery| Settle {

@@ -625,7 +625,9 @@ pub(crate) static VIA: Setting<Option<String>> = Setting {
         scope: Scope::Coordination,
         help: "The store that elects, instead of the server",
         detail: "http://HOST:PORT or https://HOST:PORT: a Lockgate server. file:///FOLDER: a folder of this \
-                 machine, for its own processes. Put a URL with a password into LOCKGATE_VIA or the \
+                 machine, for its own processes. zk://HOST:PORT,HOST:PORT/PATH?style=latch: ZooKeeper, together \
+                 with candidates of Curator. postgres://, mysql:// and redis://USER:PASSWORD@HOST:PORT/DATABASE: \
+                 a database. Put a URL with a password into LOCKGATE_VIA or the \
                  configuration file, because everybody on the machine can read command lines. \
                  docs/coordination.md says what each store promises.",
     },

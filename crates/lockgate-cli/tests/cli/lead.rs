@@ -379,6 +379,69 @@ fn a_checkpoint_goes_from_term_to_term() {
 }
 
 #[test]
+fn a_leader_that_is_asked_to_go_leaves_a_checkpoint() {
+    let place = Place::new();
+    let lead = |name: &str, hand_over: &str| {
+        let options = format!("lead --election e --name {name} {}", place.via());
+        let mut command = place.sandbox.command(&options);
+        command.args([
+            "--hand-over",
+            hand_over,
+            "--",
+            "sh",
+            "-c",
+            "echo runs; sleep 1000",
+        ]);
+        Lead::start(command)
+    };
+    let resign = || {
+        place.sandbox.run(&format!(
+            "leaders resign e {} --even-if-alone --wait 1m",
+            place.via()
+        ))
+    };
+    for script in [
+        "sleep 0.01; printf %s $LOCKGATE_REASON",
+        "printf %s $LOCKGATE_REASON; setsid sleep 1000 &",
+    ] {
+        let mut first = lead("a", script);
+        assert_eq!(first.line(), "runs");
+        resign().ok();
+        assert_eq!(first.code(), Some(121));
+        assert_eq!(place.election()["last_checkpoint"]["value"], "asked");
+    }
+}
+
+#[test]
+fn a_command_that_leaves_its_group_is_ended() {
+    let place = Place::new();
+    let mut lead = Lead::start(place.lead(
+        "",
+        &["timeout", "1000", "sh", "-c", "echo runs; sleep 1000"],
+    ));
+    assert_eq!(lead.rest(), "runs\n");
+    assert_eq!(lead.code(), Some(1));
+}
+
+#[test]
+fn nobody_who_reads_standard_error_is_waited_for() {
+    let place = Place::new();
+    let mut command = place.shell("--kill-after 10ms", "echo runs; yes >&2");
+    // Full before it begins, and never read.
+    let (reader, writer) = std::io::pipe().unwrap();
+    command.stderr(writer).stdout(Stdio::piped());
+    let mut process = command.spawn().unwrap();
+    let mut output = BufReader::new(process.stdout.take().unwrap());
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    signal(&process, Signal::TERM);
+    output.read_to_string(&mut line).unwrap();
+    assert_eq!(line, "runs\n");
+    assert!(process.wait().unwrap().code().is_some());
+    drop(reader);
+}
+
+#[test]
 fn a_command_that_is_not_well_is_ended() {
     let place = Place::new();
     for health in ["exit 1", "sleep 1000"] {

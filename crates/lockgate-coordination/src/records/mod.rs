@@ -189,7 +189,10 @@ impl<S: Records + 'static> Coordinator for RecordsCoordinator<S> {
         let names = terms
             .iter()
             .map(|record| &record.name.as_str()[prefix.len()..]);
-        Ok(names.map(ElectionName::new).collect::<Result<_, _>>()?)
+        // A record that somebody has made under such a name is none of an election.
+        Ok(names
+            .filter_map(|name| ElectionName::new(name).ok())
+            .collect())
     }
 
     async fn left(&self) {

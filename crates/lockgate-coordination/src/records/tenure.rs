@@ -212,10 +212,18 @@ impl<S: Records + 'static> Tenure for RecordsTenure<S> {
         reason: EndReason,
         checkpoint: Option<Bytes>,
     ) -> Result<(), CoordinationError> {
-        let Self { keeper, shared, .. } = self;
-        checkpoint.as_ref().map_or(Ok(()), check)?;
-        drop(keeper);
-        shared.close(reason, checkpoint).await
+        let Self {
+            mut keeper, shared, ..
+        } = self;
+        // An answer that it has must be taken before, or not at all.
+        keeper.0.abort();
+        let _ = (&mut keeper.0).await;
+        // Also of one that leaves too much, the term ends.
+        let fits = checkpoint.as_ref().map_or(Ok(()), check);
+        shared
+            .close(reason, checkpoint.filter(|_| fits.is_ok()))
+            .await?;
+        fits
     }
 }
 

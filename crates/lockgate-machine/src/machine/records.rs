@@ -324,12 +324,14 @@ impl Machine {
                 max: 1,
             });
         }
-        draft.rest_on(self.records_rest_on());
         let guard = mark.guard().map_err(|error| RecordsError::Invalid {
             why: error.to_string(),
         })?;
         let seen = self.records.find(&guard).map(|(_, entry)| &*entry.value);
-        let raised = mark.admit(seen)?;
+        // A refusal must not be taken back; what passes is behind the guard in the log.
+        let raised = mark
+            .admit(seen)
+            .inspect_err(|_| draft.rest_on(self.records_rest_on()))?;
         let reply = self.decide_into(draft, command, now)?;
         if let Some(value) = raised {
             let changed = draft.effects.iter().filter_map(Effect::record_name);

@@ -151,6 +151,10 @@ impl Service {
 
     /// The same operations for the leader of a term.
     fn fenced(&self, request: &Request<'_>, fence: &str) -> Result<Self, Problem> {
+        if fence.contains([',', ' ']) {
+            let what = "write one fence, with commas and spaces percent-encoded";
+            return Err(Problem::invalid(FENCE, what));
+        }
         let decoded = percent_decode_str(fence).decode_utf8_lossy();
         let mark = decoded.parse::<FenceMark>();
         let mark = mark.map_err(|error| Problem::invalid(FENCE, error))?;

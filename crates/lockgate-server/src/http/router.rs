@@ -460,7 +460,12 @@ async fn serve_api(
         query: query.as_deref(),
         // A value that is no text cannot be one of the allowed types.
         content_type: content_type.map(|value| value.to_str().unwrap_or("?")),
-        fence: (parts.headers.get(api::FENCE)).map(|value| value.to_str().unwrap_or("?")),
+        fence: match parts.headers.get_all(api::FENCE).iter().collect::<Vec<_>>()[..] {
+            [] => None,
+            // A second value, which a proxy may have joined with a comma, would be no fence at all.
+            [value] => Some(value.to_str().unwrap_or("?")),
+            _ => Some("?"),
+        },
         body: body.bytes.clone(),
         holder: holder(client, &parts.headers)?,
         identity,

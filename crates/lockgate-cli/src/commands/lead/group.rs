@@ -13,8 +13,8 @@ use lockgate_log::SystemClock;
 use rustix::{
     io::{Errno, ioctl_fionbio},
     process::{
-        Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process_group, set_child_subreaper,
-        wait, waitpgid,
+        Pid, Signal, WaitOptions, WaitStatus, getpgid, getpid, kill_process_group,
+        set_child_subreaper, wait, waitpgid,
     },
 };
 use tokio::{
@@ -80,8 +80,12 @@ pub(super) struct Group {
     deadlines: OwnedFd,
     clock: SystemClock,
     notice: Duration,
+    /// What the watchdog was told last.
+    told: Deadlines,
     has_term: bool,
     is_killed: bool,
+    /// Other groups that the command has gone to.
+    strays: Vec<Pid>,
 }
 
 impl Group {
@@ -105,13 +109,15 @@ impl Group {
             deadlines,
             clock: SystemClock::new(),
             notice,
+            told: Deadlines {
+                term_at: NEVER,
+                kill_at: NEVER,
+            },
             has_term: false,
             is_killed: false,
+            strays: Vec::new(),
         };
-        group.write(Deadlines {
-            term_at: NEVER,
-            kill_at: NEVER,
-        });
+        group.write(group.told);
         let mut ready = [0; READY.len()];
         let mut stdout = pipe::Receiver::from_owned_fd(stdout.into())?;
         stdout.read_exact(&mut ready).await?;
@@ -153,16 +159,33 @@ impl Group {
     /// A line is written whole or not at all. If there is no room for it the watchdog does not read, and an earlier deadline
     /// holds.
     fn write(&mut self, deadlines: Deadlines) {
-        let _ = rustix::io::write(&self.deadlines, deadlines.line().as_bytes());
+        if rustix::io::write(&self.deadlines, deadlines.line().as_bytes()).is_ok() {
+            self.told = deadlines;
+        }
+    }
+
+    /// Whether a process that was started in the group has left it: a shell with job control, `timeout`. The watchdog does
+    /// not reach it there; the next signals do.
+    pub(super) fn has_left(&mut self, process: Pid) -> bool {
+        let Ok(group) = getpgid(Some(process)) else {
+            return false;
+        };
+        let has_left = group != self.watchdog;
+        if has_left && !self.strays.contains(&group) {
+            self.strays.push(group);
+        }
+        has_left
     }
 
     /// Tells the group to end, if nobody has.
     pub(super) fn terminate(&mut self, remaining: Duration) {
-        if !self.has_term {
+        // The watchdog may have done it while this process was frozen.
+        let is_told = self.clock.since_boot() >= self.told.term_at;
+        if !self.has_term && !is_told {
             self.signal(Signal::TERM);
-            self.has_term = true;
-            self.tell(remaining);
         }
+        self.has_term = true;
+        self.tell(remaining);
     }
 
     pub(super) fn signal(&mut self, signal: Signal) {
@@ -170,6 +193,9 @@ impl Group {
         self.has_term |= signal == Signal::TERM;
         // Whoever has gone needs no signal.
         let _ = kill_process_group(self.watchdog, signal);
+        for stray in &self.strays {
+            let _ = kill_process_group(*stray, signal);
+        }
     }
 
     /// Ends what is left of the group, and waits until it has gone.

@@ -43,6 +43,7 @@ use crate::{
     args::Lead,
     exit::{Exit, Failure},
     output::note,
+    telemetry::{self, LogFormat},
     via::{Via, ViaTenure},
 };
 
@@ -63,6 +64,9 @@ const FAILURES_MAX: u32 = 3;
 /// How long a store is told that a candidate stands no more.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
+/// How long the output of a hand-over may stay open behind it.
+const READ_WITHIN: Duration = Duration::from_secs(1);
+
 /// How long a watchdog may take to start.
 const START_WITHIN: Duration = Duration::from_secs(10);
 
@@ -71,6 +75,10 @@ pub(super) fn run(args: &Lead) -> Result<(), Failure> {
     for word in &args.command[..1] {
         command::check(word)?;
     }
+    // What is told waits for nobody who reads it.
+    telemetry::start(LogFormat::Text, "warn").map_err(|error| {
+        Failure::from_error(Exit::Failed, error).context("starting the log's thread")
+    })?;
     // The kernel kills a command when the *thread* that has started it ends: this one.
     runtime()?.block_on(async {
         let mut signals = Signals::new()?;
@@ -299,7 +307,7 @@ impl Reign<'_> {
         };
         let term = self.tenure.term();
         let checkpoint = term.last_checkpoint.as_ref().map(|last| last.value.clone());
-        let mut shell = self.shell(group, script);
+        let mut shell = self.shell(group, script)?;
         if let Some(before) = &term.predecessor {
             shell.env("LOCKGATE_PREDECESSOR_EPOCH", before.epoch.0.to_string());
         }
@@ -319,7 +327,7 @@ impl Reign<'_> {
                 let _ = stdin.write_all(&checkpoint.unwrap_or_default()).await;
             });
         }
-        match self.run(group, pid, None).await {
+        match self.run(group, pid, None, None).await {
             Ended {
                 cause: Some(cause), ..
             } => Err(cause),
@@ -333,11 +341,19 @@ impl Reign<'_> {
 
     async fn command(&mut self, group: &mut Group) -> Ended {
         let words = self.args.command.iter().map(OsString::as_os_str);
-        let spawned = self.told(group.command(words)).spawn();
-        match spawned {
+        let command = match self.command_in(group, words) {
+            Ok(mut command) => command.spawn(),
+            Err(cause) => {
+                return Ended {
+                    status: None,
+                    cause: Some(cause),
+                };
+            }
+        };
+        match command {
             Ok(child) => {
                 let health = self.args.health.as_deref();
-                self.run(group, Pid::from_child(&child), health).await
+                self.run(group, Pid::from_child(&child), health, None).await
             }
             Err(error) => Ended {
                 status: None,
@@ -348,16 +364,23 @@ impl Reign<'_> {
         }
     }
 
-    /// A script of this term.
-    fn shell(&self, group: &Group, script: &str) -> Command {
-        self.told(group.command(["sh", "-c", script].map(OsStr::new)))
+    /// A script of this term, as [`command_in`](Self::command_in).
+    fn shell(&self, group: &mut Group, script: &str) -> Result<Command, Cause> {
+        self.command_in(group, ["sh", "-c", script].map(OsStr::new))
     }
 
-    /// The command with what it finds in its environment.
-    fn told(&self, mut command: Command) -> Command {
-        let term = self.tenure.term();
+    /// A command with what it finds in its environment. The watchdog knows how long it may run before it is spawned.
+    fn command_in<'w>(
+        &self,
+        group: &mut Group,
+        words: impl IntoIterator<Item = &'w OsStr>,
+    ) -> Result<Command, Cause> {
+        let (term, fence) = (self.tenure.term(), self.tenure.fence());
+        group.tell(fence.remaining().unwrap_or_default());
+        fence.check().map_err(|_| Cause::LeaseLost)?;
         let deadline = SystemTime::now() + self.tenure.remaining();
         let deadline = deadline.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut command = group.command(words);
         // Of a term that this process may itself be started in.
         for name in ["LOCKGATE_PREDECESSOR_EPOCH", "LOCKGATE_REASON"] {
             command.env_remove(name);
@@ -365,13 +388,19 @@ impl Reign<'_> {
         command
             .env("LOCKGATE_ELECTION", term.election.as_str())
             .env("LOCKGATE_EPOCH", term.epoch.0.to_string())
-            .env("LOCKGATE_FENCE", self.tenure.fence().mark().to_string())
+            .env("LOCKGATE_FENCE", fence.mark().to_string())
             .env("LOCKGATE_LEASE_DEADLINE", deadline.as_millis().to_string());
-        command
+        Ok(command)
     }
 
-    /// Waits until a process has ended, and ends it when the leader is called away.
-    async fn run(&mut self, group: &mut Group, pid: Pid, health: Option<&str>) -> Ended {
+    /// Waits until a process has ended, and ends it when the leader is called away. `known`: what has called it away before.
+    async fn run(
+        &mut self,
+        group: &mut Group,
+        pid: Pid,
+        health: Option<&str>,
+        known: Option<&Cause>,
+    ) -> Ended {
         let tenure = self.tenure;
         let remaining = || tenure.fence().remaining().unwrap_or_default();
         group.tell(remaining());
@@ -381,6 +410,10 @@ impl Reign<'_> {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut health = health.map(|script| Health::new(script, self.args.health_every));
         let (mut cause, mut kill_at, mut is_over) = (None, None, false);
+        // A hand-over has so much time as the command had to end.
+        if known.is_some() {
+            kill_at = Some(Instant::now() + self.args.kill_after);
+        }
         loop {
             let ends = |why: Cause, cause: &mut Option<Cause>, kill_at: &mut Option<Instant>| {
                 cause.get_or_insert(why);
@@ -411,12 +444,12 @@ impl Reign<'_> {
                         group.terminate(remaining());
                     }
                 }
-                () = tenure.lost(), if cause != Some(Cause::LeaseLost) => {
+                () = tenure.lost(), if ![cause.as_ref(), known].contains(&Some(&Cause::LeaseLost)) => {
                     note("the lease is not renewed");
                     cause = Some(Cause::LeaseLost);
                     group.terminate(remaining());
                 }
-                call = tenure.called(), if cause.is_none() => match call {
+                call = tenure.called(), if cause.is_none() && known.is_none() => match call {
                     Call::Asked { by } => {
                         note(&format!("{by} asks for a switch"));
                         ends(Cause::Asked(by), &mut cause, &mut kill_at);
@@ -430,6 +463,8 @@ impl Reign<'_> {
                         ends(Cause::Signal, &mut cause, &mut kill_at);
                     }
                     group.signal(signal);
+                    // So that the watchdog does not tell it again.
+                    group.tell(remaining());
                 }
                 () = at(kill_at) => {
                     kill_at = None;
@@ -437,12 +472,22 @@ impl Reign<'_> {
                     group.signal(Signal::KILL);
                 }
                 () = at(health.as_ref().map(|it| it.due)), if cause.is_none() => {
-                    if let Some(it) = &mut health {
-                        let shell = self.shell(group, it.script);
+                    if let Some(it) = &mut health
+                        && let Ok(shell) = self.shell(group, it.script)
+                    {
                         it.start(shell);
                     }
                 }
-                _ = tick.tick() => group.tell(remaining()),
+                _ = tick.tick() => {
+                    group.tell(remaining());
+                    if cause.is_none() && group.has_left(pid) {
+                        let why = "the command has left its process group, where a watchdog ends it with its lease \
+                                   (use `timeout --foreground`, and no shell with job control)";
+                        note(why);
+                        ends(Cause::Failed(why.to_owned()), &mut cause, &mut kill_at);
+                        group.terminate(remaining());
+                    }
+                }
             }
         }
     }
@@ -453,7 +498,7 @@ impl Reign<'_> {
         if self.tenure.fence().check().is_err() {
             return None;
         }
-        let checkpoint = self.handed_over(script, ended.reason(), max).await;
+        let checkpoint = self.handed_over(script, ended, max).await;
         checkpoint.unwrap_or_else(|what| {
             note(&format!("--hand-over leaves no checkpoint: {what}"));
             None
@@ -463,41 +508,48 @@ impl Reign<'_> {
     async fn handed_over(
         &mut self,
         script: &str,
-        reason: EndReason,
+        ended: &Ended,
         max: usize,
     ) -> Result<Option<bytes::Bytes>, String> {
         let failed = |error: io::Error| error.to_string();
-        let mut group = Group::start(self.notice).await.map_err(failed)?;
-        let spawned = self
-            .shell(&group, script)
-            .env("LOCKGATE_REASON", word(reason))
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn();
+        let group = started(self.notice).await;
+        let mut group = group.map_err(|failure| failure.to_string())?;
+        // What has ended the command ends nothing here.
+        let known = ended.cause.clone().unwrap_or(Cause::Signal);
         let outcome = async {
+            let mut shell = self
+                .shell(&mut group, script)
+                .map_err(|_| "the lease has ended".to_owned())?;
+            let spawned = shell
+                .env("LOCKGATE_REASON", word(ended.reason()))
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .spawn();
             let mut child = spawned.map_err(failed)?;
             let reader = match child.stdout.take() {
                 Some(stdout) => read(stdout, max).map_err(failed)?,
                 None => return Ok(None),
             };
-            let ended = self.run(&mut group, Pid::from_child(&child), None).await;
+            let pid = Pid::from_child(&child);
+            let ended = self.run(&mut group, pid, None, Some(&known)).await;
             match ended.status {
-                Some(status) if is_success(status) => {}
-                Some(status) => return Err(failure("it", status)),
-                None => return Err("it was not run".to_owned()),
+                Some(status) if is_success(status) => Ok(Some(reader)),
+                Some(status) => Err(failure("it", status)),
+                None => Err("it was not run".to_owned()),
             }
-            Ok(Some(reader))
         }
         .await;
         // What it has started may hold its output open.
         group.end(self.children).await;
-        let Some(reader) = outcome? else {
+        let Some(mut reader) = outcome? else {
             return Ok(None);
         };
-        let printed = reader
-            .await
-            .map_err(|error| error.to_string())?
-            .map_err(failed)?;
+        // Also one that has left the group.
+        let Ok(read) = timeout(READ_WITHIN, &mut reader).await else {
+            reader.abort();
+            return Err("something that it has started holds its output open".to_owned());
+        };
+        let printed = read.map_err(|error| error.to_string())?.map_err(failed)?;
         match printed.len() {
             0 => Ok(None),
             bytes if bytes > max => Err(format!("it has printed more than {max} bytes")),

@@ -5,13 +5,17 @@
 //! gets SIGTERM, once. At KILL_AT, and when the input ends, it gets SIGKILL, and the watchdog with it. After the first line
 //! the watchdog writes `ready`: from then on no signal to the group ends it, but that one.
 
-use std::io::{self, Read as _, Write as _};
+use std::{
+    io::{self, Write as _},
+    os::fd::AsFd as _,
+    thread,
+};
 
 use lockgate_core::{Clock as _, Millis};
 use lockgate_log::SystemClock;
 use rustix::{
     event::{PollFd, PollFlags, poll},
-    io::Errno,
+    io::{Errno, ioctl_fionbio},
     process::{Signal, getpid, kill_process_group},
     time::{
         Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
@@ -113,8 +117,10 @@ pub(in crate::commands) fn run() -> Result<(), Failure> {
     {
         let runtime = runtime()?;
         let _context = runtime.enter();
-        // Their handlers stay when nobody listens any more. The last is what a terminal's Ctrl-Z sends.
-        for signal in (FORWARDED.iter()).chain(&[Signal::ALARM, Signal::TSTP]) {
+        // Their handlers stay when nobody listens any more. The last three are a terminal's: of Ctrl-Z, and of a background
+        // process that reads or writes.
+        let others = [Signal::ALARM, Signal::TSTP, Signal::TTIN, Signal::TTOU];
+        for signal in FORWARDED.iter().chain(&others) {
             drop(listen(SignalKind::from_raw(signal.as_raw()))?);
         }
     }
@@ -122,15 +128,14 @@ pub(in crate::commands) fn run() -> Result<(), Failure> {
         // Whoever is gone needs no signal.
         let _ = kill_process_group(group, signal);
     });
-    // It does not come back from here.
-    if let Err(error) = outcome {
-        complain(
-            "error",
-            &format!("the watchdog of a leader has failed: {error}"),
-        );
-    }
     let _ = kill_process_group(group, Signal::KILL);
-    Err(Failure::signal(Exit::Failed))
+    // It does not come back from there.
+    outcome.map_err(|error| Failure::from_error(Exit::Failed, error))
+}
+
+/// Tells people, on a thread: standard error may be a pipe that nobody reads, and the watchdog must not wait for it.
+fn say(text: &'static str) {
+    thread::spawn(move || complain("warning", text));
 }
 
 /// Ends when the group is to be killed.
@@ -140,7 +145,10 @@ fn watch(signal: impl Fn(Signal)) -> io::Result<()> {
         TimerfdClockId::Boottime,
         TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
     )?;
-    let (mut stdin, mut buffer) = (io::stdin().lock(), [0; 4_096]);
+    // Without a buffer, of which a poll knows nothing.
+    let (input, mut buffer) = (io::stdin(), [0; 4_096]);
+    let stdin = input.as_fd();
+    ioctl_fionbio(stdin, true)?;
     let mut watch = Watch {
         deadlines: None,
         input: Vec::new(),
@@ -149,16 +157,10 @@ fn watch(signal: impl Fn(Signal)) -> io::Result<()> {
     let mut is_ready = false;
     loop {
         let until = match watch.next(clock.since_boot()) {
-            Next::Kill => {
-                complain("error", "the lease has ended, and the command is killed");
-                return Ok(());
-            }
+            Next::Kill => return Ok(()),
             Next::Terminate => {
-                complain(
-                    "warning",
-                    "the lease is not renewed, and the command is told to end",
-                );
                 signal(Signal::TERM);
+                say("the lease is not renewed, and the command is told to end");
                 continue;
             }
             Next::Wait(until) => until,
@@ -181,13 +183,14 @@ fn watch(signal: impl Fn(Signal)) -> io::Result<()> {
                 Err(error) => return Err(error.into()),
             }
         };
-        if is_readable {
-            let read = match stdin.read(&mut buffer) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                read => read?,
-            };
-            if !watch.hear(&buffer[..read]) {
-                return Ok(());
+        // All that there is: the last line counts.
+        while is_readable {
+            match rustix::io::read(stdin, &mut buffer) {
+                Ok(read) if watch.hear(&buffer[..read]) => {}
+                Ok(_) => return Ok(()),
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
             }
         }
     }

@@ -1,9 +1,10 @@
 //! Operations on keys: explain why they wait, park, resume and drop them.
 
 use lockgate_core::{Key, Millis, limits::Limit};
-use lockgate_engine::QueueEntry;
+use lockgate_engine::{EngineError, QueueEntry};
 use lockgate_machine::{
     self as machine, ChangeKey, ExplainKey, KeyAction, KeyHeld, KeyPage, KeyStatus, KeyWait,
+    Rejection,
 };
 
 use super::{invalid_page, page_after, page_limit, page_start};
@@ -124,7 +125,7 @@ impl Service {
             let messages = match self.engine.submit(command).await {
                 Ok(messages) => messages,
                 // The key was gone when a later step began.
-                Err(lockgate_engine::EngineError::Rejected(_)) if dropped > 0 => 0,
+                Err(EngineError::Rejected(Rejection::KeyNotFound { .. })) if dropped > 0 => 0,
                 Err(error) => return Err(error.into()),
             };
             dropped += messages;

@@ -397,7 +397,7 @@ pub(super) fn document(examples: &[Example]) -> Value {
                 bytes, instants are RFC 3339 texts in UTC. Fields may be added to answers; fields \
                 that a request may not have are refused. Requests that change something need \
                 `Content-Type: application/json`, also without a body. A request with the header \
-                `x-lockgate-fence: ELECTION:EPOCH` (percent-encoded) changes nothing, with the code `deposed`, \
+                `x-lockgate-fence: ELECTION:EPOCH` (percent-encoded) changes nothing but leases that it receives, with the code `deposed`, \
                 if the server has seen a higher epoch of that election in such a request; an access key \
                 needs `manage` on the record `fence/ELECTION`.",
         },

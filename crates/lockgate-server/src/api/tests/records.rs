@@ -214,7 +214,7 @@ async fn a_request_of_a_leader_that_was_deposed_is_refused() {
         (409, &json!("deposed"))
     );
     assert_eq!(answer.body["newest_epoch"], 9);
-    for wrong in ["a", "a:", ":1", "a:-1", "?"] {
+    for wrong in ["a", "a:", ":1", "a:-1", "?", "a:1, b:2", "a:1,b:2"] {
         let (status, _, _, body) = send(&shop, Some(wrong)).await;
         assert_eq!(
             (status, &body["field"]),
