@@ -135,8 +135,13 @@ pub(crate) enum Lack {
 /// Why the spool takes nothing now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
-    /// The disk was full; it is tried again then, and takes nothing else before it has taken what waits.
-    Full(Millis, Lack),
+    /// The disk was full; it is tried again then, and takes nothing else before it has taken what waits. `nothing_fits`: it
+    /// had no room even for what is no message.
+    Full {
+        until: Millis,
+        lack: Lack,
+        nothing_fits: bool,
+    },
     /// The log has failed, and only another start can tell what it has.
     Failed,
 }
@@ -185,6 +190,8 @@ pub(super) struct Spooling<T> {
     /// The oldest file was given up: it goes when nothing of it is being sent any more.
     is_given_up: bool,
     trouble: Option<Trouble>,
+    /// What was handed over last to be written has a message.
+    writes_message: bool,
     /// The last of all is written now.
     closing: bool,
 }
@@ -222,6 +229,7 @@ impl<T> Spooling<T> {
             used: from.used,
             is_given_up: false,
             trouble: None,
+            writes_message: false,
             closing: false,
         };
         // So the name is kept before any record is.
@@ -242,7 +250,7 @@ impl<T> Spooling<T> {
     pub(super) fn wants_file(&self, size: u64) -> bool {
         match self.trouble {
             None => self.is_filled(size),
-            Some(Trouble::Full(_, lack)) => lack == Lack::Bytes,
+            Some(Trouble::Full { lack, .. }) => lack == Lack::Bytes,
             Some(Trouble::Failed) => false,
         }
     }
@@ -366,30 +374,46 @@ impl<T> Spooling<T> {
         if self.trouble == Some(Trouble::Failed) {
             return None;
         }
-        let is_full = matches!(self.trouble, Some(Trouble::Full(until, _)) if now < until);
-        if !is_full && !self.staged.iter().any(|it| self.needs_room(it)) {
+        let (is_full, nothing_fits) = match self.trouble {
+            Some(Trouble::Full {
+                until,
+                nothing_fits,
+                ..
+            }) => (now < until, nothing_fits),
+            _ => (false, false),
+        };
+        if !is_full && !nothing_fits && !self.staged.iter().any(|it| self.needs_room(it)) {
             // The next one that comes tries it.
             self.trouble = None;
         }
         let is_due = self.over > 0 && (now >= self.checkpoint_due() || self.closing);
         let is_untold = self.untold_due().is_some_and(|due| due <= now);
-        if !is_full && (is_due || is_untold) {
+        // One that is not written yet is enough: it may stand behind a message that finds no room for hours.
+        if !is_full && (is_due || is_untold) && !self.has_staged_checkpoint() {
             self.stage_checkpoint(now);
         }
-        // What is over needs no room, also on a full disk; what is behind it waits.
+        // What is over needs no room, also on a full disk; what is behind it waits. If even that finds none, all waits.
         let fresh = self.staged.iter().map(|staged| match staged {
             Staged::Message { spot, .. } if self.done.contains(*spot) => Staged::Void,
             other => other.clone(),
         });
-        let fresh = fresh.take_while(|it| !is_full || !matches!(it, Staged::Message { .. }));
+        let fresh = fresh
+            .take_while(|it| !is_full || !(nothing_fits || matches!(it, Staged::Message { .. })));
         let mut work = Work {
             write: fresh.collect(),
             ..Work::default()
         };
+        let is_message = |it: &Staged| matches!(it, Staged::Message { .. });
+        self.writes_message = work.write.iter().any(is_message);
         work.sync = self.is_sync_due(now, !work.write.is_empty());
         self.loading = self.loading.or(load);
         work.load = load;
         (!work.is_empty()).then_some(work)
+    }
+
+    fn has_staged_checkpoint(&self) -> bool {
+        let mut staged = self.staged.iter();
+        staged.any(|it| matches!(it, Staged::Checkpoint(_)))
     }
 
     fn untold_due(&self) -> Option<Millis> {
@@ -438,7 +462,7 @@ impl<T> Spooling<T> {
         let checkpoint = checkpoint.into_iter().chain(self.untold_due()).min();
         match self.trouble {
             Some(Trouble::Failed) => None,
-            Some(Trouble::Full(until, _)) => Some(until),
+            Some(Trouble::Full { until, .. }) => Some(until),
             None if self.staged.is_empty() && self.synced >= self.written => checkpoint,
             None => sync.into_iter().chain(checkpoint).min(),
         }
@@ -449,6 +473,9 @@ impl<T> Spooling<T> {
         self.set_used(used);
         if self.staged.iter().take(count).any(|it| self.needs_room(it)) {
             self.trouble = None;
+        }
+        if let Some(Trouble::Full { nothing_fits, .. }) = &mut self.trouble {
+            *nothing_fits &= count == 0;
         }
         for staged in self.staged.drain(..count) {
             if let Staged::Message { size, .. } = staged {
@@ -467,7 +494,11 @@ impl<T> Spooling<T> {
     /// whether it had room before.
     pub(super) fn is_out_of_room(&mut self, used: Used, lack: Lack, now: Millis) -> bool {
         self.set_used(used);
-        let full = Trouble::Full(now.saturating_add(FULL_PAUSE), lack);
+        let full = Trouble::Full {
+            until: now.saturating_add(FULL_PAUSE),
+            lack,
+            nothing_fits: !self.writes_message,
+        };
         self.trouble.replace(full).is_none()
     }
 
