@@ -644,7 +644,7 @@ impl<T, I: Clone> Buffer<T, I> {
             self.expiring.remove(&(expires, seq));
         }
         if let (Some(spool), Some(spot)) = (&mut self.spool, record.spot) {
-            spool.finish(spot);
+            spool.finish(spot, record.size - RECORD_BYTES);
         }
         record
     }

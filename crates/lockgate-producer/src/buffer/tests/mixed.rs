@@ -264,3 +264,53 @@ fn a_read_that_takes_long_has_room_when_it_ends() {
         "{in_memory} and {load:?}"
     );
 }
+
+/// Else those that are as long as a file of messages would come each second, for as long as the backlog is there.
+#[test]
+fn checkpoints_have_an_eighth_of_the_bytes_of_what_is_over() {
+    let mut options = paced(Persist::Each);
+    if let Some(spool) = &mut options.spool {
+        spool.replay_rate = NonZeroU32::new(1);
+    }
+    let mut world = with_backlog(options, marked(), &[0; 40]);
+    let from = world.log.len();
+    for _ in 0..30 {
+        offer_next(&mut world, Some(0));
+        offer_next(&mut world, Some(1));
+        settle(&mut world);
+        world.now += 1_000;
+    }
+    let (mut count, mut stretches) = (0, 0);
+    for staged in &world.log[from..] {
+        if let Staged::Checkpoint(it) = staged {
+            (count, stretches) = (count + 1, stretches + it.done.above().count());
+        }
+    }
+    let over = world.queue.taken.iter();
+    let over: usize = over.map(message_len).sum();
+    assert!(count > 3 && stretches > 8, "{count}, {stretches}");
+    assert!(8 * 16 * stretches <= over, "{stretches}, {over} bytes");
+    world.calm_down();
+    world.judge();
+    world.judge_durable();
+}
+
+/// What has no place in a checkpoint is sent again after a crash.
+#[test]
+fn there_are_no_more_stretches_than_a_checkpoint_has_room_for() {
+    let mut options = paced(Persist::Each);
+    if let Some(spool) = &mut options.spool {
+        // A record has 192 bytes at most, and 32 of them are for stretches.
+        spool.file_bytes = (8 << 10) + 192;
+    }
+    let mut world = with_backlog(options, marked(), &[0; 40]);
+    let mut most = 0;
+    for _ in 0..10 {
+        offer_next(&mut world, Some(0));
+        offer_next(&mut world, Some(1));
+        settle(&mut world);
+        let spool = world.machine.spool.as_ref().unwrap();
+        most = most.max(spool.done.stretches());
+    }
+    assert_eq!(most, 2);
+}
