@@ -121,12 +121,13 @@ impl Pace {
         self.at
     }
 
-    /// How many records may come now, where so many are in memory. While the sink takes none, those of one second come.
-    pub(super) fn allows(&self, in_memory: usize, now: Millis) -> usize {
+    /// How many records may come now, where so many are in memory that the sink may take. While it takes none, those of one
+    /// second come.
+    pub(super) fn allows(&self, in_memory: impl FnOnce() -> usize, now: Millis) -> usize {
         if now < self.at {
             return 0;
         }
-        let left = self.rate.saturating_sub(in_memory as u64);
+        let left = self.rate.saturating_sub(in_memory() as u64);
         // Ten times a second, or one by one.
         usize::try_from(left.min(self.rate.div_ceil(10))).unwrap_or(usize::MAX)
     }

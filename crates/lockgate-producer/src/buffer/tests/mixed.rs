@@ -314,3 +314,32 @@ fn there_are_no_more_stretches_than_a_checkpoint_has_room_for() {
     }
     assert_eq!(most, 2);
 }
+
+/// As many as are sent in a second: nothing else would come, until the sink takes them.
+#[test]
+fn a_key_that_the_sink_does_not_take_does_not_stop_a_paced_backlog() {
+    for can in [marked(), unmarked()] {
+        let mut options = paced(Persist::Each);
+        options.buffer_bytes *= 2;
+        if let Some(spool) = &mut options.spool {
+            spool.replay_rate = NonZeroU32::new(3);
+        }
+        // None of the others shares its lane.
+        let lane = |of: u64| (key_hash(&key(of)) >> 32) % u64::from(ProducerMark::LANES);
+        let others: Vec<u64> = (1..).filter(|of| lane(*of) != lane(0)).take(19).collect();
+        let keys = [&[0, others[0], 0, 0], &others[1..]].concat();
+        let mut world = with_backlog(options, can, &keys);
+        for _ in 0..3_000 {
+            world.spool();
+            world.machine.catch_up(world.now, wall(world.now));
+            world.send();
+            answer_but(&mut world, 0);
+            world.check();
+            world.now += 10;
+        }
+        assert_eq!(world.queue.taken.len(), others.len());
+        world.calm_down();
+        world.judge();
+        world.judge_durable();
+    }
+}
