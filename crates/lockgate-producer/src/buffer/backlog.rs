@@ -62,7 +62,8 @@ const PARTS_MIN: usize = 1 << 10;
 /// Which keys have records in the backlog: how many there are of each part of the keys. Keys that share a part wait for
 /// each other's.
 ///
-/// A count may be too high, where records were given up unread. Then a key is in the backlog for longer than it must.
+/// A count is too high where records were given up unread, or may still come to the sink. Then their keys are in the
+/// backlog until it ends.
 #[derive(Debug)]
 pub(crate) struct KeyCounts(Vec<u32>);
 

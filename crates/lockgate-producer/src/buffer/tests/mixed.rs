@@ -343,3 +343,33 @@ fn a_key_that_the_sink_does_not_take_does_not_stop_a_paced_backlog() {
         world.judge_durable();
     }
 }
+
+/// What is dropped may still come to the sink, and then what is newer must not be there before it.
+#[test]
+fn a_key_stays_in_the_backlog_with_what_was_dropped_and_may_come() {
+    let cases = [
+        (DropReason::Expired, false, false),
+        (DropReason::Expired, true, true),
+        (DropReason::Oldest, false, true),
+    ];
+    for (reason, may_be_there, stays) in cases {
+        let mut world = with_backlog(paced(Persist::Each), marked(), &[7, 0, 0]);
+        world.spool();
+        let (place, record) = world.machine.records.iter_mut().next().unwrap();
+        assert_eq!(record.message.key, Some(key(7)));
+        record.may_be_there = may_be_there;
+        world.machine.drop_record(place, reason, None);
+        let has =
+            |world: &World| (world.machine.backlog.as_ref()).is_some_and(|it| it.has(&key(7)));
+        assert_eq!(has(&world), stays, "{reason:?}");
+        while world.machine.pending() > 0 {
+            settle(&mut world);
+            world.now += 100;
+            assert!(world.now < 10_000);
+        }
+        let number = offer_next(&mut world, Some(7));
+        assert!(!has(&world), "the backlog is over");
+        world.calm_down();
+        assert!(world.queue.numbers.contains(&number));
+    }
+}
