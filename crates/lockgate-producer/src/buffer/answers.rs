@@ -142,7 +142,7 @@ impl<T, I: Clone> Buffer<T, I> {
                 record.lane = self.lanes.solo();
                 solo = Some((message, record.lane));
                 let until = now.saturating_add(self.rules.backoff.after(1, random));
-                self.lanes.get_mut(record.lane).failures = 1;
+                self.lanes.set_failures(record.lane, 1);
                 self.lanes.push_front(record.lane, seq, place, record.size);
                 self.lanes.release(record.lane, Some(until));
                 continue;
@@ -154,13 +154,14 @@ impl<T, I: Clone> Buffer<T, I> {
         }
         for &lane in lanes {
             let is_blamed = blamed.contains(&lane);
-            let it = self.lanes.get_mut(lane);
-            it.failures = match (took, is_blamed) {
-                (_, true) => it.failures.saturating_add(1),
+            let before = self.lanes.failures(lane);
+            let failures = match (took, is_blamed) {
+                (_, true) => before.saturating_add(1),
                 (true, false) => 0,
-                (false, false) => it.failures,
+                (false, false) => before,
             };
-            let wait = is_blamed.then(|| self.rules.backoff.after(it.failures, random));
+            self.lanes.set_failures(lane, failures);
+            let wait = is_blamed.then(|| self.rules.backoff.after(failures, random));
             self.lanes
                 .release(lane, wait.map(|wait| now.saturating_add(wait)));
         }

@@ -62,7 +62,8 @@ const PARTS_MIN: usize = 1 << 10;
 /// Which keys have records in the backlog: how many there are of each part of the keys. Keys that share a part wait for
 /// each other's.
 ///
-/// A count may be too high, where records were given up unread. Then a key is in the backlog for longer than it must.
+/// A count is too high where records were given up unread, or may still come to the sink. Then their keys are in the
+/// backlog until it ends.
 #[derive(Debug)]
 pub(crate) struct KeyCounts(Vec<u32>);
 
@@ -121,12 +122,13 @@ impl Pace {
         self.at
     }
 
-    /// How many records may come now, where so many are in memory. While the sink takes none, those of one second come.
-    pub(super) fn allows(&self, in_memory: usize, now: Millis) -> usize {
+    /// How many records may come now, where so many are in memory that the sink may take. While it takes none, those of one
+    /// second come.
+    pub(super) fn allows(&self, in_memory: impl FnOnce() -> usize, now: Millis) -> usize {
         if now < self.at {
             return 0;
         }
-        let left = self.rate.saturating_sub(in_memory as u64);
+        let left = self.rate.saturating_sub(in_memory() as u64);
         // Ten times a second, or one by one.
         usize::try_from(left.min(self.rate.div_ceil(10))).unwrap_or(usize::MAX)
     }

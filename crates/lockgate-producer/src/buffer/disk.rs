@@ -33,12 +33,25 @@ impl<T, I: Clone> Buffer<T, I> {
             let (mut count, bytes) = self.room(stream);
             let mut enough = count_max.div_ceil(2);
             if let Some(pace) = self.pace.as_ref().filter(|_| is_left_over) {
-                count = count.min(pace.allows(self.shelves[stream].count(), now));
+                count = count.min(pace.allows(|| self.count_at_pace(stream), now));
                 enough = 1;
             }
             let has_room = count >= enough && bytes >= bytes_max.div_ceil(2);
             has_room.then(|| spool.load(stream, from, (count, bytes)))
         })
+    }
+
+    /// How many records of a stream are in memory and go to the sink as others do. What waits because the sink could not take
+    /// it, or one before it, keeps no other from coming: those have their room in memory.
+    fn count_at_pace(&self, stream: Stream) -> usize {
+        let is_it = |place: usize| self.records[place].stream == stream;
+        let waiting = self.lanes.failing().filter(|(first, _)| is_it(*first));
+        let waiting: usize = waiting.map(|(_, count)| count).sum();
+        let away = self.batches.iter().flat_map(|(_, sent)| &sent.records);
+        let away = away
+            .filter(|place| is_it(**place) && self.lanes.is_failing(self.records[**place].lane));
+        let all = self.shelves[stream].count();
+        all.saturating_sub(waiting).saturating_sub(away.count())
     }
 
     /// How many records and bytes of a stream have room in memory.

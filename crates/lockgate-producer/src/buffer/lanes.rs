@@ -36,7 +36,7 @@ pub(super) struct Lane {
     /// Its place in the list of ready lanes, if it is there.
     turn: Option<u64>,
     /// How many times in a row its first record has failed while others succeeded.
-    pub(super) failures: u32,
+    failures: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +72,8 @@ pub(super) struct Lanes {
     ready: BTreeMap<u64, usize>,
     next_turn: u64,
     delayed: BTreeSet<(Millis, usize)>,
+    /// Those with failures.
+    failing: BTreeSet<usize>,
     /// Records and bytes of the ready lanes.
     pub(super) ready_count: usize,
     pub(super) ready_bytes: u64,
@@ -101,6 +103,7 @@ impl Lanes {
             ready: BTreeMap::new(),
             next_turn: 0,
             delayed: BTreeSet::new(),
+            failing: BTreeSet::new(),
             ready_count: 0,
             ready_bytes: 0,
             turn: 0,
@@ -148,10 +151,6 @@ impl Lanes {
         self.all.insert(lane)
     }
 
-    pub(super) fn get_mut(&mut self, lane: usize) -> &mut Lane {
-        &mut self.all[lane]
-    }
-
     pub(super) fn is_shared(&self, lane: usize) -> bool {
         matches!(self.all[lane].name, LaneName::Shared)
     }
@@ -195,6 +194,29 @@ impl Lanes {
     /// The place of the lane's first record.
     pub(super) fn front(&self, lane: usize) -> Option<usize> {
         self.all[lane].queue.front().map(|(_, place)| *place)
+    }
+
+    pub(super) fn failures(&self, lane: usize) -> u32 {
+        self.all[lane].failures
+    }
+
+    pub(super) fn set_failures(&mut self, lane: usize, failures: u32) {
+        self.all[lane].failures = failures;
+        match failures {
+            0 => self.failing.remove(&lane),
+            _ => self.failing.insert(lane),
+        };
+    }
+
+    /// Whether the first record of the lane has failed while others succeeded.
+    pub(super) fn is_failing(&self, lane: usize) -> bool {
+        self.failing.contains(&lane)
+    }
+
+    /// Of each lane that fails, the place of the first record that waits, and how many wait.
+    pub(super) fn failing(&self) -> impl Iterator<Item = (usize, usize)> {
+        let queues = self.failing.iter().map(|&lane| &self.all[lane].queue);
+        queues.filter_map(|queue| Some((queue.front()?.1, queue.len())))
     }
 
     /// The places of the lane's records, in their order.
@@ -275,6 +297,7 @@ impl Lanes {
     }
 
     fn forget_empty(&mut self, lane: usize) {
+        self.set_failures(lane, 0);
         match &self.all[lane].name {
             LaneName::Keyed(key) => {
                 self.keyed.remove(key);
@@ -283,7 +306,7 @@ impl Lanes {
             LaneName::Solo => {
                 self.all.remove(lane);
             }
-            LaneName::Numbered | LaneName::Shared => self.all[lane].failures = 0,
+            LaneName::Numbered | LaneName::Shared => {}
         }
     }
 

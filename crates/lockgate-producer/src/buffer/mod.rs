@@ -589,14 +589,21 @@ impl<T, I: Clone> Buffer<T, I> {
     fn deliver(&mut self, place: usize, accepted: Accepted<I>) {
         self.figures.delivered += 1;
         self.figures.duplicates += u64::from(accepted.duplicate);
-        if let Some((_, tell)) = self.take_record(place).waits {
+        if let Some((_, tell)) = self.take_record(place, true).waits {
             self.told.push((tell, Told::Delivered(accepted)));
         }
     }
 
     fn drop_record(&mut self, place: usize, reason: DropReason, error: Option<TransportError>) {
         self.figures.drop(reason);
-        let mut record = self.take_record(place);
+        let made_room = matches!(
+            reason,
+            DropReason::Oldest | DropReason::LowestPriority | DropReason::Sampled
+        );
+        let it = &self.records[place];
+        // A crash before the next checkpoint brings back what made room for others.
+        let may_come = it.may_be_there || (made_room && it.spot.is_some());
+        let mut record = self.take_record(place, !may_come);
         if let (Some(spool), Some(spot), None) = (&mut self.spool, record.spot, &record.waits) {
             // Who waits for the sync of a record that was on disk only.
             record.waits = spool.waiting.remove(&spot);
@@ -606,27 +613,24 @@ impl<T, I: Clone> Buffer<T, I> {
             self.lanes.remove(record.lane, record.seq, record.size);
         }
         if let Some((_, tell)) = record.waits {
-            // A crash before the next checkpoint brings back what made room for others.
-            let made_room = matches!(
-                reason,
-                DropReason::Oldest | DropReason::LowestPriority | DropReason::Sampled
-            );
             let given_up = GivenUp {
                 reason,
-                may_be_there: record.may_be_there || (made_room && record.spot.is_some()),
+                may_be_there: may_come,
                 error,
             };
             self.told.push((tell, Told::Dropped(given_up)));
         }
     }
 
-    fn take_record(&mut self, place: usize) -> Record<T> {
+    /// `leaves_key`: it does not come to the sink later, so what follows with its key need not stay behind it.
+    fn take_record(&mut self, place: usize, leaves_key: bool) -> Record<T> {
         let record = self.records.remove(place);
         let (priority, seq) = (record.message.priority, record.seq);
         self.shelf.remove(record.size);
         self.shelf.unorder(priority, seq);
         self.shelves[record.stream].remove(record.size);
         if record.stream == Stream::Backlog
+            && leaves_key
             && let (Some(keys), Some(key)) = (&mut self.backlog, &record.message.key)
         {
             keys.leave(key);
@@ -644,7 +648,7 @@ impl<T, I: Clone> Buffer<T, I> {
             self.expiring.remove(&(expires, seq));
         }
         if let (Some(spool), Some(spot)) = (&mut self.spool, record.spot) {
-            spool.finish(spot);
+            spool.finish(spot, record.size - RECORD_BYTES);
         }
         record
     }

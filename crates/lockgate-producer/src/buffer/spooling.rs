@@ -20,16 +20,25 @@ use crate::{
     spool::{
         codec::{Checkpoint, Label},
         done::Done,
+        record_bytes_max,
     },
 };
 
-/// Records that are over between two checkpoints, and the longest time between them.
+/// Records that are over between two checkpoints, and the time between them if there are fewer.
 const CHECKPOINT_COUNT: u64 = if cfg!(test) { 5 } else { 4_096 };
 const CHECKPOINT_EVERY: Millis = 1_000;
 
-/// How many stretches of records that are over the list in a checkpoint has, at most about: each takes 16 bytes of it, and
-/// some more in memory.
+/// How many stretches of records that are over the list in a checkpoint has, at most about: each takes so many bytes of it,
+/// and some more in memory.
 const STRETCHES_MAX: usize = if cfg!(test) { 4 } else { 1 << 16 };
+const STRETCH_BYTES: u64 = 16;
+
+/// What a checkpoint has beside them, at most.
+const CHECKPOINT_BYTES: usize = 160;
+
+/// So many bytes of messages are over for each byte that a checkpoint has of stretches. They may stay on disk for as long
+/// as the messages do, and nothing else bounds them.
+const BYTES_OVER: u64 = 8;
 
 /// With so many stretches, checkpoints come half as often, so that those that are long cost no more than what they save.
 const STRETCHES_FEW: u64 = 1_024;
@@ -135,8 +144,13 @@ pub(crate) enum Lack {
 /// Why the spool takes nothing now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
-    /// The disk was full; it is tried again then, and takes nothing else before it has taken what waits.
-    Full(Millis, Lack),
+    /// The disk was full; it is tried again then, and takes nothing else before it has taken what waits. `nothing_fits`: it
+    /// had no room even for what is no message.
+    Full {
+        until: Millis,
+        lack: Lack,
+        nothing_fits: bool,
+    },
     /// The log has failed, and only another start can tell what it has.
     Failed,
 }
@@ -178,15 +192,27 @@ pub(super) struct Spooling<T> {
     /// Records that somebody wants to be durable: the spot, and where the record is if it is in memory.
     unsynced: VecDeque<(u64, Option<(u64, usize)>)>,
     pub(super) done: Done,
-    /// Records that are over since the last checkpoint, and when that was.
+    /// How many stretches a checkpoint may have.
+    stretches_max: usize,
+    /// Records that are over since the last checkpoint, bytes of those that were in memory, and when that was.
     over: u64,
+    over_bytes: u64,
     checkpoint_at: Millis,
     used: Used,
     /// The oldest file was given up: it goes when nothing of it is being sent any more.
     is_given_up: bool,
     trouble: Option<Trouble>,
+    /// What was handed over last to be written has a message.
+    writes_message: bool,
     /// The last of all is written now.
     closing: bool,
+}
+
+/// How many stretches there may be where files have so many bytes.
+fn stretches_max(file_bytes: u32) -> usize {
+    let bytes = record_bytes_max(file_bytes).saturating_sub(CHECKPOINT_BYTES) as u64;
+    let most = usize::try_from(bytes / STRETCH_BYTES).unwrap_or(usize::MAX);
+    most.min(STRETCHES_MAX)
 }
 
 impl<T> Spooling<T> {
@@ -217,11 +243,14 @@ impl<T> Spooling<T> {
             waiting: HashMap::new(),
             unsynced: VecDeque::new(),
             done: from.done,
+            stretches_max: stretches_max(options.file_bytes),
             over: 0,
+            over_bytes: 0,
             checkpoint_at: now,
             used: from.used,
             is_given_up: false,
             trouble: None,
+            writes_message: false,
             closing: false,
         };
         // So the name is kept before any record is.
@@ -242,7 +271,7 @@ impl<T> Spooling<T> {
     pub(super) fn wants_file(&self, size: u64) -> bool {
         match self.trouble {
             None => self.is_filled(size),
-            Some(Trouble::Full(_, lack)) => lack == Lack::Bytes,
+            Some(Trouble::Full { lack, .. }) => lack == Lack::Bytes,
             Some(Trouble::Failed) => false,
         }
     }
@@ -337,18 +366,27 @@ impl<T> Spooling<T> {
             name: self.name.clone(),
             done: self.done.clone(),
         }));
-        (self.over, self.checkpoint_at, self.untold) = (0, now, None);
+        (self.over, self.over_bytes) = (0, 0);
+        (self.checkpoint_at, self.untold) = (now, None);
     }
 
-    /// A record is over.
-    pub(super) fn finish(&mut self, spot: u64) {
+    fn stage_void(&mut self) {
+        self.done.insert_blank(self.next);
+        self.next += 1;
+        self.staged.push_back(Staged::Void);
+        self.untold = None;
+    }
+
+    /// A record is over. `bytes`: of its message.
+    pub(super) fn finish(&mut self, spot: u64, bytes: u64) {
         self.done.insert(spot);
         self.over += 1;
+        self.over_bytes += bytes;
     }
 
     /// A record is over that is on disk only. Returns who waits for it.
     pub(super) fn finish_on_disk(&mut self, spot: u64) -> Waits<T> {
-        self.finish(spot);
+        self.finish(spot, 0);
         self.disk_count = self.disk_count.saturating_sub(1);
         self.waiting.remove(&spot)
     }
@@ -366,30 +404,51 @@ impl<T> Spooling<T> {
         if self.trouble == Some(Trouble::Failed) {
             return None;
         }
-        let is_full = matches!(self.trouble, Some(Trouble::Full(until, _)) if now < until);
-        if !is_full && !self.staged.iter().any(|it| self.needs_room(it)) {
+        let (is_full, nothing_fits) = match self.trouble {
+            Some(Trouble::Full {
+                until,
+                nothing_fits,
+                ..
+            }) => (now < until, nothing_fits),
+            _ => (false, false),
+        };
+        if !is_full && !nothing_fits && !self.staged.iter().any(|it| self.needs_room(it)) {
             // The next one that comes tries it.
             self.trouble = None;
         }
-        let is_due = self.over > 0 && (now >= self.checkpoint_due() || self.closing);
+        let is_due = match self.closing {
+            true => self.over > 0,
+            false => self.checkpoint_due().is_some_and(|due| due <= now),
+        };
         let is_untold = self.untold_due().is_some_and(|due| due <= now);
-        if !is_full && (is_due || is_untold) {
+        // One that is not written yet is enough: it may stand behind a message that finds no room for hours.
+        if !is_full && is_due && !self.has_staged_checkpoint() {
             self.stage_checkpoint(now);
+        } else if !is_full && is_untold {
+            self.stage_void();
         }
-        // What is over needs no room, also on a full disk; what is behind it waits.
+        // What is over needs no room, also on a full disk; what is behind it waits. If even that finds none, all waits.
         let fresh = self.staged.iter().map(|staged| match staged {
             Staged::Message { spot, .. } if self.done.contains(*spot) => Staged::Void,
             other => other.clone(),
         });
-        let fresh = fresh.take_while(|it| !is_full || !matches!(it, Staged::Message { .. }));
+        let fresh = fresh
+            .take_while(|it| !is_full || !(nothing_fits || matches!(it, Staged::Message { .. })));
         let mut work = Work {
             write: fresh.collect(),
             ..Work::default()
         };
+        let is_message = |it: &Staged| matches!(it, Staged::Message { .. });
+        self.writes_message = work.write.iter().any(is_message);
         work.sync = self.is_sync_due(now, !work.write.is_empty());
         self.loading = self.loading.or(load);
         work.load = load;
         (!work.is_empty()).then_some(work)
+    }
+
+    fn has_staged_checkpoint(&self) -> bool {
+        let mut staged = self.staged.iter();
+        staged.any(|it| matches!(it, Staged::Checkpoint(_)))
     }
 
     fn untold_due(&self) -> Option<Millis> {
@@ -400,12 +459,20 @@ impl<T> Spooling<T> {
         )
     }
 
-    fn checkpoint_due(&self) -> Millis {
-        let seldom = 1 + self.done.stretches() as u64 / STRETCHES_FEW;
-        if self.over >= CHECKPOINT_COUNT * seldom {
-            return 0;
+    /// When the next checkpoint comes, if that does not wait for more records that are over.
+    fn checkpoint_due(&self) -> Option<Millis> {
+        let stretches = self.done.stretches() as u64;
+        let is_worth_it = self.over_bytes >= BYTES_OVER * STRETCH_BYTES * stretches;
+        // The oldest file goes when there is one.
+        let frees_file = (self.used.oldest).is_some_and(|(until, _)| until <= self.done.floor());
+        if self.over == 0 || !(is_worth_it || frees_file) {
+            return None;
         }
-        (self.checkpoint_at).saturating_add(CHECKPOINT_EVERY * seldom)
+        let seldom = 1 + stretches / STRETCHES_FEW;
+        if self.over >= CHECKPOINT_COUNT * seldom {
+            return Some(0);
+        }
+        Some((self.checkpoint_at).saturating_add(CHECKPOINT_EVERY * seldom))
     }
 
     /// Whether something is written, or about to be, that is to be synced now.
@@ -434,11 +501,11 @@ impl<T> Spooling<T> {
     /// When there will be work though nothing happens.
     pub(super) fn next_wake(&self) -> Option<Millis> {
         let sync = self.unsynced_since.map(|since| self.sync_due(since));
-        let checkpoint = (self.over > 0).then(|| self.checkpoint_due());
+        let checkpoint = self.checkpoint_due();
         let checkpoint = checkpoint.into_iter().chain(self.untold_due()).min();
         match self.trouble {
             Some(Trouble::Failed) => None,
-            Some(Trouble::Full(until, _)) => Some(until),
+            Some(Trouble::Full { until, .. }) => Some(until),
             None if self.staged.is_empty() && self.synced >= self.written => checkpoint,
             None => sync.into_iter().chain(checkpoint).min(),
         }
@@ -449,6 +516,9 @@ impl<T> Spooling<T> {
         self.set_used(used);
         if self.staged.iter().take(count).any(|it| self.needs_room(it)) {
             self.trouble = None;
+        }
+        if let Some(Trouble::Full { nothing_fits, .. }) = &mut self.trouble {
+            *nothing_fits &= count == 0;
         }
         for staged in self.staged.drain(..count) {
             if let Staged::Message { size, .. } = staged {
@@ -467,7 +537,11 @@ impl<T> Spooling<T> {
     /// whether it had room before.
     pub(super) fn is_out_of_room(&mut self, used: Used, lack: Lack, now: Millis) -> bool {
         self.set_used(used);
-        let full = Trouble::Full(now.saturating_add(FULL_PAUSE), lack);
+        let full = Trouble::Full {
+            until: now.saturating_add(FULL_PAUSE),
+            lack,
+            nothing_fits: !self.writes_message,
+        };
         self.trouble.replace(full).is_none()
     }
 
@@ -596,7 +670,7 @@ impl<T> Spooling<T> {
 
     /// Whether what is over is in so many stretches that there must not be more.
     pub(super) fn is_scattered(&self) -> bool {
-        self.done.stretches() >= STRETCHES_MAX
+        self.done.stretches() >= self.stretches_max
     }
 
     /// The first record of a stream that is on disk only, if it is still staged: it need not be read. A record of the

@@ -728,6 +728,55 @@ fn a_full_disk_takes_nothing_new_before_it_took_what_waits() {
     assert_eq!(try_disk(true), (false, true));
 }
 
+/// Records end while one that comes later finds no room.
+#[test]
+fn a_full_disk_lets_no_checkpoints_pile_up() {
+    let mut world = World::new(1, spooled(Persist::Each), marked());
+    world.calm = true;
+    for number in 0..6 {
+        let mut it = offered(number, AnswerLevel::Accepted);
+        let at = (number + 1) * 2_000;
+        it.expires = Some((at, wall(at)));
+        (world.machine.offer(&mut Some(it), None, world.now)).unwrap();
+    }
+    world.spool();
+    offer(&mut world, 6, AnswerLevel::Accepted);
+    let mut checkpoints = Vec::new();
+    for _ in 0..8 {
+        while let Some(work) = world.machine.spool_work(world.now) {
+            let of = work.write.iter();
+            checkpoints.push(of.filter(|it| matches!(it, Staged::Checkpoint(_))).count());
+            (world.machine).spool_full(Used::default(), Lack::Bytes, world.now);
+        }
+        world.now += 2_000;
+        world.machine.expire(world.now);
+    }
+    assert_eq!(checkpoints.iter().max(), Some(&1), "{checkpoints:?}");
+    world.calm_down();
+    assert!(world.queue.numbers.contains(&6));
+}
+
+/// Otherwise the thread would try it without a pause.
+#[test]
+fn a_disk_that_has_no_room_for_a_checkpoint_is_left_alone_for_a_while() {
+    let mut world = World::new(1, spooled(Persist::Each), marked());
+    offer(&mut world, 0, AnswerLevel::Accepted);
+    for _ in 0..3 {
+        let mut tried = Vec::new();
+        while let Some(work) = world.machine.spool_work(world.now) {
+            assert!(tried.len() < 3, "{tried:?}");
+            tried.push(work.write.len());
+            (world.machine).spool_full(Used::default(), Lack::Bytes, world.now);
+        }
+        // All of it, and what is no message.
+        assert_eq!(tried, [2, 1]);
+        world.now = world.machine.spool_wake(world.now).unwrap();
+    }
+    let count = world.machine.spool_work(world.now).unwrap().write.len();
+    world.machine.spool_wrote(count, Used::default());
+    offer(&mut world, 1, AnswerLevel::Accepted);
+}
+
 fn offered(number: u64, level: AnswerLevel) -> Offered<u64> {
     Offered {
         message: Message::new(number.to_be_bytes().to_vec()),

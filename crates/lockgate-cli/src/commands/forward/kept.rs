@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use lockgate_client::{Method, RemoteQueue};
+use lockgate_client::{CallError, Method, RemoteQueue};
 use lockgate_core::{
     KeyStateWrite, Leased, ReceiveRequest, RecordVersion, Settlement, Source, SourceCapabilities,
     TransportError,
@@ -41,14 +41,14 @@ pub(super) struct Kept {
     pub(super) queue: RemoteQueue,
     /// Where messages go.
     pub(super) to: String,
-    /// How long a message stays away that is kept: the run has ended by then.
+    /// How long a message stays away that is kept: the run has ended by then, or it is looked at again.
     pub(super) delay: Duration,
     pub(super) ending: Arc<Ending>,
 }
 
 impl Kept {
-    /// Whether what is rejected goes to another queue, as far as can be known.
-    async fn has_dead_letters(&self) -> bool {
+    /// Whether what is rejected goes to another queue.
+    async fn has_dead_letters(&self) -> Result<bool, CallError> {
         #[derive(Deserialize)]
         struct Queue {
             settings: Settings,
@@ -61,10 +61,8 @@ impl Kept {
         }
         let target = format!("/queues/{}", self.queue.name());
         let client = self.queue.client();
-        let queue = client.call(Method::GET, &target, None::<&()>).await;
-        queue.is_ok_and(|queue: Queue| {
-            queue.settings.dead_letter.is_some() && !queue.dead_letter_missing
-        })
+        let queue: Queue = client.call(Method::GET, &target, None::<&()>).await?;
+        Ok(queue.settings.dead_letter.is_some() && !queue.dead_letter_missing)
     }
 }
 
@@ -87,15 +85,29 @@ impl Source for Kept {
         mut settles: Vec<(Self::Receipt, Settlement)>,
     ) -> Vec<Result<(), TransportError>> {
         let is_rejected = |(_, it): &(_, Settlement)| matches!(it, Settlement::Reject { .. });
-        if settles.iter().any(is_rejected) && !self.has_dead_letters().await {
+        let has_dead_letters = match settles.iter().any(is_rejected) {
+            true => self.has_dead_letters().await,
+            false => Ok(true),
+        };
+        if !matches!(has_dead_letters, Ok(true)) {
+            let from = self.queue.name();
+            let missing = match &has_dead_letters {
+                Ok(_) => Some(format!("{from} has no dead-letter queue")),
+                // The message comes again, and the queue may be seen then.
+                Err(error) if error.may_pass() => None,
+                Err(error) => Some(format!(
+                    "whether {from} has a dead-letter queue cannot be seen ({error})"
+                )),
+            };
             for (_, settlement) in &mut settles {
                 if let Settlement::Reject { reason } = settlement {
-                    let (from, to) = (self.queue.name(), &self.to);
-                    let why = reason.as_deref().unwrap_or("it gives no reason");
-                    self.ending.end(format!(
-                        "{to} can never take a message of {from}: {why}; {from} has no dead-letter queue, so it is \
-                         still there"
-                    ));
+                    if let Some(missing) = &missing {
+                        let to = &self.to;
+                        let why = reason.as_deref().unwrap_or("it gives no reason");
+                        self.ending.end(format!(
+                            "{to} can never take a message of {from}: {why}; {missing}, so it is still there"
+                        ));
+                    }
                     *settlement = Settlement::Defer { delay: self.delay };
                 }
             }

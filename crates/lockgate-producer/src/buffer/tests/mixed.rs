@@ -264,3 +264,112 @@ fn a_read_that_takes_long_has_room_when_it_ends() {
         "{in_memory} and {load:?}"
     );
 }
+
+/// Else those that are as long as a file of messages would come each second, for as long as the backlog is there.
+#[test]
+fn checkpoints_have_an_eighth_of_the_bytes_of_what_is_over() {
+    let mut options = paced(Persist::Each);
+    if let Some(spool) = &mut options.spool {
+        spool.replay_rate = NonZeroU32::new(1);
+    }
+    let mut world = with_backlog(options, marked(), &[0; 40]);
+    let from = world.log.len();
+    for _ in 0..30 {
+        offer_next(&mut world, Some(0));
+        offer_next(&mut world, Some(1));
+        settle(&mut world);
+        world.now += 1_000;
+    }
+    let (mut count, mut stretches) = (0, 0);
+    for staged in &world.log[from..] {
+        if let Staged::Checkpoint(it) = staged {
+            (count, stretches) = (count + 1, stretches + it.done.above().count());
+        }
+    }
+    let over = world.queue.taken.iter();
+    let over: usize = over.map(message_len).sum();
+    assert!(count > 3 && stretches > 8, "{count}, {stretches}");
+    assert!(8 * 16 * stretches <= over, "{stretches}, {over} bytes");
+    world.calm_down();
+    world.judge();
+    world.judge_durable();
+}
+
+/// What has no place in a checkpoint is sent again after a crash.
+#[test]
+fn there_are_no_more_stretches_than_a_checkpoint_has_room_for() {
+    let mut options = paced(Persist::Each);
+    if let Some(spool) = &mut options.spool {
+        // A record has 192 bytes at most, and 32 of them are for stretches.
+        spool.file_bytes = (8 << 10) + 192;
+    }
+    let mut world = with_backlog(options, marked(), &[0; 40]);
+    let mut most = 0;
+    for _ in 0..10 {
+        offer_next(&mut world, Some(0));
+        offer_next(&mut world, Some(1));
+        settle(&mut world);
+        let spool = world.machine.spool.as_ref().unwrap();
+        most = most.max(spool.done.stretches());
+    }
+    assert_eq!(most, 2);
+}
+
+/// As many as are sent in a second: nothing else would come, until the sink takes them.
+#[test]
+fn a_key_that_the_sink_does_not_take_does_not_stop_a_paced_backlog() {
+    for can in [marked(), unmarked()] {
+        let mut options = paced(Persist::Each);
+        options.buffer_bytes *= 2;
+        if let Some(spool) = &mut options.spool {
+            spool.replay_rate = NonZeroU32::new(3);
+        }
+        // None of the others shares its lane.
+        let lane = |of: u64| (key_hash(&key(of)) >> 32) % u64::from(ProducerMark::LANES);
+        let others: Vec<u64> = (1..).filter(|of| lane(*of) != lane(0)).take(19).collect();
+        let keys = [&[0, others[0], 0, 0], &others[1..]].concat();
+        let mut world = with_backlog(options, can, &keys);
+        for _ in 0..3_000 {
+            world.spool();
+            world.machine.catch_up(world.now, wall(world.now));
+            world.send();
+            answer_but(&mut world, 0);
+            world.check();
+            world.now += 10;
+        }
+        assert_eq!(world.queue.taken.len(), others.len());
+        world.calm_down();
+        world.judge();
+        world.judge_durable();
+    }
+}
+
+/// What is dropped may still come to the sink, and then what is newer must not be there before it.
+#[test]
+fn a_key_stays_in_the_backlog_with_what_was_dropped_and_may_come() {
+    let cases = [
+        (DropReason::Expired, false, false),
+        (DropReason::Expired, true, true),
+        (DropReason::Oldest, false, true),
+    ];
+    for (reason, may_be_there, stays) in cases {
+        let mut world = with_backlog(paced(Persist::Each), marked(), &[7, 0, 0]);
+        world.spool();
+        let (place, record) = world.machine.records.iter_mut().next().unwrap();
+        assert_eq!(record.message.key, Some(key(7)));
+        record.may_be_there = may_be_there;
+        world.machine.drop_record(place, reason, None);
+        let has =
+            |world: &World| (world.machine.backlog.as_ref()).is_some_and(|it| it.has(&key(7)));
+        assert_eq!(has(&world), stays, "{reason:?}");
+        while world.machine.pending() > 0 {
+            settle(&mut world);
+            world.now += 100;
+            assert!(world.now < 10_000);
+        }
+        let number = offer_next(&mut world, Some(7));
+        assert!(!has(&world), "the backlog is over");
+        world.calm_down();
+        assert!(world.queue.numbers.contains(&number));
+    }
+}
