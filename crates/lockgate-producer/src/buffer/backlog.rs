@@ -70,7 +70,7 @@ pub(crate) struct KeyCounts(Vec<u32>);
 impl KeyCounts {
     /// Of the keys with these hashes.
     pub(crate) fn of(hashes: &[u64]) -> Self {
-        let parts = hashes.len().saturating_mul(2);
+        let parts = hashes.len().saturating_mul(8);
         let mut it = Self(vec![0; parts.clamp(PARTS_MIN, PARTS_MAX)]);
         for hash in hashes {
             it.add(*hash);

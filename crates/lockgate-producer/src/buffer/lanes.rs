@@ -116,7 +116,7 @@ impl Lanes {
             self.turn = (self.turn + 1) % ProducerMark::LANES;
             return self.turn;
         };
-        u8::try_from((key_hash(key) >> 32) % u64::from(ProducerMark::LANES)).unwrap_or_default()
+        u8::try_from(spread(key_hash(key)) % u64::from(ProducerMark::LANES)).unwrap_or_default()
     }
 
     /// The lane of a message, which has that number at a sink that knows producers.
@@ -345,6 +345,16 @@ impl Lane {
     }
 }
 
+/// Makes each bit depend on all bits: the last characters of a key hardly reach the upper ones of its hash, and keys that
+/// are numbered would share a few lanes. The finalizer of MurmurHash3.
+fn spread(mut hash: u64) -> u64 {
+    hash ^= hash >> 33;
+    hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);
+    hash ^= hash >> 33;
+    hash = hash.wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    hash ^ (hash >> 33)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -366,6 +376,28 @@ mod tests {
             }
             assert!(lanes.all.len() <= NUMBERED);
             assert_eq!(lanes.take_ready(), None);
+        }
+    }
+
+    #[test]
+    fn numbered_keys_spread_over_the_lanes() {
+        let names: [fn(u32) -> String; 3] = [
+            |n| format!("user-{n:04}"),
+            |n| format!("order-{n}"),
+            |n| format!("{n:05}"),
+        ];
+        for name in names {
+            let mut lanes = [0_u32; ProducerMark::LANES as usize];
+            for n in 0..1_600 {
+                let key = lockgate_core::Key::new(&name(n)).unwrap();
+                let lane = spread(key_hash(&key)) % u64::from(ProducerMark::LANES);
+                lanes[usize::try_from(lane).unwrap()] += 1;
+            }
+            // A hundred each, if it were by lot.
+            assert!(
+                lanes.iter().all(|count| (60..=140).contains(count)),
+                "{lanes:?}"
+            );
         }
     }
 }
