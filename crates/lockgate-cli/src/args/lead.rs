@@ -23,8 +23,9 @@ use crate::{
 ///
 /// COMMAND and what it starts are one process group, which never outlives the lease. If the lease is not renewed, the
 /// group gets SIGTERM --notice before its end, and SIGKILL --margin before the store can let another one lead. A watchdog,
-/// which is a process of its own in that group, does it also while `lead` is frozen, and at once if `lead` is killed. A
-/// process that leaves the group (setsid, a daemon) is beyond its reach.
+/// which is a process of its own in that group, does it also while `lead` is frozen, and at once if `lead` is killed. If
+/// COMMAND leaves the group itself (`timeout` without --foreground, a shell with job control), it is ended, with exit code
+/// 1. A process that it has started and that leaves (setsid, a daemon) is beyond the watchdog's reach.
 ///
 /// SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2 and SIGWINCH go on to the group. While `lead` waits to be elected,
 /// the first four end it. When COMMAND has ended, what is left of the group gets SIGKILL, and then the lease is given
