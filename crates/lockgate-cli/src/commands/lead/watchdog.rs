@@ -172,19 +172,18 @@ fn watch(signal: impl Fn(Signal)) -> io::Result<()> {
             stdout.flush()?;
         }
         timerfd_settime(&timer, TimerfdTimerFlags::ABSTIME, &at(until))?;
-        let is_readable = {
+        {
             let mut polled = [
                 PollFd::new(&stdin, PollFlags::IN),
                 PollFd::new(&timer, PollFlags::IN),
             ];
             match poll(&mut polled, None) {
-                Ok(_) => !polled[0].revents().is_empty(),
-                Err(Errno::INTR) => false,
+                Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
-        };
+        }
         // All that there is: the last line counts.
-        while is_readable {
+        loop {
             match rustix::io::read(stdin, &mut buffer) {
                 Ok(read) if watch.hear(&buffer[..read]) => {}
                 Ok(_) => return Ok(()),
