@@ -170,7 +170,10 @@ proptest! {
                 (lasts * u128::from(rate.units()) * 10_000).div_ceil(rate.period().into())
             }).sum()
         };
-        let burst = rates.iter().map(|(rate, _)| u128::from(rate.burst())).max().unwrap();
+        // Who owes more than a smaller burst owes that burst only, and a larger one behind it is open again.
+        let bursts = rates.iter().map(|(rate, _)| u128::from(rate.burst()));
+        let before = std::iter::once(0).chain(bursts.clone());
+        let burst: u128 = bursts.zip(before).map(|(burst, before)| burst.saturating_sub(before)).sum();
         for (number, (first, _)) in started.iter().enumerate() {
             let mut units = 0_u128;
             for (last, cost) in &started[number..] {
