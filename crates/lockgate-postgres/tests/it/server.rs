@@ -95,12 +95,13 @@ pub(crate) fn until_ended(url: &str) {
     });
 }
 
-/// Sends a signal to processes.
+/// Sends a signal to processes. One that has ended meanwhile needs none.
 pub(crate) fn signal(signal: &str, processes: &[i32]) {
     let processes = processes.iter().map(i32::to_string);
     // The shell's own: the program of that name is not on every machine.
+    let each = "signal=$1; shift; for process; do kill \"$signal\" \"$process\" || [ ! -e \"/proc/$process\" ] || exit 1; done";
     let status = Command::new("sh")
-        .args(["-c", "kill \"$@\"", "sh", signal])
+        .args(["-c", each, "sh", signal])
         .args(processes)
         .status();
     assert!(status.unwrap().success());
