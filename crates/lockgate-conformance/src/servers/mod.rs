@@ -8,6 +8,7 @@ mod faults;
 mod fixture;
 mod proxy;
 mod scripted;
+mod shared;
 
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ pub use self::{
     faults::{Faults, faults},
     proxy::{Proxy, To},
     scripted::Scripted,
+    shared::{bad_urls_are_told_without_the_password, ended_leases_are_cleared, name, put},
 };
 
 /// A server that one test has for itself.

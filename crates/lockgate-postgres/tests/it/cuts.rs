@@ -1,107 +1,12 @@
 //! Connections that are cut at any byte, by a proxy between.
 
-use std::{
-    io::{Read as _, Write as _},
-    net::{Shutdown, TcpListener, TcpStream},
-    sync::{
-        Arc,
-        atomic::{AtomicI64, Ordering::SeqCst},
-    },
-    thread,
-};
-
+use lockgate_conformance::servers::{Proxy, To};
 use lockgate_core::{AppendError, Log as _, LogSource, RecordGroup};
 
 use crate::{
     server::{new_shard, shared_server},
     support::Owner,
 };
-
-/// Passes everything on until so many more bytes have gone in one direction; then it ends all there is.
-struct Proxy {
-    url: String,
-    left: Arc<Left>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum To {
-    Server,
-    Client,
-}
-
-struct Left {
-    to_server: AtomicI64,
-    to_client: AtomicI64,
-}
-
-impl Left {
-    fn of(&self, to: To) -> &AtomicI64 {
-        match to {
-            To::Server => &self.to_server,
-            To::Client => &self.to_client,
-        }
-    }
-}
-
-impl Proxy {
-    fn start(url: &str) -> Self {
-        let (before, rest) = url.rsplit_once('@').unwrap();
-        let (server, database) = rest.split_once('/').unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let left = Arc::new(Left {
-            to_server: AtomicI64::new(i64::MAX),
-            to_client: AtomicI64::new(i64::MAX),
-        });
-        thread::spawn({
-            let (server, left) = (server.to_owned(), left.clone());
-            move || {
-                for client in listener.incoming() {
-                    let client = client.unwrap();
-                    let server = TcpStream::connect(&server).unwrap();
-                    for (to, from, into) in [
-                        (To::Server, &client, &server),
-                        (To::Client, &server, &client),
-                    ] {
-                        let from = from.try_clone().unwrap();
-                        let into = into.try_clone().unwrap();
-                        let left = left.clone();
-                        thread::spawn(move || pass_on(from, into, left.of(to)));
-                    }
-                }
-            }
-        });
-        Self {
-            url: format!("{before}@{address}/{database}"),
-            left,
-        }
-    }
-
-    /// Cuts after so many more bytes.
-    fn cut_after(&self, to: To, bytes: i64) {
-        self.left.of(to).store(bytes, SeqCst);
-    }
-
-    fn heal(&self) {
-        for to in [To::Server, To::Client] {
-            self.cut_after(to, i64::MAX);
-        }
-    }
-}
-
-fn pass_on(mut from: TcpStream, mut into: TcpStream, left: &AtomicI64) {
-    let mut buffer = [0; 8192];
-    while let Ok(bytes @ 1..) = from.read(&mut buffer) {
-        let wanted = i64::try_from(bytes).unwrap();
-        let allowed = left.fetch_sub(wanted, SeqCst).clamp(0, wanted);
-        let allowed = usize::try_from(allowed).unwrap();
-        if into.write_all(&buffer[..allowed]).is_err() || allowed < bytes {
-            break;
-        }
-    }
-    let _ = from.shutdown(Shutdown::Both);
-    let _ = into.shutdown(Shutdown::Both);
-}
 
 const RECORDS: usize = 3;
 
