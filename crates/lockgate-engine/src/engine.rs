@@ -15,7 +15,7 @@ use crate::{
     BackupError, BackupReport, Directory, EngineError, EngineMetrics, EngineOptions, Peek, Peeked,
     ReceivedBatch, StartError, StartReport, StopReason, UnknownCause,
     inbox::{AnswerSender, GuardedAnswer, GuardedPage, Inbox, millis},
-    request::{Answer, Batch, Request, Work, fenced},
+    request::{Answer, Batch, Request, Work},
     runtime::{self, Shared},
     sync::{Semaphore, oneshot},
 };
@@ -145,6 +145,15 @@ impl Engine {
         Ok(joint)
     }
 
+    /// The commands as work, under the fence if there is one.
+    fn work<C>(&self, commands: Batch<C>) -> Result<Work, Rejection> {
+        let Some(fence) = &self.fence else {
+            return Ok(commands.into());
+        };
+        fence.check()?;
+        Ok(commands.fenced(&fence.mark()).into())
+    }
+
     /// Decides one command, and returns when its level is reached. The type of the command
     /// determines the type of the reply.
     ///
@@ -153,14 +162,7 @@ impl Engine {
     /// # Errors
     /// As [`EngineError`] says; [`EngineError::Rejected`] if the machine refuses the command.
     pub async fn submit<C: TypedCommand>(&self, command: C) -> Result<C::Reply, EngineError> {
-        let command = match &self.fence {
-            Some(fence) => {
-                fence.check().map_err(Rejection::from)?;
-                fenced(&fence.mark(), command.into())
-            }
-            None => command.into(),
-        };
-        let work = Work::from(command);
+        let work = self.work(Batch::from_iter([command]))?;
         let result = self.ask(work, |answer| match answer {
             GuardedAnswer::Other(Answer::Commands(mut results)) => match results.pop()? {
                 Ok(reply) => Some(Ok(C::reply(reply)?)),
@@ -186,14 +188,8 @@ impl Engine {
         &self,
         commands: Batch<C>,
     ) -> Result<Vec<Result<C::Reply, Rejection>>, EngineError> {
-        let commands = match &self.fence {
-            Some(fence) => {
-                fence.check().map_err(Rejection::from)?;
-                commands.fenced(&fence.mark())
-            }
-            None => commands,
-        };
-        self.ask(commands.into(), |answer| match answer {
+        let work = self.work(commands)?;
+        self.ask(work, |answer| match answer {
             GuardedAnswer::Other(Answer::Commands(results)) => {
                 // The collected results reuse the vector's memory.
                 let results = results.into_vec().into_iter();

@@ -170,10 +170,10 @@ impl<C> Batch<C> {
 
     /// The same commands, each under that fence.
     pub(crate) fn fenced(self, mark: &FenceMark) -> Self {
-        let commands = self
-            .commands
-            .into_iter()
-            .map(|command| fenced(mark, command));
+        let commands = self.commands.into_iter().map(|command| {
+            let mark = mark.clone();
+            Command::from(Fenced { mark, command })
+        });
         Self {
             commands: commands.collect(),
             kind: PhantomData,
@@ -203,11 +203,6 @@ impl From<Vec<Command>> for Batch<Command> {
             kind: PhantomData,
         }
     }
-}
-
-pub(crate) fn fenced(mark: &FenceMark, command: Command) -> Command {
-    let mark = mark.clone();
-    Fenced { mark, command }.into()
 }
 
 impl<C> From<Batch<C>> for Work {
