@@ -94,7 +94,7 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "queues-toml",
         about: "the file of queues in TOML",
-        decode: |bytes| of_toml(cli::queues_toml, bytes),
+        decode: |bytes| on_larger_stack(cli::queues_toml, bytes),
         words: &[words::QUEUES, words::MEMBERS, words::TOML],
         pairs: IN_TOML,
         bytes_max: 2 << 10,
@@ -106,7 +106,7 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "queues-hocon",
         about: "the file of queues in ElasticMQ's form, which is HOCON",
-        decode: cli::queues_hocon,
+        decode: |bytes| on_larger_stack(cli::queues_hocon, bytes),
         words: &[words::HOCON],
         pairs: IN_HOCON,
         seeds: queues_hocon,
@@ -115,7 +115,7 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "config",
         about: "the configuration file",
-        decode: |bytes| of_toml(cli::config, bytes),
+        decode: |bytes| on_larger_stack(cli::config, bytes),
         words: &[words::CONFIG, words::TOML],
         pairs: IN_TOML,
         bytes_max: 1 << 10,
@@ -127,7 +127,7 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "access-keys",
         about: "the file of access keys",
-        decode: |bytes| of_toml(cli::access_keys, bytes),
+        decode: |bytes| on_larger_stack(cli::access_keys, bytes),
         words: &[words::KEYS, words::TOML],
         pairs: IN_TOML,
         memory: (2048, 256 << 10),
@@ -300,14 +300,14 @@ pub const TARGETS: &[Target] = &[
     },
 ];
 
-/// The stack of what reads TOML: its library goes 80 levels deep and no deeper, and compiled for a fuzzer
-/// a level takes kilobytes.
-const TOML_STACK_BYTES: usize = 1 << 20;
+/// The stack of what reads TOML, whose library goes 80 levels deep and no deeper, and HOCON, which goes 32: compiled for a
+/// fuzzer, and the command line without optimisation, a level takes kilobytes.
+const LARGER_STACK_BYTES: usize = 1 << 20;
 
-/// Decodes TOML on a thread with room for that.
-fn of_toml(decode: fn(&[u8]) -> Result<(), String>, bytes: &[u8]) -> Result<(), String> {
+/// Decodes on a thread with room for that.
+fn on_larger_stack(decode: fn(&[u8]) -> Result<(), String>, bytes: &[u8]) -> Result<(), String> {
     thread::scope(|scope| {
-        let larger = thread::Builder::new().stack_size(TOML_STACK_BYTES);
+        let larger = thread::Builder::new().stack_size(LARGER_STACK_BYTES);
         let decoding = larger
             .spawn_scoped(scope, || decode(bytes))
             .map_err(|error| error.to_string())?;
