@@ -17,6 +17,7 @@ mod disk;
 mod dispatch;
 mod drain;
 mod due;
+mod election;
 mod floor;
 mod folder;
 mod host;
@@ -184,6 +185,14 @@ static BENCHES: &[Bench] = &[
                 the bytes of its message",
         weight: 1,
         open: producer::open_accept,
+    },
+    Bench {
+        figures: election::FIGURES,
+        about: "two candidates in processes of their own: how long nobody leads after a planned switch, and after a kill of \
+                the leader, with leases of 1 s; and with 100 candidates elections a second and messages to the store for \
+                each. Where names are given, over all stores: scripts start their servers",
+        weight: 1,
+        open: election::open,
     },
     Bench {
         figures: &["due.stall", "due.alone"],
@@ -383,7 +392,7 @@ fn scale(text: &str) -> Result<f64, String> {
 }
 
 fn main() -> ExitCode {
-    match run(Args::parse()) {
+    match election::stand().unwrap_or_else(|| run(Args::parse())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");

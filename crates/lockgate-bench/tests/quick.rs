@@ -25,7 +25,11 @@ fn run(folder: &Path, arguments: &str) -> Vec<Value> {
 }
 
 /// Figures that are no rates.
-const QUANTITIES: [&str; 56] = [
+const QUANTITIES: [&str; 60] = [
+    "election.memory.rate",
+    "election.file.rate",
+    "election.server.rate",
+    "election.server.messages",
     "coalesce.runs",
     "dispatch.shape",
     "due.stall",

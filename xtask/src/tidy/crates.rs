@@ -107,6 +107,11 @@ const LAYERS: [(&str, &[&str]); 26] = [
             "lockgate-client",
             "lockgate-consumer",
             "lockgate-producer",
+            "lockgate-coordination",
+            "lockgate-mysql",
+            "lockgate-postgres",
+            "lockgate-redis",
+            "lockgate-zookeeper",
         ],
     ),
     (
