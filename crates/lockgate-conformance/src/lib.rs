@@ -16,6 +16,7 @@
 
 pub mod coordination;
 pub mod log;
+pub mod processes;
 pub mod queue;
 pub mod records;
 pub mod servers;

@@ -1,127 +1,19 @@
-//! Real processes that are killed, and stopped by a signal for longer than their lease: this program, started again.
+//! Leaders over a folder, in processes of their own.
 
-use std::{
-    env,
-    fs::{self, File, OpenOptions},
-    io::{BufRead as _, BufReader, Lines, Read as _, Write as _},
-    path::Path,
-    process::{Child, ChildStdout, Command, Stdio},
-    time::Duration,
-};
+use lockgate_conformance::processes;
+use lockgate_coordination::{FileRecords, RecordsCoordinator};
 
-use lockgate_coordination::{
-    Campaign, Coordinator, Fence, FileRecords, Guard, RecordsCoordinator, Tenure,
-};
-use lockgate_core::{ElectionName, Epoch, HolderName};
-use rustix::process::{Pid, Signal, kill_process};
-
-const FOLDER: &str = "LOCKGATE_TEST_LEADS_IN";
-
-fn election() -> ElectionName {
-    ElectionName::new("frozen").unwrap()
-}
-
-/// A file of epochs, each at least as high as the one before it: the guard is its last line. False: it refuses.
-fn write(file: &mut File, fence: &Fence) -> bool {
-    file.lock().unwrap();
-    let mut text = String::new();
-    file.read_to_string(&mut text).unwrap();
-    let newest = text.lines().last().map(|line| line.parse().unwrap());
-    let admitted = Guard::new(newest.map(Epoch)).admit(fence).is_ok();
-    if admitted {
-        writeln!(file, "{}", fence.epoch().0).unwrap();
-    }
-    file.unlock().unwrap();
-    admitted
-}
-
-/// What the processes do that the test starts; in the test itself, nothing.
+/// What the other test starts.
 #[test]
 fn process() {
-    let Some(folder) = env::var_os(FOLDER) else {
-        return;
-    };
-    let folder = Path::new(&folder);
-    let open = || {
-        let mut options = OpenOptions::new();
-        let file = options.read(true).append(true).create(true);
-        file.open(folder.join("epochs")).unwrap()
-    };
-    let mut runtime = tokio::runtime::Builder::new_current_thread();
-    runtime.enable_all().build().unwrap().block_on(async {
-        let records = FileRecords::open(folder.join("records")).await.unwrap();
-        let campaign = Campaign {
-            lease: Duration::from_secs(1),
-            margin: Duration::from_millis(200),
-            notice: Duration::ZERO,
-            ..Campaign::new(election(), HolderName::new("process").unwrap())
-        };
-        let coordinator = RecordsCoordinator::new(records);
-        let tenure = coordinator.campaign(campaign).await.unwrap();
-        let epoch = tenure.fence().epoch().0;
-        println!("\nleads {epoch}");
-        while tenure.fence().check().is_ok() && write(&mut open(), tenure.fence()) {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        println!("\nover {epoch}");
+    processes::lead(async |folder| {
+        RecordsCoordinator::new(FileRecords::open(folder).await.unwrap())
     });
 }
 
-struct Process {
-    child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
-}
-
-impl Process {
-    fn start(folder: &Path) -> Self {
-        let mut command = Command::new(env::current_exe().unwrap());
-        command.args(["--exact", "frozen::process", "--nocapture"]);
-        let command = command.env(FOLDER, folder).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Self { child, lines }
-    }
-
-    /// Waits until it says that; with which epoch. What the harness says is passed over.
-    fn says(&mut self, what: &str) -> u64 {
-        let said = self.lines.find_map(|line| {
-            let line = line.unwrap();
-            line.strip_prefix(what)?.trim().parse().ok()
-        });
-        said.unwrap_or_else(|| panic!("the process has ended, and not said {what}"))
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Whoever is stopped is replaced when its lease ends, and when it goes on, it is over by its own clock.
 #[test]
 fn a_process_that_is_stopped_or_killed_is_replaced() {
     let folder = tempfile::tempdir().unwrap();
-    let mut leads = Process::start(folder.path());
-    let mut last = leads.says("leads");
-    for signal in [Signal::STOP, Signal::KILL, Signal::STOP] {
-        leads.signal(signal);
-        let mut next = Process::start(folder.path());
-        let epoch = next.says("leads");
-        assert!(epoch > last, "{epoch} {last}");
-        if signal == Signal::STOP {
-            leads.signal(Signal::CONT);
-            assert_eq!(leads.says("over"), last);
-        }
-        (leads, last) = (next, epoch);
-    }
-    drop(leads);
-    let epochs = fs::read_to_string(folder.path().join("epochs")).unwrap();
-    let epochs = epochs.lines().map(|line| line.parse::<u64>().unwrap());
-    assert!(epochs.is_sorted(), "a leader wrote after its successor");
+    let records = folder.path().join("records");
+    processes::leaders_are_replaced("frozen::process", records.to_str().unwrap());
 }

@@ -7,12 +7,13 @@ use std::{
     thread,
 };
 
+use lockgate_conformance::processes::Process;
 use lockgate_coordination::{Coordinator, EndReason, Tenure};
 use lockgate_zookeeper::ZookeeperCoordinator;
 use rustix::process::Signal;
 use tokio::sync::mpsc;
 
-use crate::{election, long, look, name, processes::Process, server, short, until};
+use crate::{election, long, look, name, server, short, until};
 
 /// A candidate of Curator.
 struct Java {
@@ -123,7 +124,7 @@ async fn exclude_each_other(style: &str) {
     );
     let (url, of, in_folder) = (url.clone(), of.clone(), folder.path().to_owned());
     let process = tokio::task::spawn_blocking(move || {
-        let mut process = Process::start(&url, &of, &in_folder);
+        let mut process = Process::start("processes::process", &url, &of, &in_folder);
         process.says("leads");
         process
     });
