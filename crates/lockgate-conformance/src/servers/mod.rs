@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a case that does not hold panics")]
 
+mod clock;
 mod faults;
 mod fixture;
 mod proxy;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use lockgate_core::{Records, RecordsError};
 
 pub use self::{
+    clock::clocks,
     faults::{Faults, faults},
     proxy::{Proxy, To},
     scripted::Scripted,

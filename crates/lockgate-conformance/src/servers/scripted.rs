@@ -30,13 +30,30 @@ impl Scripted {
     /// If it does not start; and where `CI=true`, if it is not there.
     #[must_use]
     pub fn start(script: &str, variable: &'static str, test: &str) -> Option<Self> {
+        Self::begin(script, variable, test, false)
+    }
+
+    /// The same, of a server whose wall clock can be [moved](Self::move_clock).
+    ///
+    /// # Panics
+    /// As [`start`](Self::start), also where there is no libfaketime.
+    #[must_use]
+    pub fn start_with_clock(script: &str, variable: &'static str, test: &str) -> Option<Self> {
+        Self::begin(script, variable, test, true)
+    }
+
+    fn begin(script: &str, variable: &'static str, test: &str, has_clock: bool) -> Option<Self> {
         let mut started = Self {
             script: script.into(),
             variable,
             folder: tempfile::tempdir().unwrap(),
             url: String::new(),
         };
-        match started.run("start") {
+        let clock = match has_clock {
+            true => started.run("clock", &["+0"]).map(drop),
+            false => Ok(()),
+        };
+        match clock.and_then(|()| started.run("start", &[])) {
             Ok(url) => started.url = url,
             Err(MISSING) => {
                 let is_ci = std::env::var("CI").as_deref() == Ok("true");
@@ -49,13 +66,21 @@ impl Scripted {
         Some(started)
     }
 
+    /// Sets the server's wall clock to the real time and so many seconds, while it runs.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn move_clock(&self, seconds: i64) {
+        self.run("clock", &[&format!("{seconds:+}")]).unwrap();
+    }
+
     /// Kills it, and starts it again.
     ///
     /// # Panics
     /// If it does not start.
     pub fn crash(&self) {
-        self.run("crash").unwrap();
-        assert_eq!(self.run("start"), Ok(self.url.clone()));
+        self.run("crash", &[]).unwrap();
+        assert_eq!(self.run("start", &[]), Ok(self.url.clone()));
     }
 
     /// Sends it a signal, such as `-STOP`.
@@ -72,12 +97,13 @@ impl Scripted {
     }
 
     /// The URL that the script prints, or the code it ended with.
-    fn run(&self, verb: &str) -> Result<String, i32> {
+    fn run(&self, verb: &str, more: &[&str]) -> Result<String, i32> {
         // To a file: a server that it starts would keep a pipe open.
         let said = self.folder.path().join("said");
         let status = Command::new(&self.script)
             .arg(verb)
             .arg(self.folder.path())
+            .args(more)
             .stdin(Stdio::null())
             .stdout(fs::File::create(&said).unwrap())
             .status()
@@ -94,6 +120,6 @@ impl Scripted {
 
 impl Drop for Scripted {
     fn drop(&mut self) {
-        let _ = self.run("crash");
+        let _ = self.run("crash", &[]);
     }
 }

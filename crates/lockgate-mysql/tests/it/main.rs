@@ -4,7 +4,10 @@
 
 use std::time::Duration;
 
-use lockgate_conformance::servers::{self, Scripted, name, put};
+use lockgate_conformance::{
+    processes,
+    servers::{self, Scripted, name, put},
+};
 use lockgate_core::{
     HolderName, LeaseRecord, ListRecords, Records, RecordsError, ReleaseRecord, WatchRecord,
 };
@@ -96,6 +99,28 @@ async fn records_hold_over_faults() {
         return;
     };
     servers::faults(server).await;
+}
+
+/// What the next test starts.
+#[test]
+fn process() {
+    processes::lead(async |url| RecordsCoordinator::new(MysqlRecords::connect(url).await.unwrap()));
+}
+
+#[test]
+fn a_process_that_is_stopped_or_killed_is_replaced() {
+    if let Some(server) = Mysql::start("a_process_that_is_stopped_or_killed_is_replaced") {
+        processes::leaders_are_replaced("process", &server.0.url);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn epochs_rise_whatever_the_clock_does() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/mariadb");
+    let test = "epochs_rise_whatever_the_clock_does";
+    if let Some(server) = Scripted::start_with_clock(script, "LOCKGATE_TEST_MYSQL", test) {
+        servers::clocks::<Mysql>(&server.url, |seconds| server.move_clock(seconds)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

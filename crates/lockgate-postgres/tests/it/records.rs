@@ -2,7 +2,11 @@
 
 use std::{fs, time::Duration};
 
-use lockgate_conformance::servers::{self, Proxy, name, put};
+use lockgate_conformance::{
+    processes,
+    servers::{self, Proxy, Scripted, name, put},
+};
+use lockgate_coordination::RecordsCoordinator;
 use lockgate_core::{ListRecords, Records, RecordsError};
 use lockgate_postgres::{PostgresRecords, PostgresRecordsOptions};
 use tokio_postgres::NoTls;
@@ -83,6 +87,32 @@ async fn records_hold_over_faults() {
         return;
     }
     servers::faults(Postgres(Server::start())).await;
+}
+
+/// What the next test starts.
+#[test]
+fn process() {
+    processes::lead(async |url| {
+        RecordsCoordinator::new(PostgresRecords::connect(url).await.unwrap())
+    });
+}
+
+#[test]
+fn a_process_that_is_stopped_or_killed_is_replaced() {
+    if let Some(url) = shared_server("a_process_that_is_stopped_or_killed_is_replaced") {
+        processes::leaders_are_replaced("records::process", &new_database(&url));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn epochs_rise_whatever_the_clock_does() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/services");
+    let test = "epochs_rise_whatever_the_clock_does";
+    let variable = "LOCKGATE_TEST_POSTGRES";
+    if let Some(server) = Scripted::start_with_clock(script, variable, test) {
+        let move_clock = |seconds| server.move_clock(seconds);
+        servers::clocks::<Postgres>(&server.url, move_clock).await;
+    }
 }
 
 /// Of many that come to a new database one makes the tables; a user who may make nothing can use what is there.
