@@ -134,6 +134,8 @@ impl Standing {
                 }
             };
             let answer = match answer {
+                // A claim is no progress before its term is open, however often the store grants it.
+                Ok(claimed @ Answer::Claimed { is_open: false, .. }) => claimed,
                 Ok(answer) => {
                     pauses.over();
                     silent_since = None;
@@ -282,7 +284,11 @@ impl Standing {
         };
         // The watch goes on while the candidate looks whether its own node is there.
         if self.watching.as_ref().is_none_or(|(name, _)| name != ahead) {
-            let watched = session.watch(&self.nodes.child(ahead)).await;
+            let node = self.nodes.child(ahead);
+            let watched = tokio::select! {
+                watched = session.watch(&node) => watched,
+                () = self.inner.time.sleep_until(until) => return Ok(Answer::Elapsed),
+            };
             match watched.map_err(Failed::of_a_read)? {
                 Some((.., watching)) => self.watching = Some((ahead.clone(), watching)),
                 None => return Ok(Answer::Changed),

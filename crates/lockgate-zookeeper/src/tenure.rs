@@ -230,9 +230,18 @@ impl Tenure for ZookeeperTenure {
         reason: EndReason,
         checkpoint: Option<Bytes>,
     ) -> Result<(), CoordinationError> {
-        checkpoint.as_ref().map_or(Ok(()), check)?;
-        self.keeper.task.abort();
-        self.shared.close(reason, checkpoint).await
+        let Self {
+            mut keeper, shared, ..
+        } = self;
+        // An answer that it has must be taken before, or not at all.
+        keeper.task.abort();
+        let _ = (&mut keeper.task).await;
+        // Also of one that leaves too much, the term ends.
+        let fits = checkpoint.as_ref().map_or(Ok(()), check);
+        shared
+            .close(reason, checkpoint.filter(|_| fits.is_ok()))
+            .await?;
+        fits
     }
 }
 
@@ -407,7 +416,7 @@ impl Shared {
         let is_election = self.nodes.kind == Kind::Election;
         let version = book.as_ref().map(Book::record_version).unwrap_or_default();
         self.step(|holder| holder.resign(is_election.then_some(version)));
-        let (mut pauses, mut may_be_deleted) = (Pauses::default(), false);
+        let mut pauses = Pauses::default();
         loop {
             let answer = match self.step(|holder| holder.next(self.now())) {
                 HolderAsk::Over(Resigned::Done) => return Ok(()),
@@ -457,15 +466,12 @@ impl Shared {
                     match timeout(self.patience(), deleted).await {
                         Ok(Ok(was_there)) => {
                             self.is_released.store(true, Ordering::Release);
-                            match was_there || may_be_deleted {
+                            match was_there {
                                 true => Answer::Done,
                                 false => Answer::Refused,
                             }
                         }
-                        _ => {
-                            may_be_deleted = true;
-                            Answer::Lost
-                        }
+                        _ => Answer::Lost,
                     }
                 }
                 _ => return Err(self.over()),
