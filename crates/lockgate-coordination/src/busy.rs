@@ -11,14 +11,14 @@ use std::{
 };
 
 use lockgate_core::{
-    Epoch, ExtendRecord, HolderName, Key, LeaseRecord, ListRecords, NameError, RecordName, Records,
-    RecordsError, ReleaseRecord, WatchRecord,
+    Epoch, ExtendRecord, HolderName, Key, LeaseRecord, ListRecords, Millis, NameError, RecordName,
+    Records, RecordsError, ReleaseRecord, WatchRecord,
 };
 use tokio::time::Instant;
 
 use crate::{
     records::names::{candidate, holder},
-    time::millis,
+    time::{Time, millis},
 };
 
 /// A registry of the keys that are being worked on, over any store of [`Records`]: any process asks whether a user is busy,
@@ -61,6 +61,7 @@ struct Inner<S> {
     prefix: String,
     writer: u64,
     claims: AtomicU64,
+    time: Time,
 }
 
 impl<S> Clone for BusyRegistry<S> {
@@ -98,7 +99,8 @@ pub struct Claim {
     key: Key,
     record: RecordName,
     token: Epoch,
-    ends: Instant,
+    time: Time,
+    ends: Millis,
 }
 
 impl Claim {
@@ -117,7 +119,7 @@ impl Claim {
     /// How much longer it lasts at least: it counts from before it was asked for. Zero: stop.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.ends.saturating_duration_since(Instant::now())
+        Duration::from_millis(self.ends.saturating_sub(self.time.now()))
     }
 }
 
@@ -158,6 +160,7 @@ impl<S: Records> BusyRegistry<S> {
             // Two writers with one number would take each other's claims for their own: each draws 64 random bits.
             writer: RandomState::new().hash_one(std::process::id()),
             claims: AtomicU64::new(0),
+            time: Time::start(),
         }))
     }
 
@@ -184,10 +187,10 @@ impl<S: Records> BusyRegistry<S> {
             lease: millis(lease),
             delete_at_end: true,
         };
-        let mut asked = Instant::now();
+        let mut asked = self.0.time.now();
         let mut answer = self.0.records.lease(ask.clone()).await;
         if matches!(answer, Err(RecordsError::Unknown { .. })) {
-            asked = Instant::now();
+            asked = self.0.time.now();
             answer = self.0.records.lease(ask).await;
         }
         match answer {
@@ -197,7 +200,8 @@ impl<S: Records> BusyRegistry<S> {
                     key: key.clone(),
                     record,
                     token,
-                    ends: asked + lease,
+                    time: self.0.time.clone(),
+                    ends: asked.saturating_add(whole(lease)),
                 })
             }
             Err(held @ RecordsError::Held { .. }) => match self.who(key).await? {
@@ -217,14 +221,14 @@ impl<S: Records> BusyRegistry<S> {
     /// # Errors
     /// `LeaseLost`: somebody else may work on the key. `Invalid` for a lease out of bounds, and what the store says.
     pub async fn extend(&self, claim: &mut Claim, lease: Duration) -> Result<(), RecordsError> {
-        let asked = Instant::now();
+        let asked = self.0.time.now();
         let extend = ExtendRecord {
             name: claim.record.clone(),
             epoch: claim.token,
             lease: millis(lease),
         };
         self.0.records.extend(extend).await?;
-        claim.ends = asked + lease;
+        claim.ends = asked.saturating_add(whole(lease));
         Ok(())
     }
 
@@ -293,6 +297,11 @@ impl<S: Records> BusyRegistry<S> {
         });
         Ok(keys.collect())
     }
+}
+
+/// Whole milliseconds, rounded down: what a claim lasts at least.
+fn whole(lease: Duration) -> Millis {
+    Millis::try_from(lease.as_millis()).unwrap_or(Millis::MAX)
 }
 
 fn invalid(error: NameError) -> RecordsError {

@@ -2,7 +2,7 @@
 
 use std::{
     future::Future,
-    pin::pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -152,7 +152,17 @@ impl<C: Coordinator> Singleton<C> {
                 ),
             });
         }
-        let mut stop = pin!(stop);
+        let ended = self.stand_and_lead(career, pin!(stop)).await;
+        // A process that ends now must not leave its place in the line behind.
+        self.coordinator.left().await;
+        ended
+    }
+
+    async fn stand_and_lead<L: LeaderCareer>(
+        &self,
+        career: &mut L,
+        mut stop: Pin<&mut (impl Future<Output = ()> + Send)>,
+    ) -> Result<Ended, CoordinationError> {
         let mut failures = 0;
         loop {
             let elected = tokio::select! {
@@ -254,6 +264,11 @@ impl<C: Coordinator> Singleton<C> {
         }
     }
 
+    /// How much of a lost lease a hand-over may use: half of the margin is for what clocks differ.
+    fn left_of(&self, tenure: &C::Tenure) -> Duration {
+        tenure.remaining().saturating_sub(self.campaign.margin / 2)
+    }
+
     /// `None`: it has not ended.
     async fn hand_over<L: LeaderCareer>(
         &self,
@@ -265,7 +280,7 @@ impl<C: Coordinator> Singleton<C> {
     ) -> Option<Option<Bytes>> {
         let (election, epoch) = (&self.campaign.election, tenure.term().epoch.0);
         let within = match reason {
-            EndReason::LeaseLost => tenure.remaining().min(self.hand_over_within),
+            EndReason::LeaseLost => self.left_of(tenure).min(self.hand_over_within),
             _ => self.hand_over_within,
         };
         let hand_over = HandOver {
@@ -284,7 +299,7 @@ impl<C: Coordinator> Singleton<C> {
             // A lease that is lost meanwhile leaves it what is left of that.
             () = async {
                 tenure.over().await;
-                tokio::time::sleep(tenure.remaining()).await;
+                tokio::time::sleep(self.left_of(tenure)).await;
             } => {
                 warn!(%election, epoch, "a hand-over has not ended before its lease");
                 return None;

@@ -12,6 +12,10 @@ use lockgate_consumer::TokioClock;
 use lockgate_core::{Clock, Millis, WallTime};
 use tokio::{sync::Notify, time::Instant};
 
+/// How long is slept without a look at the clock: timers of the runtime stand still while the computer is suspended, and the
+/// clock does not.
+pub(crate) const SLICE: Duration = Duration::from_millis(500);
+
 /// A clock, and how to wait for a time of it.
 #[derive(Clone)]
 pub struct Time {
@@ -57,7 +61,7 @@ impl Time {
         self.changed.notify_waiters();
     }
 
-    /// Waits until that time, or later.
+    /// Waits until that time, or later: by up to [`SLICE`] after a suspend of the computer.
     pub async fn sleep_until(&self, until: Millis) {
         loop {
             let changed = self.changed.notified();
@@ -69,15 +73,10 @@ impl Time {
                 return;
             }
             // A reading drops the fraction, so it may still be a little early then: it looks again.
-            let wake = Instant::now().checked_add(Duration::from_millis(until - now));
+            let left = Duration::from_millis(until - now).min(SLICE);
             tokio::select! {
                 () = changed => {}
-                () = async {
-                    match wake {
-                        Some(instant) => tokio::time::sleep_until(instant).await,
-                        None => std::future::pending().await,
-                    }
-                } => {}
+                () = tokio::time::sleep(left) => {}
             }
         }
     }
@@ -99,4 +98,29 @@ pub fn jittered(span: Duration) -> Duration {
 #[must_use]
 pub fn millis(span: Duration) -> Millis {
     Millis::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(Millis::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use lockgate_core::ManualClock;
+
+    use super::*;
+
+    /// While a computer is suspended its clock goes on, and the timers of the runtime do not.
+    #[tokio::test(start_paused = true)]
+    async fn whoever_sleeps_wakes_soon_after_a_suspend() {
+        let clock = ManualClock::default();
+        let time = Time::by(Arc::new(clock.clone()));
+        let until = time.now() + 3_600_000;
+        let sleeps = tokio::spawn({
+            let time = time.clone();
+            async move { time.sleep_until(until).await }
+        });
+        let before = Instant::now();
+        tokio::time::sleep(SLICE * 10).await;
+        assert!(!sleeps.is_finished());
+        clock.advance(3_600_000);
+        sleeps.await.unwrap();
+        assert!(before.elapsed() <= SLICE * 11, "{:?}", before.elapsed());
+    }
 }

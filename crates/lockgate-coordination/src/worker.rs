@@ -10,7 +10,10 @@ use lockgate_core::{
 };
 use tokio::{sync::oneshot, task::JoinHandle};
 
-use crate::career::{HandOver, InFlight, LeaderCareer, Next};
+use crate::{
+    career::{HandOver, InFlight, LeaderCareer, Next},
+    time::SLICE,
+};
 
 /// A career that runs a worker while it leads: of all processes that have one, exactly one consumes.
 ///
@@ -143,7 +146,7 @@ impl<F: FnMut(&Fence) -> Result<Worker, StartError> + Send> LeaderCareer for Wor
         self.running = None;
         match ended {
             // It is over: the call comes.
-            None if fence.check().is_err() => Ok(Next::Again),
+            None if fence.check().is_err() => Ok(Next::Idle(SLICE)),
             None => Err(WorkerCareerError::Gone),
             Some(ended) => Err(ended
                 .error
@@ -175,8 +178,8 @@ async fn over(fence: &Fence) {
         match fence.remaining() {
             None => std::future::pending().await,
             Some(Duration::ZERO) => return,
-            // It may be renewed meanwhile.
-            Some(remaining) => tokio::time::sleep(remaining).await,
+            // It may be renewed meanwhile, and the computer suspended.
+            Some(remaining) => tokio::time::sleep(remaining.min(SLICE)).await,
         }
     }
 }

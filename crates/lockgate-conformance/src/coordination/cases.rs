@@ -534,7 +534,14 @@ async fn what_is_out_of_bounds_is_refused<F: Fixture>(f: &mut F, of: &ElectionNa
         _ => matches!(refused, Err(CoordinationError::Invalid { .. })),
     };
     assert!(is_refused, "{refused:?}");
-    tenure.resign(EndReason::EndOfTerm, None).await.unwrap();
+    // The term ends all the same.
+    let too_much = Some(vec![7; max + 1].into());
+    let refused = tenure.resign(EndReason::EndOfTerm, too_much).await;
+    assert!(
+        matches!(refused, Err(CoordinationError::Invalid { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(look(&coordinator, of).await.leader, None);
     true
 }
 

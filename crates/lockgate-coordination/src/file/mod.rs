@@ -118,7 +118,7 @@ impl FileRecords {
             let changed = changed.clone();
             let folder = folder.clone();
             move || {
-                fs::create_dir_all(&folder)?;
+                make_folder(&folder)?;
                 let watcher = Watcher::start(&folder, changed)?;
                 latest(&folder)?;
                 Ok(watcher)
@@ -166,6 +166,16 @@ impl FileRecords {
             Err(Fault::Unknown(why)) => Err(RecordsError::Unavailable { why }),
         }
     }
+}
+
+/// Makes the folder and those above it, so that they survive a power cut.
+fn make_folder(folder: &Path) -> io::Result<()> {
+    let above = folder.ancestors().filter(|it| !it.as_os_str().is_empty());
+    let missing = above.take_while(|it| !it.exists()).count();
+    fs::create_dir_all(folder)?;
+    let folder = folder.canonicalize()?;
+    let mut parents = folder.ancestors().skip(1).take(missing);
+    parents.try_for_each(|parent| fs::File::open(parent)?.sync_all())
 }
 
 /// Runs it on a thread that may wait for the disk.

@@ -32,7 +32,7 @@ enum Step {
     /// Reads whether its end is written.
     Reads,
     Releases {
-        /// Whether the end of the term is known to be written, or there is none to write.
+        /// Whether a refusal is no news: the end of the term is written, or a request to release it may have been done.
         is_closed: bool,
     },
     Over(Resigned),
@@ -181,6 +181,7 @@ impl Holder {
                 false => Resigned::TooLate,
             }),
             (Step::Releases { .. }, _) if is_past => Step::Over(Resigned::Done),
+            (Step::Releases { .. }, Answer::Lost) => Step::Releases { is_closed: true },
             (step, _) => step,
         };
         self.advance(now);
@@ -245,5 +246,37 @@ impl Holder {
             Step::Renews => self.sent.saturating_sub(by).max(past),
             _ => 0,
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockgate_core::{ElectionName, HolderName, coordination::Campaign};
+
+    use super::*;
+
+    /// A release whose answer was lost may have been done: that the lease is gone then is no news.
+    #[test]
+    fn a_release_that_is_asked_for_again_is_not_too_late() {
+        let (election, name) = (ElectionName::new("x"), HolderName::new("a"));
+        let campaign = Campaign::new(election.unwrap(), name.unwrap());
+        let elected = Elected {
+            epoch: Epoch(1),
+            counted_from: 0,
+        };
+        let lock = Holder::new(Timing::of(&campaign).unwrap(), elected);
+        for (answers, expected) in [
+            (&[Answer::Refused][..], Resigned::TooLate),
+            (&[Answer::Lost, Answer::Refused], Resigned::Done),
+            (&[Answer::Lost, Answer::Done], Resigned::Done),
+        ] {
+            let mut lock = lock.clone();
+            lock.resign(None);
+            for answer in answers {
+                assert_eq!(lock.next(1), HolderAsk::Release);
+                lock.answer(1, *answer);
+            }
+            assert_eq!(lock.next(1), HolderAsk::Over(expected));
+        }
     }
 }

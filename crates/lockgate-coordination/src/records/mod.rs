@@ -222,6 +222,17 @@ impl<S: Records + 'static> Coordinator for RecordsCoordinator<S> {
                 return Err(CoordinationError::NoSuccessor { election });
             }
             let before = self.0.records.get(names.ask.clone()).await.map_err(error)?;
+            // A later term has begun since, and its leader has a request to hear.
+            let later = |record: &Record| {
+                let asked = serde_json::from_slice::<Asked>(&record.value);
+                asked.is_ok_and(|asked| asked.epoch > ask.epoch.0)
+            };
+            if before.as_ref().is_some_and(later) {
+                return Err(CoordinationError::Over {
+                    election: ask.election,
+                    epoch: ask.epoch,
+                });
+            }
             let put = PutRecord {
                 name: names.ask.clone(),
                 value: value.clone().into(),

@@ -80,6 +80,8 @@ impl<S: Records + 'static> Standing<S> {
                 ask => self.ask(ask).await,
             };
             let answer = match answer {
+                // A claim is no progress before its term is open, however often the store grants it.
+                Ok(claimed @ Answer::Claimed { is_open: false, .. }) => claimed,
                 Ok(answer) => {
                     pauses.over();
                     silent_since = None;
@@ -165,11 +167,15 @@ impl<S: Records + 'static> Standing<S> {
                 let Some(lease) = &term.lease else {
                     return Ok(Answer::Lost);
                 };
-                let chronicle = match self.names.kind {
-                    Kind::Election => decode(&self.names, &term.value)?,
-                    Kind::Lock => Chronicle::default(),
-                };
                 let (epoch, version) = (lease.epoch, term.version);
+                let chronicle = match self.names.kind {
+                    Kind::Election => decode(&self.names, &term.value),
+                    Kind::Lock => Ok(Chronicle::default()),
+                };
+                let chronicle = chronicle.inspect_err(|_| {
+                    // Who cannot read the term does not keep it from those who can.
+                    self.give_back(Some((self.names.term.clone(), epoch)));
+                })?;
                 let is_open = self.names.kind == Kind::Lock || chronicle.is_open(epoch);
                 self.book = Some(Book {
                     chronicle,
@@ -289,15 +295,20 @@ impl<S: Records + 'static> Standing<S> {
     /// Gives back what was asked for, if it was granted: its holder is given it again, and learns its epoch.
     fn take_back(&mut self) {
         if let (Some(asked), Ok(runtime)) = (self.asked.take(), Handle::try_current()) {
-            let inner = self.inner.clone();
+            let leaving = Leaving::begin(self.inner.clone());
+            let patience = Duration::from_millis(self.timing.renew_every());
             runtime.spawn(async move {
-                let name = asked.name.clone();
-                let granted = inner.records.lease(asked).await.ok();
-                if let Some(lease) = granted.and_then(|record| record.lease) {
-                    let epoch = lease.epoch;
-                    // If the store refuses, the lease ends by itself.
-                    let _ = inner.records.release(ReleaseRecord { name, epoch }).await;
-                }
+                let (records, name) = (&leaving.0.records, asked.name.clone());
+                let back = async {
+                    let granted = records.lease(asked).await.ok();
+                    if let Some(lease) = granted.and_then(|record| record.lease) {
+                        let epoch = lease.epoch;
+                        // If the store refuses, the lease ends by itself.
+                        let _ = records.release(ReleaseRecord { name, epoch }).await;
+                    }
+                };
+                // The same if it does not answer.
+                let _ = timeout(patience, back).await;
             });
         }
     }

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use lockgate_consumer::MemoryRecords;
 use lockgate_coordination::{
     Campaign, CoordinationError, Coordinator, ElectionState, EndReason, Ended, Fence, Guard,
-    HandOver, InFlight, LeaderCareer, Next, Observe, RecordsCoordinator, Singleton, Term, Unit,
+    HandOver, InFlight, LeaderCareer, Next, Observe, RecordsCoordinator, Singleton, Tenure, Term,
+    Unit,
 };
 use lockgate_core::{Backoff, ElectionName, HolderName};
 use tokio::sync::{Notify, oneshot};
@@ -250,6 +251,24 @@ async fn the_unit_in_flight_ends_as_its_career_says() {
         let last = state.history.first().unwrap().ended.unwrap();
         assert_eq!(last.reason, EndReason::Asked);
     }
+}
+
+/// A process that ends when its singleton has would leave its place in the line to its lease.
+#[tokio::test]
+async fn a_candidate_that_is_stopped_leaves_no_place() {
+    let coordinator = RecordsCoordinator::new(MemoryRecords::new());
+    let leads = coordinator.campaign(campaign("a")).await.unwrap();
+    let singleton = Singleton::new(coordinator.clone(), campaign("b"));
+    let stands = async {
+        while look(&coordinator).await.candidates.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    let mut career = Waits::new(InFlight::Abort);
+    let ended = singleton.run_until(&mut career, stands).await;
+    assert_eq!(ended, Ok(Ended::Stopped));
+    assert_eq!(look(&coordinator).await.candidates, []);
+    leads.resign(EndReason::EndOfTerm, None).await.unwrap();
 }
 
 /// Something of a hand-over that does not end may still write: its successor waits until the lease ends.
