@@ -8,6 +8,7 @@ use lockgate_conformance::{
     processes,
     servers::{self, Scripted, name, put},
 };
+use lockgate_coordination::RecordsCoordinator;
 use lockgate_core::{
     HolderName, LeaseRecord, ListRecords, Records, RecordsError, ReleaseRecord, WatchRecord,
 };
