@@ -52,14 +52,20 @@ impl Bell {
         }
     }
 
-    /// The records that somebody watches, each with the revision that one of those has seen.
+    /// The records that somebody watches, each with every revision that one of those has seen.
     #[must_use]
     pub fn names(&self) -> Vec<(RecordName, Option<Revision>)> {
-        let watched = self.watched();
-        let names = watched.iter();
+        let mut names = Vec::new();
+        for (name, watched) in self.watched().iter() {
+            let from = names.len();
+            for seen in &watched.seen {
+                let it = (name.clone(), *seen);
+                if !names[from..].contains(&it) {
+                    names.push(it);
+                }
+            }
+        }
         names
-            .filter_map(|(name, it)| Some((name.clone(), *it.seen.first()?)))
-            .collect()
     }
 
     /// One more who watches that record, and has seen that revision.
@@ -153,10 +159,12 @@ mod tests {
         let name = RecordName::new("a").expect("a name");
         let first = bell.listen(name.clone(), None);
         let second = bell.listen(name.clone(), Some(Revision(7)));
-        assert_eq!(bell.names(), [(name.clone(), None)]);
+        let third = bell.listen(name.clone(), Some(Revision(7)));
+        let seen = [None, Some(Revision(7))].map(|seen| (name.clone(), seen));
+        assert_eq!(bell.names(), seen);
         drop(first);
         assert_eq!(bell.names(), [(name, Some(Revision(7)))]);
-        drop(second);
+        drop((second, third));
         assert!(bell.names().is_empty());
         bell.ring_all();
     }

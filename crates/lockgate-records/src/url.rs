@@ -14,6 +14,16 @@ pub struct Url {
     parameters: Vec<(String, String)>,
 }
 
+/// The parameters begin behind the login, because a password may have a question mark in it. So an `@` in a parameter is
+/// written as `%40`.
+fn split_query(url: &str) -> (&str, &str) {
+    let login = url.rfind('@').unwrap_or(0);
+    match url[login..].split_once('?') {
+        Some((_, query)) => (&url[..url.len() - query.len() - 1], query),
+        None => (url, ""),
+    }
+}
+
 impl fmt::Debug for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Url").finish_non_exhaustive()
@@ -26,8 +36,7 @@ impl Url {
     /// # Errors
     /// [`RecordsError::Invalid`] if a parameter has no value, or comes twice.
     pub fn of(url: &str) -> Result<Self, RecordsError> {
-        // Behind the last one: a password may have a question mark in it.
-        let (base, query) = url.rsplit_once('?').unwrap_or((url, ""));
+        let (base, query) = split_query(url);
         let mut parameters: Vec<(String, String)> = Vec::new();
         for parameter in query.split('&').filter(|it| !it.is_empty()) {
             let Some((name, value)) = parameter.split_once('=') else {
@@ -97,6 +106,9 @@ mod tests {
         assert!(told.contains("\"x\" is not known"), "{told}");
         assert!(!format!("{url:?}").contains("a?b"));
         assert!(Url::of("redis://h?store").is_err());
+        let without = Url::of("redis://u:a?b@h/0").unwrap();
+        assert_eq!(without.base, "redis://u:a?b@h/0");
+        assert_eq!(without.rest(), without.base);
         assert!(Url::of("redis://h?store=a&store=b").is_err());
     }
 }

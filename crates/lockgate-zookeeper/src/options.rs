@@ -90,11 +90,11 @@ impl ZookeeperOptions {
         let rest = url
             .strip_prefix("zk://")
             .ok_or_else(|| invalid("a URL of ZooKeeper begins with zk://"))?;
-        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (login, rest) = match rest.rsplit_once('@') {
             Some((login, rest)) => (Some(login), rest),
             None => (None, rest),
         };
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let login = login
             .map(|login| match login.split_once(':') {
                 Some((user, password)) if !user.is_empty() => Ok(Login {
@@ -180,13 +180,19 @@ fn host(text: &str) -> Result<String, CoordinationError> {
     };
     let is_bare = !name.starts_with('[') && name.contains([':', ']']);
     if name.is_empty() || is_bare || name.contains(char::is_whitespace) {
-        return Err(invalid(&format!("{text:?} is not HOST or HOST:PORT")));
+        let why = "a host is HOST or HOST:PORT, an address of IPv6 in brackets";
+        return Err(invalid(why));
     }
     let port = match port {
         None => PORT,
         Some(port) => match port.parse() {
             Ok(port) if port > 0 => port,
-            _ => return Err(invalid(&format!("{text:?} has no port of 1 to 65535"))),
+            // What stands there may be a password without a host behind it.
+            _ => {
+                return Err(invalid(&format!(
+                    "the port of host {name:?} is not 1 to 65535"
+                )));
+            }
         },
     };
     Ok(format!("{name}:{port}"))
@@ -261,6 +267,9 @@ mod tests {
             ("zk://a:x", "port"),
             ("zk://secret@a", "USER:PASSWORD"),
             ("zk://:secret@a", "USER:PASSWORD"),
+            ("zk://me:secret/a", "port"),
+            ("zk://me:and:secret/a", "HOST"),
+            ("zk://me:secret?x/a", "port"),
             ("zk://me:secret%ff@a", "password is not UTF-8"),
             ("zk://me:secret@a/b//c", "empty"),
             ("zk://me:secret@a/b/../c", ".."),
