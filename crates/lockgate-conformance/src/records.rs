@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a case that does not hold panics")]
 
 mod cases;
+mod fences;
 mod lossy;
 mod register;
 

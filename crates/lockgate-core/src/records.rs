@@ -337,8 +337,9 @@ pub trait Records: Send + Sync {
 
     /// The same store for the leader of a term: each change is refused with [`Fenced`](RecordsError::Fenced) once the store
     /// has seen a later term of that election. Reads are as before. The highest epoch is kept in the record
-    /// [`fence/ELECTION`](crate::coordination::FenceMark::guard), and changed in the same step. The term's own clock is asked too
-    /// before each change.
+    /// [`fence/ELECTION`](crate::coordination::FenceMark::guard), and raised in the same step as the change, if that is made: one
+    /// that is refused raises nothing. Whoever holds a lease of that record keeps it. A change of that record itself is `Invalid`
+    /// here. The term's own clock is asked too before each change. A store under a fence is put under this one instead.
     ///
     /// # Errors
     /// [`Unsupported`](FenceError::Unsupported) for a store that cannot do that.

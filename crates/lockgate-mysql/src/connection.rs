@@ -15,8 +15,11 @@ use tokio::{
 
 use crate::MysqlRecordsOptions;
 
-/// The version of the tables and procedures of `program.sql`.
+/// The version of the tables of `program.sql`: a program that knows lower ones only cannot use the store.
 const VERSION: u32 = 1;
+
+/// The version of its procedures. They serve the calls of earlier programs too, which may go on with the store.
+const PROGRAM_VERSION: u32 = 2;
 
 const PROGRAM: &str = include_str!("program.sql");
 
@@ -271,8 +274,11 @@ impl Link {
                 made.map_err(|error| unavailable(format!("making what the store needs: {error}")))?;
             }
             for statement in [
-                format!("CREATE TABLE IF NOT EXISTS {store}_format (version INT PRIMARY KEY)"),
-                format!("REPLACE INTO {store}_format VALUES ({VERSION})"),
+                format!("DROP TABLE IF EXISTS {store}_format"),
+                format!(
+                    "CREATE TABLE {store}_format (version INT PRIMARY KEY, program INT NOT NULL)"
+                ),
+                format!("INSERT INTO {store}_format VALUES ({VERSION}, {PROGRAM_VERSION})"),
             ] {
                 connection
                     .query_drop(statement)
@@ -286,25 +292,33 @@ impl Link {
 
     async fn is_prepared(&self, connection: &mut Conn) -> Result<bool, RecordsError> {
         let store = &self.options.store;
-        let there: Option<u64> = connection
+        let columns: Option<u64> = connection
             .query_first(format!(
-                "SELECT COUNT(*) FROM information_schema.tables
+                "SELECT COUNT(*) FROM information_schema.columns
                  WHERE table_schema = DATABASE() AND table_name = '{store}_format'"
             ))
             .await
             .map_err(unavailable)?;
-        if there != Some(1) {
-            return Ok(false);
-        }
-        let found: Option<Option<u32>> = connection
-            .query_first(format!("SELECT MAX(version) FROM {store}_format"))
+        let program = match columns {
+            None | Some(0) => return Ok(false),
+            // The first program has left no version of its procedures.
+            Some(1) => "1",
+            Some(_) => "MAX(program)",
+        };
+        let found: Option<(Option<u32>, Option<u32>)> = connection
+            .query_first(format!(
+                "SELECT MAX(version), {program} FROM {store}_format"
+            ))
             .await
             .map_err(unavailable)?;
-        match found.flatten() {
-            Some(found) if found > VERSION => Err(invalid(format!(
+        match found {
+            Some((Some(found), _)) if found > VERSION => Err(invalid(format!(
                 "the tables of {store} have version {found}, and this program knows versions up to {VERSION}: use a newer one"
             ))),
-            found => Ok(found == Some(VERSION)),
+            found => Ok(matches!(
+                found,
+                Some((Some(VERSION), Some(PROGRAM_VERSION..)))
+            )),
         }
     }
 

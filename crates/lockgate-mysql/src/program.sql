@@ -1,8 +1,11 @@
--- Tables and procedures of records. The statements are apart by lines of two dashes; all of it may be run again.
+-- Tables and procedures of records. The statements are apart by lines of two dashes; all of it may be run again, also over the
+-- procedures of an earlier program while that is in use: they serve its calls as before.
 --
 -- Whoever changes a record locks the row of {store}_store first, which puts all changes in one order, and then the record.
 -- Who extends a lease locks the record only. Each procedure is one transaction, so that its locks last as long as it runs
 -- here, whatever becomes of the client. {now} is the time in microseconds since 1970.
+--
+-- A change comes in two procedures: one under a fence, which does it, and one without. Guard and term are null there.
 
 CREATE TABLE IF NOT EXISTS {store}_store (
     id TINYINT PRIMARY KEY,
@@ -103,26 +106,90 @@ BEGIN
     COMMIT;
 END
 --
-DROP PROCEDURE IF EXISTS {store}_put
+DROP PROCEDURE IF EXISTS {store}_seen_by
+--
+-- The highest epoch that a guard has seen; null if it is not there. A value that is none has seen all. Locks the store, and the
+-- guard.
+CREATE PROCEDURE {store}_seen_by(IN guard VARBINARY(512), OUT seen DECIMAL(20, 0)) SQL SECURITY INVOKER
+BEGIN
+    DECLARE its_version, its_epoch, its_ends BIGINT;
+    DECLARE its_holder VARBINARY(128);
+    DECLARE its_value MEDIUMBLOB;
+    CALL {store}_take(guard, its_version, its_holder, its_epoch, its_ends);
+    IF its_version IS NULL THEN
+        SET seen = NULL;
+    ELSE
+        SET seen = 18446744073709551615;
+        SELECT value INTO its_value FROM {store}_record WHERE name = guard;
+        -- The digits as a text: what is no text cannot be matched.
+        IF HEX(its_value) REGEXP '^(30|3[1-9](3[0-9]){0,19})$' THEN
+            SET seen = LEAST(seen, CAST(its_value AS DECIMAL(20, 0)));
+        END IF;
+    END IF;
+END
+--
+DROP PROCEDURE IF EXISTS {store}_look_at_guard
+--
+-- What a change under a fence is told if its guard has seen a later term; null: it may be made. Each change looks at this before
+-- it takes its record: later, the record's lease might end here.
+CREATE PROCEDURE {store}_look_at_guard(IN guard VARBINARY(512), IN term DECIMAL(20, 0), OUT refused VARCHAR(32))
+SQL SECURITY INVOKER
+BEGIN
+    DECLARE seen DECIMAL(20, 0);
+    SET refused = NULL;
+    IF guard IS NOT NULL THEN
+        CALL {store}_seen_by(guard, seen);
+        IF seen > term THEN
+            SET refused = CONCAT('fenced ', seen);
+        END IF;
+    END IF;
+END
+--
+DROP PROCEDURE IF EXISTS {store}_raise_guard
+--
+-- Raises the guard of the fence behind a change that was made, whoever has its lease.
+CREATE PROCEDURE {store}_raise_guard(IN guard VARBINARY(512), IN term DECIMAL(20, 0)) SQL SECURITY INVOKER
+BEGIN
+    DECLARE seen DECIMAL(20, 0);
+    DECLARE next BIGINT;
+    IF guard IS NOT NULL THEN
+        CALL {store}_seen_by(guard, seen);
+        IF seen IS NULL THEN
+            CALL {store}_next_revision(next);
+            INSERT INTO {store}_record (name, value, version, revision, written)
+                SELECT guard, CAST(term AS CHAR), deleted_version + 1, next, {now} DIV 1000 FROM {store}_store WHERE id = 1;
+        ELSEIF seen < term THEN
+            CALL {store}_next_revision(next);
+            UPDATE {store}_record SET value = CAST(term AS CHAR), version = version + 1, revision = next,
+                written = {now} DIV 1000 WHERE name = guard;
+        END IF;
+    END IF;
+END
+--
+DROP PROCEDURE IF EXISTS {store}_fenced_put
 --
 -- A write or, without a new value, a deletion. The lease is looked at first: who has lost it must learn that.
-CREATE PROCEDURE {store}_put(IN of_name VARBINARY(512), IN new_value MEDIUMBLOB, IN replaces BIGINT, IN by_epoch BIGINT)
-SQL SECURITY INVOKER
+CREATE PROCEDURE {store}_fenced_put(IN of_name VARBINARY(512), IN new_value MEDIUMBLOB, IN replaces BIGINT,
+    IN by_epoch BIGINT, IN guard VARBINARY(512), IN term DECIMAL(20, 0)) SQL SECURITY INVOKER
 BEGIN
     DECLARE its_version, its_epoch, its_ends, next BIGINT;
     DECLARE its_holder VARBINARY(128);
-    DECLARE outcome VARCHAR(8) DEFAULT 'done';
+    DECLARE outcome VARCHAR(32);
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     START TRANSACTION;
+    CALL {store}_look_at_guard(guard, term, outcome);
     CALL {store}_take(of_name, its_version, its_holder, its_epoch, its_ends);
-    IF by_epoch IS NOT NULL AND NOT (its_epoch <=> by_epoch) THEN
+    IF outcome IS NOT NULL THEN
+        SET next = NULL;
+    ELSEIF by_epoch IS NOT NULL AND NOT (its_epoch <=> by_epoch) THEN
         SET outcome = 'lost';
     ELSEIF by_epoch IS NULL AND its_holder IS NOT NULL THEN
         SET outcome = 'held';
     ELSEIF NOT (its_version <=> replaces) THEN
         SET outcome = 'conflict';
     ELSE
+        SET outcome = 'done';
         CALL {store}_next_revision(next);
         IF new_value IS NULL THEN
             DELETE FROM {store}_record WHERE name = of_name;
@@ -136,6 +203,7 @@ BEGIN
             UPDATE {store}_record SET value = new_value, version = its_version, revision = next, written = {now} DIV 1000
                 WHERE name = of_name;
         END IF;
+        CALL {store}_raise_guard(guard, term);
     END IF;
     COMMIT;
     IF outcome = 'lost' OR (outcome = 'done' AND new_value IS NULL) THEN
@@ -144,21 +212,31 @@ BEGIN
     SELECT outcome, its_version AS version, next AS revision, its_holder AS holder, its_ends - {now} AS remaining;
 END
 --
-DROP PROCEDURE IF EXISTS {store}_lease
+DROP PROCEDURE IF EXISTS {store}_put
 --
-CREATE PROCEDURE {store}_lease(IN of_name VARBINARY(512), IN by_holder VARBINARY(128), IN span BIGINT, IN delete_it BOOLEAN)
+CREATE PROCEDURE {store}_put(IN of_name VARBINARY(512), IN new_value MEDIUMBLOB, IN replaces BIGINT, IN by_epoch BIGINT)
 SQL SECURITY INVOKER
+BEGIN
+    CALL {store}_fenced_put(of_name, new_value, replaces, by_epoch, NULL, NULL);
+END
+--
+DROP PROCEDURE IF EXISTS {store}_fenced_lease
+--
+CREATE PROCEDURE {store}_fenced_lease(IN of_name VARBINARY(512), IN by_holder VARBINARY(128), IN span BIGINT,
+    IN delete_it BOOLEAN, IN guard VARBINARY(512), IN term DECIMAL(20, 0)) SQL SECURITY INVOKER
 BEGIN
     DECLARE its_version, its_epoch, its_ends, next BIGINT;
     DECLARE its_holder VARBINARY(128);
-    DECLARE outcome VARCHAR(8) DEFAULT 'done';
+    DECLARE refused VARCHAR(32);
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     START TRANSACTION;
+    CALL {store}_look_at_guard(guard, term, refused);
     CALL {store}_take(of_name, its_version, its_holder, its_epoch, its_ends);
-    IF its_holder <> by_holder THEN
+    IF refused IS NOT NULL OR its_holder <> by_holder THEN
         COMMIT;
-        SELECT 'held' AS outcome, 0 AS version, 0 AS revision, its_holder AS holder, its_ends - {now} AS remaining;
+        SELECT COALESCE(refused, 'held') AS outcome, 0 AS version, 0 AS revision, its_holder AS holder,
+            its_ends - {now} AS remaining;
     ELSE
         IF its_version IS NULL THEN
             INSERT INTO {store}_record (name, value, version, revision, written)
@@ -172,31 +250,82 @@ BEGIN
             UPDATE {store}_record SET ends = {now} + span, delete_at_end = delete_it WHERE name = of_name;
         END IF;
         SELECT 'done' AS outcome, {columns} FROM {store}_record WHERE name = of_name;
+        CALL {store}_raise_guard(guard, term);
         COMMIT;
         -- Who waits for the end of the lease waits for this lock.
         DO GET_LOCK({lock}, 0);
     END IF;
 END
 --
-DROP PROCEDURE IF EXISTS {store}_extend
+DROP PROCEDURE IF EXISTS {store}_lease
 --
-CREATE PROCEDURE {store}_extend(IN of_name VARBINARY(512), IN by_epoch BIGINT, IN span BIGINT) SQL SECURITY INVOKER
+CREATE PROCEDURE {store}_lease(IN of_name VARBINARY(512), IN by_holder VARBINARY(128), IN span BIGINT, IN delete_it BOOLEAN)
+SQL SECURITY INVOKER
+BEGIN
+    CALL {store}_fenced_lease(of_name, by_holder, span, delete_it, NULL, NULL);
+END
+--
+DROP PROCEDURE IF EXISTS {store}_fenced_extend
+--
+CREATE PROCEDURE {store}_fenced_extend(IN of_name VARBINARY(512), IN by_epoch BIGINT, IN span BIGINT,
+    IN guard VARBINARY(512), IN term DECIMAL(20, 0)) SQL SECURITY INVOKER
 BEGIN
     DECLARE its_epoch, its_ends, at BIGINT;
-    DECLARE outcome VARCHAR(8) DEFAULT 'done';
+    DECLARE outcome VARCHAR(32);
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET its_epoch = NULL;
     DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
     START TRANSACTION;
-    SELECT epoch, ends INTO its_epoch, its_ends FROM {store}_record WHERE name = of_name FOR UPDATE;
-    SET at = {now};
-    IF NOT (its_epoch <=> by_epoch) OR its_ends <= at THEN
-        SET outcome = 'lost';
-    ELSE
-        UPDATE {store}_record SET ends = at + span WHERE name = of_name;
+    CALL {store}_look_at_guard(guard, term, outcome);
+    IF outcome IS NULL THEN
+        SELECT epoch, ends INTO its_epoch, its_ends FROM {store}_record WHERE name = of_name FOR UPDATE;
+        SET at = {now};
+        IF NOT (its_epoch <=> by_epoch) OR its_ends <= at THEN
+            SET outcome = 'lost';
+        ELSE
+            SET outcome = 'done';
+            UPDATE {store}_record SET ends = at + span WHERE name = of_name;
+            CALL {store}_raise_guard(guard, term);
+        END IF;
     END IF;
     COMMIT;
     IF outcome = 'lost' THEN
+        DO RELEASE_LOCK({lock});
+    END IF;
+    SELECT outcome;
+END
+--
+DROP PROCEDURE IF EXISTS {store}_extend
+--
+CREATE PROCEDURE {store}_extend(IN of_name VARBINARY(512), IN by_epoch BIGINT, IN span BIGINT) SQL SECURITY INVOKER
+BEGIN
+    CALL {store}_fenced_extend(of_name, by_epoch, span, NULL, NULL);
+END
+--
+DROP PROCEDURE IF EXISTS {store}_fenced_release
+--
+CREATE PROCEDURE {store}_fenced_release(IN of_name VARBINARY(512), IN by_epoch BIGINT, IN guard VARBINARY(512),
+    IN term DECIMAL(20, 0)) SQL SECURITY INVOKER
+BEGIN
+    DECLARE its_version, its_epoch, its_ends BIGINT;
+    DECLARE its_holder VARBINARY(128);
+    DECLARE outcome VARCHAR(32);
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    START TRANSACTION;
+    CALL {store}_look_at_guard(guard, term, outcome);
+    CALL {store}_take(of_name, its_version, its_holder, its_epoch, its_ends);
+    IF outcome IS NULL THEN
+        IF its_epoch <=> by_epoch THEN
+            SET outcome = 'done';
+            CALL {store}_end_lease(of_name);
+            CALL {store}_raise_guard(guard, term);
+        ELSE
+            SET outcome = 'lost';
+        END IF;
+    END IF;
+    COMMIT;
+    IF outcome IN ('done', 'lost') THEN
         DO RELEASE_LOCK({lock});
     END IF;
     SELECT outcome;
@@ -206,19 +335,5 @@ DROP PROCEDURE IF EXISTS {store}_release
 --
 CREATE PROCEDURE {store}_release(IN of_name VARBINARY(512), IN by_epoch BIGINT) SQL SECURITY INVOKER
 BEGIN
-    DECLARE its_version, its_epoch, its_ends BIGINT;
-    DECLARE its_holder VARBINARY(128);
-    DECLARE outcome VARCHAR(8) DEFAULT 'done';
-    DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK; RESIGNAL; END;
-    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
-    START TRANSACTION;
-    CALL {store}_take(of_name, its_version, its_holder, its_epoch, its_ends);
-    IF its_epoch <=> by_epoch THEN
-        CALL {store}_end_lease(of_name);
-    ELSE
-        SET outcome = 'lost';
-    END IF;
-    COMMIT;
-    DO RELEASE_LOCK({lock});
-    SELECT outcome;
+    CALL {store}_fenced_release(of_name, by_epoch, NULL, NULL);
 END

@@ -11,10 +11,11 @@ use lockgate_core::{
     DeleteRecord, Epoch, ExtendRecord, LeaseRecord, ListRecords, PutRecord, Record, RecordName,
     RecordPage, RecordWritten, Records, RecordsCapabilities, RecordsError, ReleaseRecord,
     WatchRecord,
+    coordination::{Fence, FenceError},
 };
 use lockgate_records::{
-    Outcome, Row as RecordRow, STORE_NAME, check_lease, check_limit, check_put, number, page,
-    prefix_end, store_name, unreadable, watch,
+    Outcome, Row as RecordRow, STORE_NAME, check_lease, check_limit, check_put, guarded, number,
+    page, prefix_end, store_name, unreadable, watch,
 };
 use mysql_async::{Row, Value};
 
@@ -40,7 +41,7 @@ const ENDED_AT_ONCE: i64 = 64;
 ///
 /// The connections belong to the tokio runtime in which they were made. If that ends, the next command makes others.
 #[derive(Clone)]
-pub struct MysqlRecords(Arc<Store>);
+pub struct MysqlRecords(Arc<Store>, Option<Fence>);
 
 struct Store {
     link: Arc<Link>,
@@ -130,17 +131,29 @@ impl MysqlRecords {
         let link = Arc::new(Link::new(opts, options));
         link.open().await?;
         let waiting = Arc::default();
-        Ok(Self(Arc::new(Store { link, waiting })))
+        Ok(Self(Arc::new(Store { link, waiting }), None))
     }
 
     fn store(&self) -> &str {
         &self.0.link.options.store
     }
 
-    /// Calls a procedure; its only row.
-    async fn call(&self, procedure: &str, of: Vec<Value>) -> Result<Row, RecordsError> {
+    /// Calls a procedure that changes that record, under the fence if there is one; its only row.
+    async fn call(
+        &self,
+        procedure: &str,
+        name: &RecordName,
+        more: impl IntoIterator<Item = Value>,
+    ) -> Result<Row, RecordsError> {
+        let mut of: Vec<Value> = vec![name.as_str().into()];
+        of.extend(more);
+        let mut under = "";
+        if let Some(guarded) = guarded(self.1.as_ref(), name)? {
+            of.extend([guarded.guard.as_str().into(), guarded.term.into()]);
+            under = "fenced_";
+        }
         let marks = vec!["?"; of.len()].join(", ");
-        let sql = format!("CALL {}_{procedure}({marks})", self.store());
+        let sql = format!("CALL {}_{under}{procedure}({marks})", self.store());
         let rows = self.0.link.ask(&sql, of, true).await?;
         let only = rows.into_iter().next();
         only.ok_or_else(|| unreadable("there is no row"))
@@ -179,18 +192,15 @@ impl MysqlRecords {
         replaces: Option<u64>,
         epoch: Option<Epoch>,
     ) -> Result<RecordRow, RecordsError> {
-        let of = vec![
-            name.as_str().into(),
-            value,
-            replaces.map(number).into(),
-            epoch.map(|epoch| number(epoch.0)).into(),
-        ];
-        let row = self.call("put", of).await?;
+        let replaces = replaces.map(number).into();
+        let epoch_number = epoch.map(|epoch| number(epoch.0)).into();
+        let of = [value, replaces, epoch_number];
+        let row = self.call("put", name, of).await?;
         let (outcome, row) = written_row(&row)?;
         if outcome == Outcome::Lost {
             self.0.waiting.gave_back(name);
         }
-        outcome.done(row, name, epoch)
+        outcome.done(row, name, epoch, self.1.as_ref())
     }
 
     /// A call of which only the outcome is told, for a lease.
@@ -201,14 +211,14 @@ impl MysqlRecords {
         epoch: Epoch,
         more: Option<i64>,
     ) -> Result<(), RecordsError> {
-        let mut of = vec![name.as_str().into(), number(epoch.0).into()];
-        of.extend(more.map(Value::from));
-        let row = self.call(procedure, of).await?;
+        let of = [number(epoch.0)].into_iter().chain(more);
+        let row = self.call(procedure, name, of.map(Value::from)).await?;
         let outcome = Outcome::of(&get::<String>(&row, "outcome")?)?;
-        if outcome == Outcome::Lost || procedure == "release" {
+        if outcome == Outcome::Lost || (outcome == Outcome::Done && procedure == "release") {
             self.0.waiting.gave_back(name);
         }
-        let done = outcome.done(RecordRow::default(), name, Some(epoch));
+        let fence = self.1.as_ref();
+        let done = outcome.done(RecordRow::default(), name, Some(epoch), fence);
         done.map(drop)
     }
 }
@@ -241,6 +251,10 @@ fn written_row(row: &Row) -> Result<(Outcome, RecordRow), RecordsError> {
 }
 
 impl Records for MysqlRecords {
+    fn fenced(&self, fence: &Fence) -> Result<Self, FenceError> {
+        Ok(Self(self.0.clone(), Some(fence.clone())))
+    }
+
     /// A watch may look now and then: see the [crate](crate).
     fn capabilities(&self) -> RecordsCapabilities {
         RecordsCapabilities::ALL.polling()
@@ -326,19 +340,18 @@ impl Records for MysqlRecords {
 
     async fn lease(&self, lease: LeaseRecord) -> Result<Record, RecordsError> {
         let span = check_lease(lease.lease)?;
-        let of = vec![
-            lease.name.as_str().into(),
+        let of = [
             lease.holder.as_str().into(),
             span.into(),
             lease.delete_at_end.into(),
         ];
-        let row = self.call("lease", of).await?;
+        let row = self.call("lease", &lease.name, of).await?;
         let outcome = Outcome::of(&get::<String>(&row, "outcome")?)?;
         let record = match outcome {
             Outcome::Done => record_row(&row)?,
             _ => written_row(&row)?.1,
         };
-        let record = outcome.done(record, &lease.name, None)?;
+        let record = outcome.done(record, &lease.name, None, self.1.as_ref())?;
         self.0.waiting.leased(&lease.name);
         record.into_record(lease.name)
     }

@@ -1,8 +1,9 @@
 //! What stores of [`Records`](lockgate_core::Records) on servers share.
 //!
 //! A store on a server has a program there (functions, procedures, scripts) that does one command at one instant, by
-//! the server's time. What is left for the client is the same for all: it checks bounds, reads the program's [`Row`]s and
-//! [`Outcome`]s, waits for changes on a [`Bell`], and connects again with [`Backoff`].
+//! the server's time. What is left for the client is the same for all: it checks bounds and what is
+//! [`guarded`], reads the program's [`Row`]s and [`Outcome`]s, waits for changes on a [`Bell`], and connects again with
+//! [`Backoff`].
 //!
 //! ```
 //! use std::time::Duration;
@@ -27,6 +28,7 @@
 mod backoff;
 mod bell;
 mod bounds;
+mod fence;
 mod row;
 mod url;
 
@@ -36,6 +38,7 @@ pub use self::{
     bounds::{
         STORE_NAME, check_lease, check_limit, check_put, number, page, prefix_end, store_name,
     },
+    fence::{Guarded, guarded},
     row::{Outcome, Row, unreadable},
     url::Url,
 };

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use lockgate_core::{
     Epoch, HolderName, Record, RecordLease, RecordName, RecordVersion, RecordWritten, RecordsError,
     Revision, WallTime,
+    coordination::{Fence, FenceError},
 };
 
 /// A record as a server tells it.
@@ -40,6 +41,8 @@ pub enum Outcome {
     Held,
     /// Nothing: the lease that was named has ended.
     Lost,
+    /// Nothing: the guard of the fence has seen that later term.
+    Fenced(Epoch),
 }
 
 /// What a server's program answers that is none of ours.
@@ -106,7 +109,7 @@ fn holder_name(text: &str) -> Result<HolderName, RecordsError> {
 }
 
 impl Outcome {
-    /// By the word for it: `done`, `conflict`, `held` or `lost`.
+    /// By the word for it: `done`, `conflict`, `held`, `lost`, or `fenced` and behind a space the highest epoch that was seen.
     ///
     /// # Errors
     /// [`RecordsError::Unavailable`] for another one.
@@ -116,19 +119,26 @@ impl Outcome {
             "conflict" => Ok(Self::Conflict),
             "held" => Ok(Self::Held),
             "lost" => Ok(Self::Lost),
-            other => Err(unreadable(&format!("outcome {other:?}"))),
+            other => {
+                let newest = other.strip_prefix("fenced ").map(str::parse);
+                match newest {
+                    Some(Ok(newest)) => Ok(Self::Fenced(Epoch(newest))),
+                    _ => Err(unreadable(&format!("outcome {other:?}"))),
+                }
+            }
         }
     }
 
-    /// The row, if it was done; else what the command for that record, and that lease, is told.
+    /// The row, if it was done; else what the command for that record, of that lease, and under that fence is told.
     ///
     /// # Errors
-    /// `Conflict`, `Held` or `LeaseLost`.
+    /// `Conflict`, `Held`, `LeaseLost` or `Fenced`.
     pub fn done(
         self,
         row: Row,
         name: &RecordName,
         epoch: Option<Epoch>,
+        fence: Option<&Fence>,
     ) -> Result<Row, RecordsError> {
         let name = name.clone();
         Err(match self {
@@ -147,6 +157,17 @@ impl Outcome {
                 let epoch = epoch.unwrap_or_default();
                 RecordsError::LeaseLost { name, epoch }
             }
+            Self::Fenced(newest) => match fence {
+                Some(fence) => {
+                    let (election, epoch) = (fence.election().clone(), fence.epoch());
+                    RecordsError::Fenced(FenceError::Deposed {
+                        election,
+                        epoch,
+                        newest,
+                    })
+                }
+                None => unreadable("it refuses a fence that was not given"),
+            },
         })
     }
 }

@@ -1,4 +1,5 @@
--- Does one command for a record. KEYS[1] is what all keys of the store begin with; ARGV is the command and what it needs.
+-- Does one command for a record. KEYS[1] is what all keys of the store begin with; ARGV is the command and what it needs. A
+-- change under a fence comes behind `fenced`, the record that guards it, and its term.
 --
 --   KEYS[1]store        revision: the highest that was given out; deleted_version: the highest version of a deleted record
 --   KEYS[1]names        the names, for lists in order
@@ -8,7 +9,11 @@
 --
 -- Numbers are microseconds and below 2^53, so that Lua's are exact. Those of the caller are compared as texts.
 
-local P, command, name = KEYS[1], ARGV[1], ARGV[2]
+local P, ARGV, guard, term = KEYS[1], ARGV, nil, nil
+if ARGV[1] == 'fenced' then
+    guard, term, ARGV = ARGV[2], ARGV[3], { unpack(ARGV, 4) }
+end
+local command, name = ARGV[1], ARGV[2]
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 
@@ -75,6 +80,29 @@ end
 
 local function shown(of, it) return answer('done', it, redis.call('HGET', P .. 'record:' .. of, 'value')) end
 
+-- Writes the value of a record that has that version, if it is there; the new version, and the change.
+local function write(of, version, value)
+    local change, version = next_revision(), text((version or deleted_version()) + 1)
+    redis.call('HSET', P .. 'record:' .. of, 'value', value, 'version', version, 'revision', change, 'written',
+        text(math.floor(now / 1000)))
+    redis.call('ZADD', P .. 'names', 0, of)
+    tell(of)
+    return version, change
+end
+
+-- Whether one decimal number is above another one. Epochs are too large for Lua's numbers.
+local function is_above(one, other) return #one > #other or (#one == #other and one > other) end
+
+-- The highest epoch that a guard has seen, if it is there. A value that is none has seen all.
+local function seen_by(of)
+    local value = load(of).version and redis.call('HGET', P .. 'record:' .. of, 'value')
+    local all = '18446744073709551615'
+    if value and (not (value == '0' or value:match('^[1-9]%d*$')) or is_above(value, all)) then
+        return all
+    end
+    return value
+end
+
 local function set_end(of, ends)
     redis.call('HSET', P .. 'record:' .. of, 'ends', text(ends))
     redis.call('ZADD', P .. 'ends', text(ends), of)
@@ -103,6 +131,24 @@ if command == 'get' then
     return it.version and shown(name, it) or false
 end
 
+-- Under a fence a change passes if the guard has seen no later term, and raises it, whoever has its lease.
+local rises = false
+if guard then
+    local seen = seen_by(guard)
+    if seen and is_above(seen, term) then
+        return answer('fenced ' .. seen, {})
+    end
+    rises = seen ~= term
+end
+
+-- The answer to a change that was made.
+local function done(row)
+    if rises then
+        write(guard, load(guard).version, term)
+    end
+    return row
+end
+
 if command == 'lease' then
     local holder, span, delete_at_end = ARGV[3], tonumber(ARGV[4]), ARGV[5]
     if it.holder and it.holder ~= holder then
@@ -123,7 +169,7 @@ if command == 'lease' then
         -- Who watches waits for the end of the lease at most.
         tell(name)
     end
-    return shown(name, load(name))
+    return done(shown(name, load(name)))
 end
 
 if command == 'extend' then
@@ -135,7 +181,7 @@ if command == 'extend' then
     if now + span < tonumber(it.ends) then
         tell(name)
     end
-    return answer('done', {})
+    return done(answer('done', {}))
 end
 
 if command == 'release' then
@@ -143,7 +189,7 @@ if command == 'release' then
         return answer('lost', {})
     end
     end_lease(name)
-    return answer('done', {})
+    return done(answer('done', {}))
 end
 
 -- A write or a deletion. The lease is looked at first: who has lost it must learn that.
@@ -155,14 +201,11 @@ elseif epoch == '' and it.holder then
 elseif (it.version or '') ~= replaces then
     return answer('conflict', it)
 end
-it.revision = next_revision()
 if command == 'delete' then
+    it.revision = next_revision()
     remove(name, it.version)
+    tell(name)
 else
-    it.version = text(it.version and it.version + 1 or deleted_version() + 1)
-    redis.call('HSET', P .. 'record:' .. name, 'value', value, 'version', it.version, 'revision', it.revision, 'written',
-        text(math.floor(now / 1000)))
-    redis.call('ZADD', P .. 'names', 0, name)
+    it.version, it.revision = write(name, it.version, value)
 end
-tell(name)
-return answer('done', it)
+return done(answer('done', it))

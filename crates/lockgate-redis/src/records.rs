@@ -8,13 +8,14 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use lockgate_core::{
-    DeleteRecord, ExtendRecord, LeaseRecord, ListRecords, PutRecord, Record, RecordName,
+    DeleteRecord, Epoch, ExtendRecord, LeaseRecord, ListRecords, PutRecord, Record, RecordName,
     RecordPage, RecordVersion, RecordWritten, Records, RecordsCapabilities, RecordsError,
     ReleaseRecord, WatchRecord,
+    coordination::{Fence, FenceError},
 };
 use lockgate_records::{
-    Outcome, Row, STORE_NAME, check_lease, check_limit, check_put, page, store_name, unreadable,
-    watch,
+    Outcome, Row, STORE_NAME, check_lease, check_limit, check_put, guarded, page, store_name,
+    unreadable, watch,
 };
 use redis::Value;
 
@@ -34,7 +35,7 @@ use crate::{
 ///
 /// The connection belongs to the tokio runtime in which it was made. If that ends, the next command makes another one.
 #[derive(Clone)]
-pub struct RedisRecords(Arc<Link>);
+pub struct RedisRecords(Arc<Link>, Option<Fence>);
 
 /// The options of [`RedisRecords`].
 #[derive(Clone, Debug)]
@@ -96,7 +97,7 @@ impl RedisRecords {
         store_name(&options.store)?;
         let link = Link::new(client, options);
         link.open().await?;
-        Ok(Self(Arc::new(link)))
+        Ok(Self(Arc::new(link), None))
     }
 
     /// What the server keeps over a restart, by its settings as they are now. It says nothing about replicas.
@@ -115,9 +116,24 @@ impl RedisRecords {
         }
     }
 
-    /// Asks for a change.
-    async fn call(&self, of: &[&[u8]]) -> Result<(Outcome, Row), RecordsError> {
-        row(&self.0.ask(of, true).await?)
+    /// Makes a change of that record, under the fence if there is one. `epoch`: of the lease that the command names.
+    async fn change(
+        &self,
+        command: &str,
+        name: &RecordName,
+        epoch: Option<Epoch>,
+        more: &[&[u8]],
+    ) -> Result<Row, RecordsError> {
+        let guarded = guarded(self.1.as_ref(), name)?;
+        let mut of: Vec<&[u8]> = Vec::new();
+        if let Some(guarded) = &guarded {
+            let (guard, term) = (guarded.guard.as_str(), &guarded.term);
+            of.extend([&b"fenced"[..], guard.as_bytes(), term.as_bytes()]);
+        }
+        of.extend([command.as_bytes(), name.as_str().as_bytes()]);
+        of.extend(more);
+        let (outcome, row) = row(&self.0.ask(&of, true).await?)?;
+        outcome.done(row, name, epoch, self.1.as_ref())
     }
 }
 
@@ -145,7 +161,16 @@ fn version(version: Option<RecordVersion>) -> String {
     version.map_or(String::new(), |version| version.0.to_string())
 }
 
+/// A lease that the caller has, as the program takes it.
+fn epoch(epoch: Option<Epoch>) -> String {
+    epoch.map_or(String::new(), |epoch| epoch.0.to_string())
+}
+
 impl Records for RedisRecords {
+    fn fenced(&self, fence: &Fence) -> Result<Self, FenceError> {
+        Ok(Self(self.0.clone(), Some(fence.clone())))
+    }
+
     /// What was answered may be taken back: see the [crate](crate).
     fn capabilities(&self) -> RecordsCapabilities {
         RecordsCapabilities::ALL.forgetful()
@@ -196,76 +221,44 @@ impl Records for RedisRecords {
 
     async fn put(&self, put: PutRecord) -> Result<RecordWritten, RecordsError> {
         check_put(&put)?;
-        let (replaces, epoch) = (
-            version(put.replaces),
-            put.epoch.map_or(String::new(), |epoch| epoch.0.to_string()),
-        );
-        let of: [&[u8]; 5] = [
-            b"put",
-            put.name.as_str().as_bytes(),
-            replaces.as_bytes(),
-            epoch.as_bytes(),
-            &put.value,
-        ];
-        let (outcome, row) = self.call(&of).await?;
-        outcome.done(row, &put.name, put.epoch)?.written()
+        let (replaces, lease) = (version(put.replaces), epoch(put.epoch));
+        let of: [&[u8]; 3] = [replaces.as_bytes(), lease.as_bytes(), &put.value];
+        let written = self.change("put", &put.name, put.epoch, &of).await?;
+        written.written()
     }
 
     async fn delete(&self, delete: DeleteRecord) -> Result<(), RecordsError> {
-        let epoch = delete
-            .epoch
-            .map_or(String::new(), |epoch| epoch.0.to_string());
-        let replaces = version(Some(delete.replaces));
-        let of: [&[u8]; 4] = [
-            b"delete",
-            delete.name.as_str().as_bytes(),
-            replaces.as_bytes(),
-            epoch.as_bytes(),
-        ];
-        let (outcome, row) = self.call(&of).await?;
-        outcome.done(row, &delete.name, delete.epoch).map(drop)
+        let (replaces, lease) = (version(Some(delete.replaces)), epoch(delete.epoch));
+        let of = [replaces.as_bytes(), lease.as_bytes()];
+        let deleted = self.change("delete", &delete.name, delete.epoch, &of);
+        deleted.await.map(drop)
     }
 
     async fn lease(&self, lease: LeaseRecord) -> Result<Record, RecordsError> {
         let span = check_lease(lease.lease)?.to_string();
-        let of: [&[u8]; 5] = [
-            b"lease",
-            lease.name.as_str().as_bytes(),
+        let of: [&[u8]; 3] = [
             lease.holder.as_str().as_bytes(),
             span.as_bytes(),
             if lease.delete_at_end { b"1" } else { b"0" },
         ];
-        let (outcome, row) = self.call(&of).await?;
-        outcome
-            .done(row, &lease.name, None)?
-            .into_record(lease.name)
+        let leased = self.change("lease", &lease.name, None, &of).await?;
+        leased.into_record(lease.name)
     }
 
     async fn extend(&self, extend: ExtendRecord) -> Result<(), RecordsError> {
         let span = check_lease(extend.lease)?.to_string();
-        let epoch = extend.epoch.0.to_string();
-        let of: [&[u8]; 4] = [
-            b"extend",
-            extend.name.as_str().as_bytes(),
-            epoch.as_bytes(),
-            span.as_bytes(),
-        ];
-        let (outcome, row) = self.call(&of).await?;
-        outcome
-            .done(row, &extend.name, Some(extend.epoch))
-            .map(drop)
+        let lease = Some(extend.epoch);
+        let named = epoch(lease);
+        let of = [named.as_bytes(), span.as_bytes()];
+        let extended = self.change("extend", &extend.name, lease, &of);
+        extended.await.map(drop)
     }
 
     async fn release(&self, release: ReleaseRecord) -> Result<(), RecordsError> {
-        let epoch = release.epoch.0.to_string();
-        let of: [&[u8]; 3] = [
-            b"release",
-            release.name.as_str().as_bytes(),
-            epoch.as_bytes(),
-        ];
-        let (outcome, row) = self.call(&of).await?;
-        outcome
-            .done(row, &release.name, Some(release.epoch))
-            .map(drop)
+        let lease = Some(release.epoch);
+        let named = epoch(lease);
+        let of = [named.as_bytes()];
+        let released = self.change("release", &release.name, lease, &of);
+        released.await.map(drop)
     }
 }

@@ -80,6 +80,10 @@ pub enum Error {
     #[cfg(feature = "postgres")]
     #[error("PostgreSQL")]
     Postgres(#[from] tokio_postgres::Error),
+    /// MySQL's error, or MariaDB's.
+    #[cfg(feature = "mysql")]
+    #[error("MySQL")]
+    Mysql(#[from] mysql_async::Error),
 }
 
 /// The longest name of a message.

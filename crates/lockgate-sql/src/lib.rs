@@ -63,12 +63,12 @@
 //! # }
 //! ```
 //!
-//! A **guard** ([`SqliteGuard`], [`PostgresGuard`]) lets the transactions of an election's leader pass, and refuses those of
+//! A **guard** ([`SqliteGuard`], [`PostgresGuard`], [`MysqlGuard`]) lets the transactions of an election's leader pass, and refuses those of
 //! one that was deposed.
 //!
 //! [`SqliteInbox`] and [`SqliteOutbox`] are for rusqlite (feature `sqlite`), [`PostgresInbox`] and
-//! [`PostgresOutbox`] for tokio-postgres (feature `postgres`). For other clients, the modules `sqlite::schema` and
-//! `postgres::schema` have the statements, and [`Inbox`] is the trait.
+//! [`PostgresOutbox`] for tokio-postgres (feature `postgres`). [`MysqlGuard`] is for mysql_async (feature `mysql`). For other
+//! clients, the modules `sqlite::schema`, `postgres::schema` and `mysql::schema` have the statements, and [`Inbox`] is the trait.
 //!
 //! # What an inbox keeps
 //!
@@ -134,6 +134,8 @@
 mod error;
 mod forward;
 mod inbox;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 mod outbox;
 #[cfg(feature = "postgres")]
 pub mod postgres;
@@ -143,6 +145,8 @@ pub mod sqlite;
 
 use std::time::Duration;
 
+#[cfg(feature = "mysql")]
+pub use self::mysql::MysqlGuard;
 #[cfg(feature = "postgres")]
 pub use self::postgres::{PostgresGuard, PostgresInbox, PostgresOutbox};
 #[cfg(feature = "sqlite")]

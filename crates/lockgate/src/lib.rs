@@ -198,7 +198,11 @@ pub mod zookeeper {
 }
 
 /// One effect for each message, in the transaction of the effect: the crate `lockgate-sql`.
-#[cfg(any(feature = "sql-sqlite", feature = "sql-postgres"))]
+#[cfg(any(
+    feature = "sql-sqlite",
+    feature = "sql-postgres",
+    feature = "sql-mysql"
+))]
 pub mod sql {
     pub use lockgate_sql::*;
 }

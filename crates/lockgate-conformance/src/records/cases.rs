@@ -4,19 +4,25 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lockgate_core::{
-    DeleteRecord, ElectionName, Epoch, ExtendRecord, HolderName, LeaseRecord, ListRecords,
-    PutRecord, RECORD_BYTES_MAX, RECORD_LEASE_MAX, Record, RecordName, RecordVersion, Records,
-    RecordsError, ReleaseRecord, WatchRecord,
-    coordination::{Fence, FenceError},
+    DeleteRecord, Epoch, ExtendRecord, HolderName, LeaseRecord, ListRecords, PutRecord,
+    RECORD_BYTES_MAX, RECORD_LEASE_MAX, Record, RecordName, RecordVersion, Records, RecordsError,
+    ReleaseRecord, WatchRecord,
 };
 
-use super::{Fixture, Register, Troubles};
+use super::{
+    Fixture, Register, Troubles,
+    fences::{
+        a_guard_is_a_record_as_any_other, a_guard_with_a_strange_value_has_seen_every_epoch,
+        guards_compare_every_epoch, only_a_change_that_is_made_raises_the_guard,
+        whoever_was_deposed_changes_nothing,
+    },
+};
 
 /// Long enough for any answer, and short enough to wait for.
 const LEASE_MS: u64 = 2_000;
 
 /// Longer than a case takes.
-const LONG_MS: u64 = 60_000;
+pub(super) const LONG_MS: u64 = 60_000;
 
 pub(super) async fn run<F: Fixture>(fixture: &mut F) -> Vec<&'static str> {
     let mut not_run = Vec::new();
@@ -41,6 +47,10 @@ pub(super) async fn run<F: Fixture>(fixture: &mut F) -> Vec<&'static str> {
         a_watch_sees_that_a_record_is_gone,
         records_and_leases_survive_a_restart,
         whoever_was_deposed_changes_nothing,
+        only_a_change_that_is_made_raises_the_guard,
+        guards_compare_every_epoch,
+        a_guard_with_a_strange_value_has_seen_every_epoch,
+        a_guard_is_a_record_as_any_other,
         operations_are_linearizable
     );
     not_run
@@ -50,7 +60,7 @@ pub(super) fn name(prefix: &str, name: &str) -> RecordName {
     RecordName::new(&format!("{prefix}{name}")).unwrap()
 }
 
-fn put(name: &RecordName, value: &str, replaces: Option<RecordVersion>) -> PutRecord {
+pub(super) fn put(name: &RecordName, value: &str, replaces: Option<RecordVersion>) -> PutRecord {
     PutRecord {
         name: name.clone(),
         value: Bytes::copy_from_slice(value.as_bytes()),
@@ -59,7 +69,7 @@ fn put(name: &RecordName, value: &str, replaces: Option<RecordVersion>) -> PutRe
     }
 }
 
-fn lease(name: &RecordName, holder: &str, lease: u64) -> LeaseRecord {
+pub(super) fn lease(name: &RecordName, holder: &str, lease: u64) -> LeaseRecord {
     LeaseRecord {
         name: name.clone(),
         holder: HolderName::new(holder).unwrap(),
@@ -68,17 +78,21 @@ fn lease(name: &RecordName, holder: &str, lease: u64) -> LeaseRecord {
     }
 }
 
-fn release(name: &RecordName, epoch: Epoch) -> ReleaseRecord {
+pub(super) fn release(name: &RecordName, epoch: Epoch) -> ReleaseRecord {
     let name = name.clone();
     ReleaseRecord { name, epoch }
 }
 
-fn extend(name: &RecordName, epoch: Epoch, lease: u64) -> ExtendRecord {
+pub(super) fn extend(name: &RecordName, epoch: Epoch, lease: u64) -> ExtendRecord {
     let name = name.clone();
     ExtendRecord { name, epoch, lease }
 }
 
-fn delete(name: &RecordName, replaces: RecordVersion, epoch: Option<Epoch>) -> DeleteRecord {
+pub(super) fn delete(
+    name: &RecordName,
+    replaces: RecordVersion,
+    epoch: Option<Epoch>,
+) -> DeleteRecord {
     let name = name.clone();
     DeleteRecord {
         name,
@@ -87,11 +101,11 @@ fn delete(name: &RecordName, replaces: RecordVersion, epoch: Option<Epoch>) -> D
     }
 }
 
-fn epoch(record: &Record) -> Epoch {
+pub(super) fn epoch(record: &Record) -> Epoch {
     record.lease.as_ref().expect("it is leased").epoch
 }
 
-fn conflict<T>(result: Result<T, RecordsError>) -> Option<RecordVersion> {
+pub(super) fn conflict<T>(result: Result<T, RecordsError>) -> Option<RecordVersion> {
     match result {
         Err(RecordsError::Conflict { version, .. }) => version,
         Err(other) => panic!("expected a conflict: {other}"),
@@ -100,19 +114,19 @@ fn conflict<T>(result: Result<T, RecordsError>) -> Option<RecordVersion> {
 }
 
 #[track_caller]
-fn is_lost<T>(result: &Result<T, RecordsError>, epoch: Epoch) {
+pub(super) fn is_lost<T>(result: &Result<T, RecordsError>, epoch: Epoch) {
     let lost = matches!(result, Err(RecordsError::LeaseLost { epoch: of, .. }) if *of == epoch);
     assert!(lost, "{:?}", result.as_ref().err());
 }
 
 #[track_caller]
-fn is_held<T>(result: &Result<T, RecordsError>, by: &str) {
+pub(super) fn is_held<T>(result: &Result<T, RecordsError>, by: &str) {
     let held = matches!(result, Err(RecordsError::Held { holder, .. }) if holder.as_str() == by);
     assert!(held, "{:?}", result.as_ref().err());
 }
 
 /// The record when it is another than `seen`.
-async fn changed<R: Records>(
+pub(super) async fn changed<R: Records>(
     records: &R,
     name: &RecordName,
     seen: Option<&Record>,
@@ -416,55 +430,6 @@ async fn records_and_leases_survive_a_restart<F: Fixture>(f: &mut F, of: &str) -
     assert!(r.put(written).await.unwrap().revision > mine.revision);
     assert_eq!(r.get(b.clone()).await.unwrap(), None);
     assert!(r.put(put(b, "y", None)).await.unwrap().version > other.version);
-    true
-}
-
-async fn whoever_was_deposed_changes_nothing<F: Fixture>(f: &mut F, of: &str) -> bool {
-    let fence = |epoch| Fence::new(ElectionName::new(of).unwrap(), Epoch(epoch));
-    let (old, new) = (f.records().fenced(&fence(7)), f.records().fenced(&fence(9)));
-    let (old, new) = match (old, new) {
-        (Ok(old), Ok(new)) => (old, new),
-        (Err(refused), _) | (_, Err(refused)) => {
-            assert!(
-                matches!(refused, FenceError::Unsupported { .. }),
-                "{refused}"
-            );
-            return false;
-        }
-    };
-    let a = &name(of, "a");
-    let deposed = RecordsError::Fenced(FenceError::Deposed {
-        election: ElectionName::new(of).unwrap(),
-        epoch: Epoch(7),
-        newest: Epoch(9),
-    });
-    let first = old.put(put(a, "one", None)).await.unwrap();
-    let second = new.put(put(a, "two", Some(first.version))).await.unwrap();
-    let leased = new.lease(lease(a, "me", LONG_MS)).await.unwrap();
-    let refused = async |old: &F::Records| {
-        let late = old.put(put(a, "late", Some(second.version))).await;
-        assert_eq!(late, Err(deposed.clone()));
-        let gone = old.delete(delete(a, second.version, None)).await;
-        assert_eq!(gone, Err(deposed.clone()));
-        let taken = old.lease(lease(&name(of, "b"), "me", LONG_MS)).await;
-        assert_eq!(taken.map(drop), Err(deposed.clone()));
-        let (name, epoch) = (a.clone(), epoch(&leased));
-        let ended = old.release(ReleaseRecord { name, epoch }).await;
-        assert_eq!(ended, Err(deposed.clone()));
-        assert_eq!(old.get(a.clone()).await.unwrap().unwrap().value, "two");
-    };
-    refused(&old).await;
-    // What is refused for another reason keeps nobody out.
-    let again = new.put(put(a, "x", None)).await;
-    assert!(matches!(
-        again,
-        Err(RecordsError::Conflict { .. } | RecordsError::Held { .. })
-    ));
-    let guard = RecordName::new(&format!("fence/{of}")).unwrap();
-    assert_eq!(f.records().get(guard).await.unwrap().unwrap().value, "9");
-    if f.restart().await {
-        refused(&f.records().fenced(&fence(7)).unwrap()).await;
-    }
     true
 }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, thread, time::Duration};
 use lockgate_coordination::RecordsCoordinator;
 use lockgate_core::ManualClock;
 
-use super::Server;
+use super::{Server, fences};
 use crate::{
     coordination::{self, BoxedProcess},
     records,
@@ -26,6 +26,8 @@ async fn connect<S: Server>(url: String) -> S::Records {
 }
 
 pub(super) async fn suites<S: Server>(server: S) -> (S, Vec<&'static str>) {
+    println!("fences: terms_never_fall");
+    fences::terms_never_fall(&server).await;
     let records = connect::<S>(server.url()).await;
     let mut on_server = OnServer {
         server,

@@ -6,6 +6,7 @@
 
 mod clock;
 mod faults;
+mod fences;
 mod fixture;
 mod proxy;
 mod scripted;
@@ -20,7 +21,9 @@ pub use self::{
     faults::{Faults, faults},
     proxy::{Proxy, To},
     scripted::Scripted,
-    shared::{bad_urls_are_told_without_the_password, ended_leases_are_cleared, name, put},
+    shared::{
+        bad_urls_are_told_without_the_password, ended_leases_are_cleared, fences_hold, name, put,
+    },
 };
 
 /// A server that one test has for itself.
@@ -50,7 +53,8 @@ pub trait Server: Send + 'static {
     fn open_work(url: String) -> impl Future<Output = u64> + Send;
 }
 
-/// Runs the suites of records and of coordination. Returns the names of the cases that could not be shown.
+/// Runs the suites of records and of coordination, and leaders of many terms at once. Returns the names of the cases that could
+/// not be shown.
 ///
 /// # Panics
 /// At the first case that does not hold; its name is printed before.

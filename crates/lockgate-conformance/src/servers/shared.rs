@@ -1,6 +1,9 @@
 //! What tests of single stores share beyond the suites.
 
-use lockgate_core::{HolderName, LeaseRecord, PutRecord, RecordName, Records, RecordsError};
+use lockgate_core::{
+    ElectionName, Epoch, HolderName, LeaseRecord, PutRecord, RecordName, Records, RecordsError,
+    coordination::{Fence, FenceError},
+};
 
 /// A name.
 ///
@@ -23,6 +26,25 @@ pub fn put(of: &str, value: &str) -> PutRecord {
         replaces: None,
         epoch: None,
     }
+}
+
+/// A store refuses what comes behind a later term. It has no records whose names begin with `fences/`.
+///
+/// # Panics
+/// If it does not.
+pub async fn fences_hold<R: Records>(records: &R) {
+    let election = ElectionName::new("fences").unwrap();
+    let under = |term| records.fenced(&Fence::new(election.clone(), Epoch(term)));
+    let (old, new) = (under(7).unwrap(), under(9).unwrap());
+    old.put(put("fences/a", "x")).await.unwrap();
+    new.put(put("fences/b", "x")).await.unwrap();
+    let late = old.put(put("fences/c", "x")).await;
+    let deposed = FenceError::Deposed {
+        election,
+        epoch: Epoch(7),
+        newest: Epoch(9),
+    };
+    assert_eq!(late, Err(RecordsError::Fenced(deposed)));
 }
 
 /// Places of candidates that have gone do not stay, though nobody asks for them. Leases so many records whose names begin

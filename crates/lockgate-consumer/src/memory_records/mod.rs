@@ -176,13 +176,14 @@ impl Drop for Watching<'_> {
 }
 
 impl MemoryRecords {
-    /// Makes a change under the fence, if there is one.
+    /// Makes a change of that record, under the fence if there is one.
     fn change<T>(
         &self,
+        name: RecordName,
         change: impl FnOnce(&mut State) -> Result<T, RecordsError>,
     ) -> Result<T, RecordsError> {
         let Self(inner, fence) = self;
-        inner.at_once(|state| state.under(fence.as_ref(), inner.bytes_max, change))
+        inner.at_once(|state| state.under(fence.as_ref(), &name, inner.bytes_max, change))
     }
 }
 
@@ -239,24 +240,24 @@ impl Records for MemoryRecords {
 
     async fn put(&self, put: PutRecord) -> Result<RecordWritten, RecordsError> {
         let max = self.0.bytes_max;
-        self.change(|state| state.put(put, max))
+        self.change(put.name.clone(), |state| state.put(put, max))
     }
 
     async fn delete(&self, delete: DeleteRecord) -> Result<(), RecordsError> {
-        self.change(|state| state.delete(&delete))
+        self.change(delete.name.clone(), |state| state.delete(&delete))
     }
 
     async fn lease(&self, lease: LeaseRecord) -> Result<Record, RecordsError> {
         let (dropped, max) = (self.0.clock.dropped(), self.0.bytes_max);
-        self.change(|state| state.lease(lease, dropped, max))
+        self.change(lease.name.clone(), |state| state.lease(lease, dropped, max))
     }
 
     async fn extend(&self, extend: ExtendRecord) -> Result<(), RecordsError> {
         let dropped = self.0.clock.dropped();
-        self.change(|state| state.extend(extend, dropped))
+        self.change(extend.name.clone(), |state| state.extend(extend, dropped))
     }
 
     async fn release(&self, release: ReleaseRecord) -> Result<(), RecordsError> {
-        self.change(|state| state.release(&release))
+        self.change(release.name.clone(), |state| state.release(&release))
     }
 }

@@ -195,25 +195,31 @@ impl State {
         self.write(&put.name, Bytes::copy_from_slice(&put.value), max)
     }
 
-    /// Makes a change for the leader of a term, unless there was a later one. The guard of its election is raised first.
+    /// Makes a change of that record for the leader of a term, unless there was a later one. The guard of its election is raised
+    /// behind it.
     pub fn under<T>(
         &mut self,
         fence: Option<&Fence>,
+        name: &RecordName,
         max: u64,
         change: impl FnOnce(&mut Self) -> Result<T, RecordsError>,
     ) -> Result<T, RecordsError> {
-        if let Some(fence) = fence {
-            fence.check()?;
-            let mark = fence.mark();
-            let guard = mark.guard().map_err(|error| RecordsError::Invalid {
-                why: error.to_string(),
-            })?;
-            let seen = self.entries.get(&guard).map(|entry| &*entry.value);
-            if let Some(raised) = mark.admit(seen)? {
-                self.write(&guard, raised, max)?;
-            }
-        }
-        change(self)
+        let Some(fence) = fence else {
+            return change(self);
+        };
+        fence.check()?;
+        let mark = fence.mark();
+        let guard = mark.guard_for(name)?;
+        let seen = self.entries.get(&guard).map(|entry| &*entry.value);
+        let Some(raised) = mark.admit(seen)? else {
+            return change(self);
+        };
+        // Of a copy, because both are made or none is. It happens once in a term.
+        let mut next = self.clone();
+        let done = change(&mut next)?;
+        next.write(&guard, raised, max)?;
+        *self = next;
+        Ok(done)
     }
 
     /// Deletes a record.

@@ -348,13 +348,15 @@ impl Inner {
 }
 
 impl FileRecords {
-    /// Makes a change under the fence, if there is one.
+    /// Makes a change of that record, under the fence if there is one.
     async fn change<T: Send + 'static>(
         &self,
+        name: RecordName,
         mut change: impl FnMut(&mut State) -> Result<T, RecordsError> + Send + 'static,
     ) -> Result<T, RecordsError> {
         let fence = self.1.clone();
-        let act = move |state: &mut State| state.under(fence.as_ref(), BYTES_MAX, &mut change);
+        let act =
+            move |state: &mut State| state.under(fence.as_ref(), &name, BYTES_MAX, &mut change);
         self.at_once(act, true).await
     }
 }
@@ -409,30 +411,36 @@ impl Records for FileRecords {
     }
 
     async fn put(&self, put: PutRecord) -> Result<RecordWritten, RecordsError> {
-        let act = move |state: &mut State| state.put(put.clone(), BYTES_MAX);
-        self.change(act).await
+        self.change(put.name.clone(), move |state| {
+            state.put(put.clone(), BYTES_MAX)
+        })
+        .await
     }
 
     async fn delete(&self, delete: DeleteRecord) -> Result<(), RecordsError> {
-        let act = move |state: &mut State| state.delete(&delete);
-        self.change(act).await
+        self.change(delete.name.clone(), move |state| state.delete(&delete))
+            .await
     }
 
     async fn lease(&self, lease: LeaseRecord) -> Result<Record, RecordsError> {
         let dropped = self.0.clock.dropped();
-        let act = move |state: &mut State| state.lease(lease.clone(), dropped, BYTES_MAX);
-        self.change(act).await
+        self.change(lease.name.clone(), move |state| {
+            state.lease(lease.clone(), dropped, BYTES_MAX)
+        })
+        .await
     }
 
     async fn extend(&self, extend: ExtendRecord) -> Result<(), RecordsError> {
         let dropped = self.0.clock.dropped();
-        let act = move |state: &mut State| state.extend(extend.clone(), dropped);
-        self.change(act).await
+        self.change(extend.name.clone(), move |state| {
+            state.extend(extend.clone(), dropped)
+        })
+        .await
     }
 
     async fn release(&self, release: ReleaseRecord) -> Result<(), RecordsError> {
-        let act = move |state: &mut State| state.release(&release);
-        self.change(act).await
+        self.change(release.name.clone(), move |state| state.release(&release))
+            .await
     }
 }
 

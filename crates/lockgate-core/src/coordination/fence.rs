@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use crate::{ElectionName, Epoch, NameError, RecordName};
+use crate::{ElectionName, Epoch, NameError, RecordName, RecordsError};
 
 /// Proves a term to whatever its leader writes to: a sink takes it with a write, and refuses one whose epoch is lower
 /// than one it has seen of the same election. Clones prove the same term.
@@ -110,17 +110,34 @@ impl FenceMark {
         RecordName::new(&format!("fence/{}", self.election))
     }
 
+    /// The [guard](Self::guard) for a change of that record.
+    ///
+    /// # Errors
+    /// [`Invalid`](RecordsError::Invalid) if that record is the guard, which no change under its fence changes, and for a name
+    /// that is too long.
+    pub fn guard_for(&self, changed: &RecordName) -> Result<RecordName, RecordsError> {
+        let why = match self.guard() {
+            Ok(guard) if guard != *changed => return Ok(guard),
+            Ok(guard) => {
+                format!("{guard} guards the fence of this command, which cannot change it too")
+            }
+            Err(error) => error.to_string(),
+        };
+        Err(RecordsError::Invalid { why })
+    }
+
     /// Lets a write pass by the guard's value; `None`: there is no guard yet. The value that replaces it in the same step;
     /// `None`: it stays.
     ///
     /// # Errors
-    /// [`Deposed`](FenceError::Deposed). A value that is no number has seen every epoch: it was not written by this, so
-    /// nobody knows what it has seen.
+    /// [`Deposed`](FenceError::Deposed). A value that is not the decimal number of an epoch, without a sign or a leading zero,
+    /// has seen every epoch: it was not written by this, so nobody knows what it has seen.
     pub fn admit(&self, guard: Option<&[u8]>) -> Result<Option<Bytes>, FenceError> {
         let seen = guard.map(|value| {
             let epoch = str::from_utf8(value)
                 .ok()
                 .and_then(|text| text.parse().ok());
+            let epoch = epoch.filter(|epoch: &u64| epoch.to_string().as_bytes() == value);
             Epoch(epoch.unwrap_or(u64::MAX))
         });
         let mut guard = Guard::new(seen);
@@ -301,8 +318,26 @@ mod tests {
         assert_eq!(admit(3, Some(b"3")), Ok(None));
         assert_eq!(admit(4, Some(b"3")), Ok(Some("4".into())));
         assert!(admit(2, Some(b"3")).is_err());
-        assert!(admit(2, Some(b"x")).is_err());
-        assert!(admit(2, Some(b"")).is_err());
+        for strange in [
+            &b"x"[..],
+            b"",
+            b"+1",
+            b"01",
+            b"1\n",
+            b"18446744073709551616",
+        ] {
+            assert!(admit(2, Some(strange)).is_err());
+            assert_eq!(admit(u64::MAX, Some(strange)), Ok(None));
+        }
+    }
+
+    #[test]
+    fn no_change_under_a_fence_changes_its_guard() {
+        let guard_for = |name| fence(3).mark().guard_for(&RecordName::new(name).unwrap());
+        assert_eq!(guard_for("a").unwrap().as_str(), "fence/reports");
+        assert_eq!(guard_for("fence/other").unwrap().as_str(), "fence/reports");
+        let refused = guard_for("fence/reports");
+        assert!(matches!(refused, Err(RecordsError::Invalid { .. })));
     }
 
     #[test]

@@ -333,14 +333,12 @@ impl Machine {
             .admit(seen)
             .inspect_err(|_| draft.rest_on(self.records_rest_on()))?;
         let reply = self.decide_into(draft, command, now)?;
+        let mut later = 0;
+        for changed in draft.effects.iter().filter_map(Effect::record_name) {
+            mark.guard_for(changed)?;
+            later += 1;
+        }
         if let Some(value) = raised {
-            let changed = draft.effects.iter().filter_map(Effect::record_name);
-            let later = changed.clone().count() as u64;
-            if changed.into_iter().any(|name| *name == guard) {
-                let why =
-                    format!("{guard} guards the fence of this command, which cannot change it too");
-                return Err(RecordsError::Invalid { why }.into());
-            }
             self.put(draft, &guard, &value, now, later)?;
         }
         Ok(reply)

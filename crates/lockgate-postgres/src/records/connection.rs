@@ -22,8 +22,11 @@ use crate::{
 /// A value and its type.
 pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// The version of the tables and functions of `program.sql`.
+/// The version of the tables of `program.sql`: a program that knows lower ones only cannot use the store.
 const VERSION: i32 = 1;
+
+/// The version of its functions. They serve the calls of earlier programs too, which may go on with the store.
+const PROGRAM_VERSION: i32 = 2;
 
 const PROGRAM: &str = include_str!("program.sql");
 
@@ -259,13 +262,18 @@ impl Link {
         let found = match connection.tell(&there).await? {
             None => None,
             Some(_) => {
-                let version = format!("SELECT max(version) FROM {store}.format");
-                connection.tell(&version).await?
+                // The first program has left no version of its functions.
+                let versions = format!(
+                    "SELECT max(version) || ' ' || coalesce(max((to_jsonb(it) ->> 'program')::integer), 1)
+                     FROM {store}.format AS it"
+                );
+                connection.tell(&versions).await?
             }
         };
-        match found.as_deref().map(str::parse::<i32>) {
-            Some(Ok(VERSION)) => return Ok(()),
-            Some(Ok(found)) if found > VERSION => {
+        let found = found.as_deref().and_then(|found| found.split_once(' '));
+        match found.map(|(version, program)| (version.parse::<i32>(), program.parse::<i32>())) {
+            Some((Ok(VERSION), Ok(PROGRAM_VERSION..))) => return Ok(()),
+            Some((Ok(found), _)) if found > VERSION => {
                 let why = format!(
                     "the schema {store} has version {found}, and this program knows versions up to {VERSION}: use a newer one"
                 );
@@ -280,13 +288,18 @@ impl Link {
              CREATE SCHEMA IF NOT EXISTS {store};
              {program}
              CREATE TABLE IF NOT EXISTS {store}.format (version integer NOT NULL);
+             ALTER TABLE {store}.format ADD COLUMN IF NOT EXISTS program integer NOT NULL DEFAULT 1;
              DELETE FROM {store}.format;
-             INSERT INTO {store}.format VALUES ({VERSION});
+             INSERT INTO {store}.format (version, program) VALUES ({VERSION}, {PROGRAM_VERSION});
              COMMIT",
             program = PROGRAM.replace("{store}", store)
         );
         // If it fails, the connection ends, and the transaction with it.
-        connection.batch(&sql).await
+        let made = connection.client.batch_execute(&sql).await;
+        made.map_err(|error| {
+            let why = with_sources(&error);
+            unavailable(format!("making what the store needs: {why}"))
+        })
     }
 }
 

@@ -12,12 +12,14 @@ mod connection;
 use std::{fmt, sync::Arc, time::Duration};
 
 use lockgate_core::{
-    DeleteRecord, ExtendRecord, LeaseRecord, ListRecords, PutRecord, Record, RecordName,
-    RecordPage, RecordWritten, Records, RecordsError, ReleaseRecord, WatchRecord, with_sources,
+    DeleteRecord, Epoch, ExtendRecord, LeaseRecord, ListRecords, PutRecord, Record, RecordName,
+    RecordPage, RecordWritten, Records, RecordsError, ReleaseRecord, WatchRecord,
+    coordination::{Fence, FenceError},
+    with_sources,
 };
 use lockgate_records::{
-    Outcome, Row as RecordRow, STORE_NAME, Url, check_lease, check_limit, check_put, number, page,
-    prefix_end, store_name, unreadable, watch,
+    Guarded, Outcome, Row as RecordRow, STORE_NAME, Url, check_lease, check_limit, check_put,
+    guarded, number, page, prefix_end, store_name, unreadable, watch,
 };
 use tokio_postgres::{
     Row,
@@ -62,7 +64,7 @@ const ENDED_AT_ONCE: i32 = 64;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct PostgresRecords(Arc<Link>);
+pub struct PostgresRecords(Arc<Link>, Option<Fence>);
 
 /// The options of [`PostgresRecords`].
 #[derive(Clone, Debug)]
@@ -129,7 +131,7 @@ impl PostgresRecords {
         let target = Target::of(&given).map_err(|error| invalid(with_sources(&error)))?;
         let link = Link::new(target, options);
         link.open().await?;
-        Ok(Self(Arc::new(link)))
+        Ok(Self(Arc::new(link), None))
     }
 
     /// Runs a statement that changes nothing.
@@ -137,12 +139,51 @@ impl PostgresRecords {
         self.0.ask(sql, of, false).await
     }
 
-    /// Calls a function that changes something; its only row.
-    async fn call(&self, call: &str, of: &[Parameter<'_>]) -> Result<Row, RecordsError> {
-        let sql = format!("SELECT * FROM {}.{call}", self.0.store());
-        let rows = self.0.ask(&sql, of, true).await?;
+    /// Calls a function that changes that record, under the fence if there is one; its only row.
+    async fn call(
+        &self,
+        function: &str,
+        name: &RecordName,
+        more: &[Parameter<'_>],
+    ) -> Result<Row, RecordsError> {
+        let guarded = guarded(self.1.as_ref(), name)?;
+        let fence = guarded
+            .as_ref()
+            .map(|Guarded { guard, term }| (guard.as_str(), term.as_str()));
+        let name = name.as_str();
+        let mut of = vec![text(&name)];
+        of.extend_from_slice(more);
+        if let Some((guard, term)) = &fence {
+            of.extend([text(guard), text(term)]);
+        }
+        let marks: Vec<_> = (1..=of.len()).map(|at| format!("${at}")).collect();
+        // The alias names the column of what returns the outcome only.
+        let sql = format!(
+            "SELECT * FROM {}.{function}({}) AS outcome",
+            self.0.store(),
+            marks.join(", ")
+        );
+        let rows = self.0.ask(&sql, &of, true).await?;
         let only = rows.into_iter().next();
         only.ok_or_else(|| unreadable("there is no row"))
+    }
+
+    /// A call of which only the outcome is told, for a lease.
+    async fn settle(
+        &self,
+        function: &str,
+        name: &RecordName,
+        epoch: Epoch,
+        more: Option<i64>,
+    ) -> Result<(), RecordsError> {
+        let named = number(epoch.0);
+        let mut parameters = vec![int8(&named)];
+        parameters.extend(more.iter().map(|more| int8(more)));
+        let row = self.call(function, name, &parameters).await?;
+        let outcome = Outcome::of(get(&row, "outcome")?)?;
+        let fence = self.1.as_ref();
+        let done = outcome.done(RecordRow::default(), name, Some(epoch), fence);
+        done.map(drop)
     }
 
     /// Ends leases whose time is over.
@@ -222,6 +263,10 @@ fn written_row(row: &Row) -> Result<(Outcome, RecordRow), RecordsError> {
 }
 
 impl Records for PostgresRecords {
+    fn fenced(&self, fence: &Fence) -> Result<Self, FenceError> {
+        Ok(Self(self.0.clone(), Some(fence.clone())))
+    }
+
     async fn get(&self, name: RecordName) -> Result<Option<Record>, RecordsError> {
         self.look(&name).await
     }
@@ -277,66 +322,56 @@ impl Records for PostgresRecords {
 
     async fn put(&self, put: PutRecord) -> Result<RecordWritten, RecordsError> {
         check_put(&put)?;
-        let (name, value): (&str, &[u8]) = (put.name.as_str(), &put.value);
+        let value: &[u8] = &put.value;
         let replaces = put.replaces.map(|version| number(version.0));
         let epoch = put.epoch.map(|epoch| number(epoch.0));
         let parameters = [
-            text(&name),
             (&value as &(dyn ToSql + Sync), Type::BYTEA),
             int8(&replaces),
             int8(&epoch),
         ];
-        let row = self.call("put($1, $2, $3, $4)", &parameters).await?;
+        let row = self.call("put", &put.name, &parameters).await?;
         let (outcome, row) = written_row(&row)?;
-        outcome.done(row, &put.name, put.epoch)?.written()
+        let done = outcome.done(row, &put.name, put.epoch, self.1.as_ref());
+        done?.written()
     }
 
     async fn delete(&self, delete: DeleteRecord) -> Result<(), RecordsError> {
-        let (name, replaces) = (delete.name.as_str(), number(delete.replaces.0));
+        let replaces = number(delete.replaces.0);
         let epoch = delete.epoch.map(|epoch| number(epoch.0));
-        let parameters = [text(&name), int8(&replaces), int8(&epoch)];
-        let row = self.call("delete($1, $2, $3)", &parameters).await?;
+        let parameters = [int8(&replaces), int8(&epoch)];
+        let row = self.call("delete", &delete.name, &parameters).await?;
         let (outcome, row) = written_row(&row)?;
-        outcome.done(row, &delete.name, delete.epoch).map(drop)
+        let done = outcome.done(row, &delete.name, delete.epoch, self.1.as_ref());
+        done.map(drop)
     }
 
     async fn lease(&self, lease: LeaseRecord) -> Result<Record, RecordsError> {
         let span = check_lease(lease.lease)?;
-        let (name, holder) = (lease.name.as_str(), lease.holder.as_str());
+        let holder = lease.holder.as_str();
         let parameters = [
-            text(&name),
             text(&holder),
             int8(&span),
             (&lease.delete_at_end as &(dyn ToSql + Sync), Type::BOOL),
         ];
-        let row = self.call("lease($1, $2, $3, $4)", &parameters).await?;
+        let row = self.call("lease", &lease.name, &parameters).await?;
         let outcome = Outcome::of(get(&row, "outcome")?)?;
         let record = match outcome {
             Outcome::Done => record_row(&row)?,
             _ => written_row(&row)?.1,
         };
-        let record = outcome.done(record, &lease.name, None)?;
+        let record = outcome.done(record, &lease.name, None, self.1.as_ref())?;
         record.into_record(lease.name)
     }
 
     async fn extend(&self, extend: ExtendRecord) -> Result<(), RecordsError> {
         let span = check_lease(extend.lease)?;
-        let (name, epoch) = (extend.name.as_str(), number(extend.epoch.0));
-        let parameters = [text(&name), int8(&epoch), int8(&span)];
-        let row = self
-            .call("extend($1, $2, $3) AS outcome", &parameters)
-            .await?;
-        let outcome = Outcome::of(get(&row, "outcome")?)?;
-        let done = outcome.done(RecordRow::default(), &extend.name, Some(extend.epoch));
-        done.map(drop)
+        self.settle("extend", &extend.name, extend.epoch, Some(span))
+            .await
     }
 
     async fn release(&self, release: ReleaseRecord) -> Result<(), RecordsError> {
-        let (name, epoch) = (release.name.as_str(), number(release.epoch.0));
-        let parameters = [text(&name), int8(&epoch)];
-        let row = self.call("release($1, $2) AS outcome", &parameters).await?;
-        let outcome = Outcome::of(get(&row, "outcome")?)?;
-        let done = outcome.done(RecordRow::default(), &release.name, Some(release.epoch));
-        done.map(drop)
+        self.settle("release", &release.name, release.epoch, None)
+            .await
     }
 }

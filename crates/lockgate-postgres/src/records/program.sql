@@ -1,4 +1,5 @@
--- Tables and functions of records, in the schema {store}. All of it may be run again.
+-- Tables and functions of records, in the schema {store}. All of it may be run again, also over the functions of an earlier
+-- program while that is in use: they serve its calls as before.
 --
 -- Whoever changes a record locks the row of {store}.store first, which puts all changes in one order, and then the record.
 -- Who extends a lease locks the record only. Each function is one statement, so that its locks last as long as it runs here,
@@ -96,14 +97,66 @@ LANGUAGE sql IMMUTABLE AS $$
     END
 $$;
 
+-- The highest epoch that a guard has seen; null if it is not there. A value that is none has seen all. Locks the store, and the
+-- guard.
+CREATE OR REPLACE FUNCTION {store}.seen_by(guard text) RETURNS numeric LANGUAGE plpgsql AS $$
+DECLARE
+    it {store}.record := {store}.take(guard);
+    said text := pg_catalog.encode(it.value, 'escape');
+    every CONSTANT numeric := 18446744073709551615;
+BEGIN
+    RETURN CASE
+        WHEN said ~ '^(0|[1-9][0-9]{0,19})$' THEN least(said::numeric, every)
+        WHEN it.name IS NOT NULL THEN every
+    END;
+END
+$$;
+
+-- What a change under a fence is told if its guard has seen a later term; null: it may be made. Each change looks at this before
+-- it takes its record: later, the record's lease might end here. Guard and term are null without a fence.
+CREATE OR REPLACE FUNCTION {store}.fenced(guard text, term text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    seen numeric;
+BEGIN
+    IF guard IS NOT NULL THEN
+        seen := {store}.seen_by(guard);
+    END IF;
+    RETURN CASE WHEN seen > term::numeric THEN 'fenced ' || seen END;
+END
+$$;
+
+-- Raises the guard of the fence behind a change that was made, whoever has its lease.
+CREATE OR REPLACE FUNCTION {store}.raise_guard(guard text, term text) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF guard IS NULL OR {store}.seen_by(guard) >= term::numeric THEN
+        RETURN;
+    END IF;
+    INSERT INTO {store}.record AS it (name, value, version, revision, written)
+        VALUES (guard, pg_catalog.convert_to(term, 'UTF8'), (SELECT deleted_version + 1 FROM {store}.store),
+            {store}.next_revision(), {store}.now() / 1000)
+        ON CONFLICT (name) DO UPDATE SET value = EXCLUDED.value, version = it.version + 1,
+            revision = EXCLUDED.revision, written = EXCLUDED.written;
+    PERFORM pg_catalog.pg_notify('{store}', guard);
+END
+$$;
+
+-- Those of an earlier program, which knew no fences. The ones below serve its calls too.
+DROP FUNCTION IF EXISTS {store}.put(text, bytea, bigint, bigint);
+DROP FUNCTION IF EXISTS {store}.delete(text, bigint, bigint);
+DROP FUNCTION IF EXISTS {store}.lease(text, text, bigint, boolean);
+DROP FUNCTION IF EXISTS {store}.extend(text, bigint, bigint);
+DROP FUNCTION IF EXISTS {store}.release(text, bigint);
+
 CREATE OR REPLACE FUNCTION {store}.put(of text, new_value bytea, replaces bigint, by_epoch bigint,
+    guard text DEFAULT NULL, term text DEFAULT NULL,
     OUT outcome text, OUT version bigint, OUT revision bigint, OUT holder text, OUT remaining bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+    refused text := {store}.fenced(guard, term);
     it {store}.record := {store}.take(of);
 BEGIN
-    outcome := {store}.refusal(it, replaces, by_epoch);
+    outcome := coalesce(refused, {store}.refusal(it, replaces, by_epoch));
     version := it.version;
     holder := it.holder;
     remaining := it.ends - {store}.now();
@@ -122,17 +175,20 @@ BEGIN
             written = {store}.now() / 1000 WHERE name = of;
     END IF;
     PERFORM pg_catalog.pg_notify('{store}', of);
+    PERFORM {store}.raise_guard(guard, term);
 END
 $$;
 
 CREATE OR REPLACE FUNCTION {store}.delete(of text, replaces bigint, by_epoch bigint,
+    guard text DEFAULT NULL, term text DEFAULT NULL,
     OUT outcome text, OUT version bigint, OUT revision bigint, OUT holder text, OUT remaining bigint)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+    refused text := {store}.fenced(guard, term);
     it {store}.record := {store}.take(of);
 BEGIN
-    outcome := {store}.refusal(it, replaces, by_epoch);
+    outcome := coalesce(refused, {store}.refusal(it, replaces, by_epoch));
     version := it.version;
     holder := it.holder;
     remaining := it.ends - {store}.now();
@@ -144,18 +200,25 @@ BEGIN
     DELETE FROM {store}.record WHERE name = of;
     UPDATE {store}.store SET deleted_version = greatest(deleted_version, it.version);
     PERFORM pg_catalog.pg_notify('{store}', of);
+    PERFORM {store}.raise_guard(guard, term);
 END
 $$;
 
 CREATE OR REPLACE FUNCTION {store}.lease(of text, by_holder text, span bigint, delete_it boolean,
+    guard text DEFAULT NULL, term text DEFAULT NULL,
     OUT outcome text, OUT version bigint, OUT revision bigint, OUT holder text, OUT remaining bigint,
     OUT value bytea, OUT written bigint, OUT epoch bigint, OUT delete_at_end boolean)
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+    refused text := {store}.fenced(guard, term);
     it {store}.record := {store}.take(of);
     new_ends bigint := {store}.now() + span;
 BEGIN
+    IF refused IS NOT NULL THEN
+        outcome := refused;
+        RETURN;
+    END IF;
     IF it.holder <> by_holder THEN
         outcome := 'held';
         holder := it.holder;
@@ -187,14 +250,21 @@ BEGIN
     written := it.written;
     epoch := it.epoch;
     delete_at_end := it.delete_at_end;
+    PERFORM {store}.raise_guard(guard, term);
 END
 $$;
 
-CREATE OR REPLACE FUNCTION {store}.extend(of text, by_epoch bigint, span bigint) RETURNS text LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {store}.extend(of text, by_epoch bigint, span bigint,
+    guard text DEFAULT NULL, term text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql AS $$
 DECLARE
+    refused text := {store}.fenced(guard, term);
     it {store}.record;
     at bigint;
 BEGIN
+    IF refused IS NOT NULL THEN
+        RETURN refused;
+    END IF;
     SELECT * INTO it FROM {store}.record WHERE name = of FOR UPDATE;
     at := {store}.now();
     IF it.epoch IS DISTINCT FROM by_epoch OR it.ends <= at THEN
@@ -204,18 +274,26 @@ BEGIN
     IF at + span < it.ends THEN
         PERFORM pg_catalog.pg_notify('{store}', of);
     END IF;
+    PERFORM {store}.raise_guard(guard, term);
     RETURN 'done';
 END
 $$;
 
-CREATE OR REPLACE FUNCTION {store}.release(of text, by_epoch bigint) RETURNS text LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {store}.release(of text, by_epoch bigint,
+    guard text DEFAULT NULL, term text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql AS $$
 DECLARE
+    refused text := {store}.fenced(guard, term);
     it {store}.record := {store}.take(of);
 BEGIN
+    IF refused IS NOT NULL THEN
+        RETURN refused;
+    END IF;
     IF it.epoch IS DISTINCT FROM by_epoch THEN
         RETURN 'lost';
     END IF;
     PERFORM {store}.end_lease(of);
+    PERFORM {store}.raise_guard(guard, term);
     RETURN 'done';
 END
 $$;

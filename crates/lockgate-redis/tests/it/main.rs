@@ -79,8 +79,7 @@ async fn records_and_elections_conform() {
         return;
     };
     let (_server, not_run) = servers::suites(server).await;
-    // It takes no fence on its own writes.
-    assert_eq!(not_run, ["whoever_was_deposed_changes_nothing"]);
+    assert!(not_run.is_empty(), "{not_run:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

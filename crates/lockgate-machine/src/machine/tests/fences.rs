@@ -120,6 +120,8 @@ fn a_refused_command_raises_no_guard() {
     give(&mut run, &fenced(9, put("fence/reports", "1", None))).unwrap_err();
     assert_eq!(guard(&run), None);
     give(&mut run, &fenced(9, put("a", "x", None))).unwrap();
+    give(&mut run, &fenced(9, put("fence/reports", "1", Some(1)))).unwrap_err();
+    assert_eq!(guard(&run).unwrap().0, "9");
 }
 
 #[test]
