@@ -30,8 +30,9 @@ const ENDED_AT_ONCE: i64 = 64;
 
 /// [`Records`] in a MySQL or MariaDB database, by the server's time. Clones are the same store.
 ///
-/// The first connect makes a store's tables and procedures; then a user needs the rights to read and write its tables and to
-/// execute its procedures. Each command is answered when the server has flushed it. One connection serves all commands of a
+/// The first connect makes a store's tables and procedures, and that of a later program its procedures in their place, which
+/// serve earlier programs too: a command that is under way then may be told `Unavailable`. Then a user needs the rights to read
+/// and write its tables and to execute its procedures. Each command is answered when the server has flushed it. One connection serves all commands of a
 /// store and its clones, and one more waits while somebody watches; a lost one is made again by the next command. Who watches
 /// is woken at once when a lease ends, and else within [`poll`](MysqlRecordsOptions::poll): see the [crate](crate).
 ///

@@ -34,7 +34,9 @@
 //! Nobody is told when it happens. So a lease in Redis is advice unless what its holder writes to checks the epoch: give it
 //! the fence. Epochs are at least the microseconds of the server's wall clock; as long as the clocks of all servers are right
 //! they rise over a loss too, and a sink refuses the holder from before. The store says of itself that it does not last
-//! ([`RecordsCapabilities::lasts`](lockgate_core::RecordsCapabilities)), and a coordinator over it that epochs do not.
+//! ([`RecordsCapabilities::lasts`](lockgate_core::RecordsCapabilities)), and a coordinator over it that epochs do not. The store
+//! takes fences on its own writes ([`fenced`](lockgate_core::Records::fenced)), but the guard is a record that may be lost as any
+//! other, and then a holder from before is let in until the next one has written.
 //! [`RedisRecords::durability`] asks the server what it is set to.
 
 // Users read these docs.

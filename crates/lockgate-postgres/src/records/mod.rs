@@ -35,7 +35,8 @@ const ENDED_AT_ONCE: i32 = 64;
 /// [`Records`] in a PostgreSQL database, by the server's time. Clones are the same store.
 ///
 /// A store is a schema, `lockgate_records` unless its options say otherwise, with two tables and a few functions. The first
-/// connect makes them; then a user needs the right to use the schema and to read and write its tables. Each command is one
+/// connect makes them, and that of a later program its functions in their place, which serve earlier programs too; then a user
+/// needs the right to use the schema and to read and write its tables. Each command is one
 /// call of a function, and is answered when the server has flushed it, on the standbys too if there are any that
 /// `synchronous_standby_names` counts. All changes of a store are made one after the other.
 ///
