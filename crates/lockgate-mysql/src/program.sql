@@ -252,8 +252,10 @@ BEGIN
         SELECT 'done' AS outcome, {columns} FROM {store}_record WHERE name = of_name;
         CALL {store}_raise_guard(guard, term);
         COMMIT;
-        -- Who waits for the end of the lease waits for this lock.
-        DO GET_LOCK({lock}, 0);
+        -- Who waits for the end of the lease waits for this lock. It counts how often a session takes it.
+        IF NOT (IS_USED_LOCK({lock}) <=> CONNECTION_ID()) THEN
+            DO GET_LOCK({lock}, 0);
+        END IF;
     END IF;
 END
 --

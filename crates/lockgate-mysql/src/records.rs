@@ -5,7 +5,7 @@
 //! - A lease that has ended is written as ended before that is shown, so that a clock that is set back brings none back.
 //! - Locks of the server (`GET_LOCK`) decide nothing.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, pin::pin, sync::Arc, time::Duration};
 
 use lockgate_core::{
     DeleteRecord, Epoch, ExtendRecord, LeaseRecord, ListRecords, PutRecord, Record, RecordName,
@@ -15,15 +15,18 @@ use lockgate_core::{
 };
 use lockgate_records::{
     Outcome, Row as RecordRow, STORE_NAME, check_lease, check_limit, check_put, guarded, number,
-    page, prefix_end, store_name, unreadable, watch,
+    page, prefix_end, store_name, unreadable, wait_for_end, watch,
 };
 use mysql_async::{Row, Value};
 
 use crate::{
-    connection::{COLUMNS, Link, NOW, get},
+    connection::{COLUMNS, Link, NOW, get, lock_of},
     url,
     waiting::{Waiting, look, wait_for_locks},
 };
+
+/// How often one who watches looks whether the task runs that wakes it.
+const WATCHED: Duration = Duration::from_secs(1);
 
 /// Leases that one call ends at most, of those whose time is over.
 const ENDED_AT_ONCE: i64 = 64;
@@ -153,6 +156,15 @@ impl MysqlRecords {
             of.extend([guarded.guard.as_str().into(), guarded.term.into()]);
             under = "fenced_";
         }
+        for over in self.0.waiting.over() {
+            // If it is not released, this process's next lease of that record wakes nobody at its end.
+            let release = format!("DO RELEASE_LOCK({})", lock_of(self.store(), "?"));
+            let _ = self
+                .0
+                .link
+                .ask(&release, vec![over.as_str().into()], false)
+                .await;
+        }
         let marks = vec!["?"; of.len()].join(", ");
         let sql = format!("CALL {}_{under}{procedure}({marks})", self.store());
         let rows = self.0.link.ask(&sql, of, true).await?;
@@ -173,6 +185,7 @@ impl MysqlRecords {
             "SELECT {COLUMNS}, ends - {NOW} AS remaining FROM {}_record WHERE name = ?",
             self.store()
         );
+        let mut rounds = 0;
         loop {
             let rows = self.0.link.ask(&sql, vec![name.as_str().into()], false);
             let Some(row) = rows.await?.into_iter().next() else {
@@ -183,6 +196,8 @@ impl MysqlRecords {
                 return row.into_record(name.clone()).map(Some);
             }
             self.end_leases().await?;
+            wait_for_end(rounds).await;
+            rounds += 1;
         }
     }
 
@@ -290,6 +305,7 @@ impl Records for MysqlRecords {
             limit.into(),
             (ListRecords::BYTES_MAX as u64).into(),
         ]);
+        let mut rounds = 0;
         loop {
             let rows = self.0.link.ask(&sql, of.clone(), false).await?;
             let has_more = rows.last().map_or(Ok(false), |row| get(row, "has_more"))?;
@@ -305,22 +321,34 @@ impl Records for MysqlRecords {
                 return Ok(page(records, has_more));
             }
             self.end_leases().await?;
+            wait_for_end(rounds).await;
+            rounds += 1;
         }
     }
 
     async fn watch(&self, wait: WatchRecord) -> Result<Option<Record>, RecordsError> {
         let name = wait.name.clone();
-        let look_once = || {
-            // It is among those who watch by now.
+        let wake = || {
             self.0.waiting.wake_for(|| {
                 let (link, waiting) = (self.0.link.clone(), self.0.waiting.clone());
                 tokio::spawn(async move {
                     tokio::join!(look(&link, &waiting), wait_for_locks(&link, &waiting));
                 })
             });
+        };
+        let look_once = || {
+            // It is among those who watch by now.
+            wake();
             self.look(&name)
         };
-        watch(&self.0.waiting.bell, wait, look_once).await
+        let mut watching = pin!(watch(&self.0.waiting.bell, wait, look_once));
+        loop {
+            tokio::select! {
+                seen = watching.as_mut() => return seen,
+                // The runtime in which others are woken may have ended with another one who watched.
+                () = tokio::time::sleep(WATCHED) => wake(),
+            }
+        }
     }
 
     async fn put(&self, put: PutRecord) -> Result<RecordWritten, RecordsError> {
@@ -353,7 +381,7 @@ impl Records for MysqlRecords {
             _ => written_row(&row)?.1,
         };
         let record = outcome.done(record, &lease.name, None, self.1.as_ref())?;
-        self.0.waiting.leased(&lease.name);
+        self.0.waiting.leased(&lease.name, lease.lease);
         record.into_record(lease.name)
     }
 

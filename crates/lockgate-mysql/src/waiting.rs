@@ -1,11 +1,12 @@
 //! How those who watch are woken.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
-use lockgate_core::{RecordName, RecordsError, Revision};
+use lockgate_core::{Millis, RecordName, RecordsError, Revision};
 use lockgate_records::Bell;
 use mysql_async::{Conn, Value, prelude::Queryable as _};
 use tokio::{sync::Notify, task::JoinHandle, time::sleep};
@@ -24,8 +25,8 @@ type Seen = (RecordName, Option<Revision>);
 #[derive(Default)]
 pub(crate) struct Waiting {
     pub(crate) bell: Bell,
-    /// The records that this process has leased: it waits for the end of none of these leases.
-    own: Mutex<HashSet<RecordName>>,
+    /// The records that this process has leased, and until when: it waits for the end of none of these leases.
+    own: Mutex<HashMap<RecordName, Instant>>,
     /// Somebody has begun to watch.
     more: Notify,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -44,8 +45,16 @@ impl Waiting {
         }
     }
 
-    pub(crate) fn leased(&self, name: &RecordName) {
-        lock(&self.own).insert(name.clone());
+    pub(crate) fn leased(&self, name: &RecordName, lease: Millis) {
+        let end = Instant::now() + Duration::from_millis(lease);
+        lock(&self.own).insert(name.clone(), end);
+    }
+
+    /// Takes those whose leases have ended by themselves: the session still has their locks.
+    pub(crate) fn over(&self) -> Vec<RecordName> {
+        let (mut own, now) = (lock(&self.own), Instant::now());
+        let ended = own.extract_if(|_, end| *end <= now);
+        ended.map(|(name, _)| name).collect()
     }
 
     pub(crate) fn gave_back(&self, name: &RecordName) {
@@ -93,7 +102,7 @@ async fn look_at(link: &Link, bell: &Bell, names: Vec<Seen>) -> Result<(), Recor
     );
     let asked = names.iter().map(|(name, _)| Value::from(name.as_str()));
     let rows = link.ask(&sql, asked.collect(), false).await?;
-    let mut found = std::collections::HashMap::new();
+    let mut found = HashMap::new();
     for row in rows {
         found.insert(get::<String>(&row, "name")?, get::<u64>(&row, "revision")?);
     }
@@ -118,7 +127,7 @@ pub(crate) async fn wait_for_locks(link: &Link, waiting: &Waiting) {
         let mut wanted: Vec<_> = watched
             .into_iter()
             // Nobody waits for the end of a lease of a record that is not there.
-            .filter(|it| it.1.is_some() && !own.contains(&it.0) && !useless.contains(it))
+            .filter(|it| it.1.is_some() && !own.contains_key(&it.0) && !useless.contains(it))
             .collect();
         wanted.sort();
         // In turn.

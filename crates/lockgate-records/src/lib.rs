@@ -25,6 +25,7 @@
 // Users read these docs.
 #![warn(missing_docs)]
 
+mod asking;
 mod backoff;
 mod bell;
 mod bounds;
@@ -33,6 +34,7 @@ mod row;
 mod url;
 
 pub use self::{
+    asking::{Asking, wait_for_end},
     backoff::Backoff,
     bell::{Bell, Listening, watch},
     bounds::{

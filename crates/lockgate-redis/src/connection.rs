@@ -7,19 +7,25 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use lockgate_core::RecordsError;
-use lockgate_records::{Backoff, Bell, Url, unreadable};
+use lockgate_records::{Asking, Backoff, Bell, Url, unreadable};
 use redis::{
     AsyncConnectionConfig, Client, ErrorKind, IntoConnectionInfo as _, ProtocolVersion, PushInfo,
-    PushKind, RedisError, Script, TlsCertificates, Value, aio::MultiplexedConnection,
+    PushKind, RedisError, Script, TlsCertificates, Value,
+    aio::MultiplexedConnection,
     from_redis_value_ref,
+    io::tcp::{TcpSettings, socket2},
 };
 use tokio::{sync::Mutex, time::timeout};
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 
 use crate::RedisRecordsOptions;
+
+/// After so long without a word the system asks whether the server's end of the connection is still there.
+const QUIET: Duration = Duration::from_secs(5);
 
 const PROGRAM: &str = include_str!("program.lua");
 
@@ -60,6 +66,14 @@ struct Kept {
 struct Connection {
     connection: MultiplexedConnection,
     has_ended: Arc<AtomicBool>,
+    /// Somebody has waited for an answer in vain.
+    is_silent: Arc<AtomicBool>,
+}
+
+impl Connection {
+    fn serves(&self) -> bool {
+        !self.has_ended.load(Ordering::Acquire) && !self.is_silent.load(Ordering::Acquire)
+    }
 }
 
 fn invalid(why: impl Into<String>) -> RecordsError {
@@ -101,7 +115,14 @@ pub(crate) fn read(url: &str) -> Result<(Client, Option<String>), RecordsError> 
         .redis_settings()
         .clone()
         .set_protocol(ProtocolVersion::RESP3);
-    let info = info.set_redis_settings(settings);
+    // Who only watches sends nothing, and would never learn that a server has gone without a word.
+    let probes = socket2::TcpKeepalive::new()
+        .with_time(QUIET)
+        .with_interval(QUIET / 3);
+    let tcp = TcpSettings::default()
+        .set_keepalive(probes)
+        .set_user_timeout(2 * QUIET);
+    let info = info.set_redis_settings(settings).set_tcp_settings(tcp);
     let client = if url.base.starts_with("rediss://") {
         // The client takes the process's provider; whoever has chosen one keeps it.
         if CryptoProvider::get_default().is_none() {
@@ -139,12 +160,16 @@ impl Link {
     }
 
     /// Connects for the first time.
-    pub(crate) async fn open(&self) -> Result<(), RecordsError> {
+    pub(crate) async fn open(self: &Arc<Self>) -> Result<(), RecordsError> {
         self.connection().await.map(drop)
     }
 
     /// Runs the program.
-    pub(crate) async fn ask(&self, of: &[&[u8]], changes: bool) -> Result<Value, RecordsError> {
+    pub(crate) async fn ask(
+        self: &Arc<Self>,
+        of: &[&[u8]],
+        changes: bool,
+    ) -> Result<Value, RecordsError> {
         let mut was_lost = false;
         loop {
             let mut kept = self.connection().await?;
@@ -153,8 +178,12 @@ impl Link {
             for argument in of {
                 call.arg(*argument);
             }
+            let is_silent = kept.is_silent.clone();
+            let asking = Asking::over(&is_silent);
             let asked = call.invoke_async::<Value>(&mut kept.connection);
-            let error = match timeout(self.options.timeout, asked).await {
+            let asked = timeout(self.options.timeout, asked).await;
+            asking.answered();
+            let error = match asked {
                 Ok(Ok(value)) => return Ok(value),
                 Ok(Err(error)) => error,
                 Err(_late) => {
@@ -197,14 +226,32 @@ impl Link {
         )
     }
 
-    async fn connection(&self) -> Result<Connection, RecordsError> {
-        let mut kept = self.kept.lock().await;
-        if let Some(connection) = &kept.connection
-            && !connection.has_ended.load(Ordering::Acquire)
+    /// The connection, made if there is none. That goes on if whoever has asked for it waits no more.
+    async fn connection(self: &Arc<Self>) -> Result<Connection, RecordsError> {
+        if let Some(connection) = &self.kept.lock().await.connection
+            && connection.serves()
         {
             return Ok(connection.clone());
         }
-        kept.connection = None;
+        let link = self.clone();
+        let made = tokio::spawn(async move { link.make_once().await });
+        made.await.unwrap_or_else(|ended| {
+            let why = ended.to_string();
+            Err(RecordsError::Unavailable { why })
+        })
+    }
+
+    async fn make_once(&self) -> Result<Connection, RecordsError> {
+        let mut kept = self.kept.lock().await;
+        if let Some(connection) = &kept.connection
+            && connection.serves()
+        {
+            return Ok(connection.clone());
+        }
+        if kept.connection.take().is_some() {
+            // Of what happens until the next one is there nobody hears.
+            self.bell.ring_all();
+        }
         kept.backoff.check()?;
         let made = match timeout(self.options.timeout, self.make()).await {
             Ok(made) => made,
@@ -274,10 +321,11 @@ impl Link {
         Ok(Connection {
             connection,
             has_ended,
+            is_silent: Arc::default(),
         })
     }
 
-    pub(crate) async fn durability(&self) -> Result<RedisDurability, RecordsError> {
+    pub(crate) async fn durability(self: &Arc<Self>) -> Result<RedisDurability, RecordsError> {
         let mut kept = self.connection().await?;
         let asked = async {
             let mut ask = redis::cmd("CONFIG");

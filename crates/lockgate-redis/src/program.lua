@@ -108,6 +108,11 @@ local function set_end(of, ends)
     redis.call('ZADD', P .. 'ends', text(ends), of)
 end
 
+if command == 'list' or command == 'get' then
+    -- Nothing, which a replica refuses all the same: what a server that was demoted has may be of the past.
+    redis.call('DEL', P .. 'nothing')
+end
+
 if command == 'list' then
     local first, last, limit, bytes_max = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
     end_leases(-1)

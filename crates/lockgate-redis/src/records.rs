@@ -95,9 +95,9 @@ impl RedisRecords {
             options.store = store;
         }
         store_name(&options.store)?;
-        let link = Link::new(client, options);
+        let link = Arc::new(Link::new(client, options));
         link.open().await?;
-        Ok(Self(Arc::new(link), None))
+        Ok(Self(link, None))
     }
 
     /// What the server keeps over a restart, by its settings as they are now. It says nothing about replicas.

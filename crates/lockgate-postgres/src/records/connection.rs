@@ -1,9 +1,15 @@
 //! The connection of a store: made, checked, asked, and made again.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
 
 use lockgate_core::{RecordsError, with_sources};
-use lockgate_records::{Backoff, Bell};
+use lockgate_records::{Asking, Backoff, Bell};
 use tokio::{sync::Mutex, time::timeout};
 use tokio_postgres::{
     Client, NoTls, Row,
@@ -55,6 +61,14 @@ struct Kept {
 struct Connection {
     client: Client,
     unasked: Arc<Unasked>,
+    /// Somebody has waited for an answer in vain.
+    is_silent: AtomicBool,
+}
+
+impl Connection {
+    fn serves(&self) -> bool {
+        !self.client.is_closed() && !self.is_silent.load(Ordering::Acquire)
+    }
 }
 
 impl Drop for Connection {
@@ -122,7 +136,7 @@ impl Link {
     }
 
     /// Connects for the first time: looks also at what cannot change with a reconnect.
-    pub(super) async fn open(&self) -> Result<(), RecordsError> {
+    pub(super) async fn open(self: &Arc<Self>) -> Result<(), RecordsError> {
         let first = self.connection().await?;
         let second = self.within(self.connect()).await?;
         self.within(check_sessions(&first, &second)).await
@@ -130,7 +144,7 @@ impl Link {
 
     /// Runs a statement.
     pub(super) async fn ask(
-        &self,
+        self: &Arc<Self>,
         sql: &str,
         parameters: &[Parameter<'_>],
         changes: bool,
@@ -138,8 +152,11 @@ impl Link {
         let (mut tries, mut was_lost) = (0, false);
         loop {
             let connection = self.connection().await?;
+            let asking = Asking::over(&connection.is_silent);
             let asked = connection.client.query_typed(sql, parameters);
-            let fault = match timeout(self.options.timeout, asked).await {
+            let asked = timeout(self.options.timeout, asked).await;
+            asking.answered();
+            let fault = match asked {
                 Ok(Ok(rows)) => return Ok(rows),
                 Ok(Err(error)) => Fault::of(&error),
                 Err(_late) => {
@@ -175,15 +192,31 @@ impl Link {
         }
     }
 
-    /// The connection, made if there is none.
-    async fn connection(&self) -> Result<Arc<Connection>, RecordsError> {
-        let mut kept = self.kept.lock().await;
-        if let Some(connection) = &kept.connection
-            && !connection.client.is_closed()
+    /// The connection, made if there is none. That goes on if whoever has asked for it waits no more, because the next one
+    /// would begin anew with the first of several hosts.
+    async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, RecordsError> {
+        if let Some(connection) = &self.kept.lock().await.connection
+            && connection.serves()
         {
             return Ok(connection.clone());
         }
-        kept.connection = None;
+        let link = self.clone();
+        let made = tokio::spawn(async move { link.make_once().await });
+        made.await
+            .unwrap_or_else(|ended| Err(unavailable(ended.to_string())))
+    }
+
+    async fn make_once(&self) -> Result<Arc<Connection>, RecordsError> {
+        let mut kept = self.kept.lock().await;
+        if let Some(connection) = &kept.connection
+            && connection.serves()
+        {
+            return Ok(connection.clone());
+        }
+        if let Some(silent) = kept.connection.take() {
+            // Whoever else has asked over it is told that it ended.
+            silent.unasked.give_up.notify_one();
+        }
         kept.backoff.check()?;
         let made = self.within(self.make()).await.map(Arc::new);
         kept.backoff.connected(&made);
@@ -225,7 +258,11 @@ impl Link {
         let Connected {
             client, unasked, ..
         } = connected.map_err(|failure| failed(&failure))?;
-        let connection = Connection { client, unasked };
+        let connection = Connection {
+            client,
+            unasked,
+            is_silent: AtomicBool::new(false),
+        };
         let settings = settings(Commit::Flushed, self.options.timeout);
         connection.batch(&settings).await?;
         Ok(connection)
@@ -258,6 +295,11 @@ impl Link {
     /// Makes the tables and functions, or finds that they are as they should be; then no right to make any is needed.
     async fn prepare(&self, connection: &Connection) -> Result<(), RecordsError> {
         let store = self.store();
+        let as_name = format!("SELECT quote_ident('{store}')");
+        if connection.tell(&as_name).await?.as_deref() != Some(store) || store.starts_with("pg_") {
+            let why = format!("{store} is a word of PostgreSQL's own: name the store otherwise");
+            return Err(RecordsError::Invalid { why });
+        }
         let there = format!("SELECT to_regclass('{store}.format')");
         let found = match connection.tell(&there).await? {
             None => None,

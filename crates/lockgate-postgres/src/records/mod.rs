@@ -19,7 +19,7 @@ use lockgate_core::{
 };
 use lockgate_records::{
     Guarded, Outcome, Row as RecordRow, STORE_NAME, Url, check_lease, check_limit, check_put,
-    guarded, number, page, prefix_end, store_name, unreadable, watch,
+    guarded, number, page, prefix_end, store_name, unreadable, wait_for_end, watch,
 };
 use tokio_postgres::{
     Row,
@@ -130,9 +130,9 @@ impl PostgresRecords {
             return Err(invalid("timeout must be 10 ms to a day".to_owned()));
         }
         let target = Target::of(&given).map_err(|error| invalid(with_sources(&error)))?;
-        let link = Link::new(target, options);
+        let link = Arc::new(Link::new(target, options));
         link.open().await?;
-        Ok(Self(Arc::new(link), None))
+        Ok(Self(link, None))
     }
 
     /// Runs a statement that changes nothing.
@@ -199,6 +199,7 @@ impl PostgresRecords {
             "SELECT {COLUMNS}, ends - {store}.now() AS remaining FROM {store}.record WHERE name = $1",
             store = self.0.store()
         );
+        let mut rounds = 0;
         loop {
             let rows = self.read(&sql, &[text(&name.as_str())]).await?;
             let Some(row) = rows.first() else {
@@ -209,6 +210,8 @@ impl PostgresRecords {
                 return row.into_record(name.clone()).map(Some);
             }
             self.end_leases().await?;
+            wait_for_end(rounds).await;
+            rounds += 1;
         }
     }
 }
@@ -291,6 +294,7 @@ impl Records for PostgresRecords {
             store = self.0.store()
         );
         let bytes_max = number(ListRecords::BYTES_MAX as u64);
+        let mut rounds = 0;
         loop {
             let parameters = [
                 text(&prefix),
@@ -313,6 +317,8 @@ impl Records for PostgresRecords {
                 return Ok(page(records, has_more));
             }
             self.end_leases().await?;
+            wait_for_end(rounds).await;
+            rounds += 1;
         }
     }
 

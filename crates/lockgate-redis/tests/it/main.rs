@@ -121,6 +121,27 @@ async fn one_server_serves_many() {
     a_store_says_what_it_cannot_promise(url).await;
     leases_that_ended_are_cleared_by_whoever_comes_by(url).await;
     a_server_without_room_takes_no_writes_and_goes_on(url).await;
+    a_server_that_is_demoted_shows_nothing_of_the_past(url).await;
+}
+
+async fn a_server_that_is_demoted_shows_nothing_of_the_past(url: &str) {
+    let records = RedisRecords::connect(url).await.unwrap();
+    let of = name("demoted");
+    records.put(put("demoted", "x")).await.unwrap();
+    let mut client = client(url).await;
+    let mut follow = async |host: &str, port: &str| {
+        let mut follow = redis::cmd("REPLICAOF");
+        let followed = follow.arg(host).arg(port).query_async::<()>(&mut client);
+        followed.await.unwrap();
+    };
+    follow("127.0.0.1", "1").await;
+    let read = records.get(of.clone()).await;
+    assert!(
+        matches!(read, Err(RecordsError::Unavailable { .. })),
+        "{read:?}"
+    );
+    follow("NO", "ONE").await;
+    while records.get(of.clone()).await.is_err() {}
 }
 
 async fn a_store_says_what_it_cannot_promise(url: &str) {
