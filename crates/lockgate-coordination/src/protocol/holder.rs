@@ -274,7 +274,7 @@ mod tests {
             lock.resign(None);
             for answer in answers {
                 assert_eq!(lock.next(1), HolderAsk::Release);
-                lock.answer(1, *answer);
+                lock.answer(1, answer.clone());
             }
             assert_eq!(lock.next(1), HolderAsk::Over(expected));
         }

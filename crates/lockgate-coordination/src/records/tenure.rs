@@ -285,6 +285,7 @@ impl<S: Records + 'static> Shared<S> {
     }
 
     async fn renew(&self) {
+        let mut is_told = false;
         loop {
             let answer = match self.step(|holder| holder.next(self.now())) {
                 HolderAsk::Wait(until) => {
@@ -299,9 +300,15 @@ impl<S: Records + 'static> Shared<S> {
                     };
                     let extended = self.inner.records.extend(extend);
                     match timeout(self.patience(), extended).await {
-                        Ok(Ok(())) => Answer::Done,
+                        Ok(Ok(())) => {
+                            is_told = false;
+                            Answer::Done
+                        }
                         Ok(Err(RecordsError::LeaseLost { .. })) => Answer::Refused,
+                        // Once, however often it is tried again.
+                        Ok(Err(_)) if is_told => Answer::Lost,
                         Ok(Err(why)) => {
+                            is_told = true;
                             warn!(election = %self.names.election, epoch = self.epoch.0, %why, "a lease is not renewed");
                             Answer::Lost
                         }
