@@ -81,7 +81,7 @@ pub(crate) enum Command {
     #[command(hide = true)]
     LeadCommand(LeadCommand),
     #[command(hide = true)]
-    LeadWatchdog,
+    LeadWatchdog(LeadWatchdog),
     Status(Status),
     Backup(Backup),
     Restore(Restore),

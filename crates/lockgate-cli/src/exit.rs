@@ -131,6 +131,12 @@ impl Failure {
         }
     }
 
+    /// The same failure with another exit code.
+    pub(crate) fn exits(mut self, exit: Exit) -> Self {
+        self.exit = exit;
+        self
+    }
+
     /// The program ends because of a signal, after it has put everything in order.
     pub(crate) fn signal(exit: Exit) -> Self {
         Self::new(exit, "").told()

@@ -53,9 +53,16 @@ fn place(url: &str) -> Result<Place, String> {
     match scheme {
         "http" | "https" => match url.parse() {
             Ok(endpoint) => Ok(Place::Server(endpoint)),
-            Err(error) => Err(format!("the value is no URL of a server: {error}")),
+            // Its error shows the URL, in which there may be a password.
+            Err(_) => Err(
+                "the value is no URL of a server: it is http://HOST:PORT or https://HOST:PORT, without a user and a path"
+                    .to_owned(),
+            ),
         },
         "file" => {
+            if rest.contains(['?', '#']) {
+                return Err("in the path of a file:// URL, write ? as %3F and # as %23".to_owned());
+            }
             let path = percent_decode_str(rest).decode_utf8();
             let path = path.map_err(|_| "the path of the file:// URL is no UTF-8".to_owned())?;
             if !path.starts_with('/') {
@@ -325,6 +332,8 @@ mod tests {
             "file://reports",
             "file:reports",
             "http://",
+            "http://u:secret@h:1/x",
+            "file:///a?b",
             "ftp://secret@h",
             "zk://u:secret@h:1/x?style=y",
         ] {

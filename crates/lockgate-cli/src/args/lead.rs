@@ -21,26 +21,28 @@ use crate::{
 /// LOCKGATE_FENCE does that for all that COMMAND changes by this program (`lockgate send`, `lockgate record put`). The
 /// deadline is when the lease ends without a renewal, in milliseconds since 1970; `lead` renews the lease and moves it.
 ///
-/// COMMAND and what it starts are one process group, which never outlives the lease. If the lease is not renewed, the
-/// group gets SIGTERM --notice before its end, and SIGKILL --margin before the store can let another one lead. A watchdog,
-/// which is a process of its own in that group, does it also while `lead` is frozen, and at once if `lead` is killed. If
-/// COMMAND leaves the group itself (`timeout` without --foreground, a shell with job control), it is ended, with exit code
-/// 1. A process that it has started and that leaves (setsid, a daemon) is beyond the watchdog's reach.
+/// COMMAND is in a process group of its own. Neither that nor whom it starts outlives the lease. If the lease is not renewed,
+/// they get SIGTERM --notice before its end, and SIGKILL --margin before the store can let another one lead. A watchdog,
+/// which is a process of its own in that group, does it also while `lead` is frozen, and at once if `lead` is killed. They are
+/// found in other groups and sessions too (`timeout`, setsid, a daemon), by LOCKGATE_LEAD_MARKS in their environment: without
+/// that, or as another user, a process that leaves the group is on its own.
 ///
-/// SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2 and SIGWINCH go on to the group. While `lead` waits to be elected,
-/// the first four end it. When COMMAND has ended, what is left of the group gets SIGKILL, and then the lease is given
-/// back, so the successor leads at once. If somebody asks for a switch (`lockgate leaders resign`), the group gets SIGTERM,
-/// and SIGKILL after --kill-after.
+/// SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2 and SIGWINCH go on to the group, and the first four to those beside it.
+/// While `lead` waits to be elected, these four end it. When COMMAND has ended, what it has left gets SIGKILL, and then the
+/// lease is given back, so the successor leads at once. If somebody asks for a switch (`lockgate leaders resign`), COMMAND
+/// gets SIGTERM, and SIGKILL after --kill-after. COMMAND has no terminal: if it reads one or changes its settings, the term
+/// ends.
 ///
 /// --inaugurate and --hand-over are run by `sh -c` before and after COMMAND, within the same lease. The first one finds
 /// the last checkpoint on its standard input, and LOCKGATE_PREDECESSOR_EPOCH if there was a term before; if it fails,
-/// COMMAND is not run. The second one finds LOCKGATE_REASON (asked, end_of_term, lease_lost or error); if it succeeds and
-/// prints something, that is the next checkpoint, of up to 128KiB. --health is run again and again; if it fails, or takes
+/// COMMAND is not run, nor --hand-over. The second one finds LOCKGATE_REASON (asked, end_of_term, lease_lost or error); if it
+/// succeeds and prints something, that is the next checkpoint, of up to 128KiB. Behind a signal or a switch it has
+/// --kill-after as well. --health is run again and again; if it fails, or takes
 /// longer than --health-every, three times in a row, the term ends.
 ///
 /// Exit codes: that of COMMAND, or 128 and the number of the signal that has ended it; 120 if it was not elected in time;
 /// 121 if the leadership ended before COMMAND did; 122 if the store does not answer for as long as a lease; 126 and 127 if
-/// COMMAND cannot be run; 1 if --inaugurate or --health has failed.
+/// COMMAND cannot be run; 1 if --inaugurate or --health has failed, and if --hand-over has, where COMMAND has not.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -94,7 +96,7 @@ pub(crate) struct Lead {
     pub(crate) health: Option<String>,
 
     /// How often --health is run, and how long it may take
-    #[arg(long, value_name = "TIME", requires = "health", default_value = "10s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", requires = "health", default_value = "10s", value_parser = health_every)]
     pub(crate) health_every: Duration,
 
     #[command(flatten)]
@@ -103,6 +105,23 @@ pub(crate) struct Lead {
     /// What to run, with its arguments
     #[arg(value_name = "COMMAND", required = true, num_args = 1.., trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Reads how often a check is run: at least every 10 ms.
+fn health_every(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        every if every >= Duration::from_millis(10) => Ok(every),
+        _ => Err(format!(
+            "{text:?} is too short: a check takes at least 10ms"
+        )),
+    }
+}
+
+/// The process that ends a command when its term is over.
+#[derive(Debug, Args)]
+pub(crate) struct LeadWatchdog {
+    /// What the environment has of all whom the command has started
+    pub(crate) mark: String,
 }
 
 /// What `lead` runs in place of a command, which it then becomes.

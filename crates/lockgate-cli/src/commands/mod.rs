@@ -74,7 +74,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Record(args) => watched(move || record::run(&args)),
         Command::Lead(args) => lead::run(&args),
         Command::LeadCommand(args) => lead::command::run(&args),
-        Command::LeadWatchdog => lead::watchdog::run(),
+        Command::LeadWatchdog(args) => lead::watchdog::run(&args),
         Command::Leaders(args) => watched(move || leaders::run(&args)),
         Command::Status(args) => watched(move || status::run(&args)),
         Command::Backup(args) => backup::run(&args),

@@ -185,7 +185,7 @@ fn a_candidate_that_is_told_to_end_leaves_its_place() {
     let place = Place::new();
     let mut first = Lead::start(place.shell("", "echo runs; sleep 1000"));
     assert_eq!(first.line(), "runs");
-    for (what, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 143)] {
+    for (what, code) in [(Signal::TERM, 143), (Signal::INT, 130), (Signal::HUP, 129)] {
         let mut second = Lead::start(place.shell("", "echo runs"));
         place.wait_for_candidates(1);
         // A signal for the command is none for a candidate.
@@ -369,7 +369,18 @@ fn a_checkpoint_goes_from_term_to_term() {
         "131072\nruns\n"
     );
 
-    let refused = run(&["--inaugurate", "exit 4"]);
+    let failed = run(&["--hand-over", "exit 3"]);
+    assert_eq!(failed.status.code(), Some(1));
+
+    // What was not begun is not handed over.
+    let refused = run(&["--inaugurate", "exit 4", "--hand-over", "echo lost"]);
+    assert_eq!(
+        place.election()["last_checkpoint"]["value"]
+            .as_str()
+            .unwrap()
+            .len(),
+        131_072
+    );
     assert_eq!(
         (refused.status.code(), &refused.stdout[..]),
         (Some(1), &b""[..])
@@ -412,15 +423,76 @@ fn a_leader_that_is_asked_to_go_leaves_a_checkpoint() {
     }
 }
 
+/// In other groups and sessions, and of parents that have gone.
 #[test]
-fn a_command_that_leaves_its_group_is_ended() {
+fn whom_a_command_has_started_ends_with_its_term() {
+    let alone = "setsid sh -c 'echo runs; sleep 1000'";
+    for script in [
+        "timeout 1000 sh -c 'echo runs; sleep 1000'; :".to_owned(),
+        format!("{alone} & wait"),
+        format!("({alone} &); sleep 1000"),
+        format!("exec {alone}"),
+    ] {
+        // By `lead`, by the watchdog of a `lead` that was killed, and of one that is frozen.
+        for what in [Signal::TERM, Signal::KILL, Signal::STOP] {
+            let place = Place::new();
+            let options = format!("{SHORT} --kill-after 100ms");
+            // Nobody but the command has it open: a `lead` that is frozen lives on.
+            let fifo = place.sandbox.path().join("out");
+            rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
+            let lead = Lead::start(place.shell(&options, &format!("exec >out; {script}")));
+            let mut output = BufReader::new(std::fs::File::open(fifo).unwrap());
+            let mut line = String::new();
+            output.read_line(&mut line).unwrap();
+            lead.signal(what);
+            output.read_to_string(&mut line).unwrap();
+            assert_eq!(line, "runs\n", "{script}: {what:?}");
+        }
+    }
+    // A command that ends by itself leaves nobody.
     let place = Place::new();
-    let mut lead = Lead::start(place.lead(
-        "",
-        &["timeout", "1000", "sh", "-c", "echo runs; sleep 1000"],
-    ));
+    let script = format!("mkfifo f; {alone} > f & read line < f; echo $line");
+    let mut lead = Lead::start(place.shell("", &script));
     assert_eq!(lead.rest(), "runs\n");
-    assert_eq!(lead.code(), Some(1));
+    assert_eq!(lead.code(), Some(0));
+}
+
+#[test]
+fn a_command_that_wants_the_terminal_is_ended() {
+    let place = Place::new();
+    let lead = place.shell("", "read line");
+    let words = std::iter::once(lead.get_program()).chain(lead.get_args());
+    let words: Vec<_> = words.map(|it| format!("'{}'", it.display())).collect();
+    let mut script = Command::new("script");
+    // A terminal of its own.
+    script.args([
+        "--quiet",
+        "--return",
+        "--command",
+        &words.join(" "),
+        "/dev/null",
+    ]);
+    let done = script.stdin(Stdio::null()).output().unwrap();
+    let told = String::from_utf8_lossy(&done.stdout).into_owned();
+    assert!(told.contains("wants the terminal"), "{told}");
+    assert_eq!(done.status.code(), Some(1), "{told}");
+}
+
+#[test]
+fn a_store_that_does_not_answer_is_waited_for() {
+    let sandbox = Sandbox::new();
+    // Nobody listens there.
+    for (scheme, database) in [
+        ("http", ""),
+        ("redis", "/0"),
+        ("mysql", "/x"),
+        ("postgres", "/x"),
+    ] {
+        let line = format!(
+            "lead --election e {SHORT} --timeout 300ms --via {scheme}://127.0.0.1:1{database} -- true"
+        );
+        sandbox.run(&line).fails_with(122);
+    }
 }
 
 #[test]

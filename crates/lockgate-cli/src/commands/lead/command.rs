@@ -51,9 +51,11 @@ pub(super) fn check(program: &OsStr) -> Result<(), Failure> {
 }
 
 fn not_run(program: &OsStr, error: &io::Error) -> Failure {
-    let exit = match error.kind() {
-        io::ErrorKind::NotFound => Exit::NoCommand,
-        _ => Exit::NotRunnable,
-    };
-    Failure::new(exit, format!("{}: {error}", program.display()))
+    let program = program.display();
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            Failure::new(Exit::NoCommand, format!("there is no command {program:?}"))
+        }
+        _ => Failure::new(Exit::NotRunnable, format!("{program}: {error}")),
+    }
 }

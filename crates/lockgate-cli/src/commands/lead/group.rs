@@ -13,21 +13,31 @@ use lockgate_log::SystemClock;
 use rustix::{
     io::{Errno, ioctl_fionbio},
     process::{
-        Pid, Signal, WaitOptions, WaitStatus, getpgid, getpid, kill_process_group,
-        set_child_subreaper, wait, waitpgid,
+        Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process_group, set_child_subreaper,
+        wait, waitpgid,
     },
 };
 use tokio::{
     io::AsyncReadExt as _,
     net::unix::pipe,
     signal::unix::{self, SignalKind},
+    time::{sleep, timeout},
 };
 
-use super::watchdog::{Deadlines, NEVER, READY};
+use super::{
+    kin,
+    watchdog::{Deadlines, NEVER, READY},
+};
 use crate::{
     commands::listen,
     exit::{Exit, Failure},
 };
+
+/// How often children are looked at without word of one.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// How long is waited before whoever does not die is looked for again.
+const AGAIN: Duration = Duration::from_millis(5);
 
 /// The process's own program, also when its file was replaced.
 const PROGRAM: &str = "/proc/self/exe";
@@ -47,19 +57,25 @@ impl Children {
         })
     }
 
-    /// The next child that has ended.
+    /// The next child that has ended, or was stopped.
     ///
     /// # Cancellation
     /// None is missed.
     pub(super) async fn next(&mut self) -> (Pid, WaitStatus) {
         loop {
-            match wait(WaitOptions::NOHANG) {
+            match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
                 Ok(Some(ended)) => return ended,
                 Err(Errno::INTR) => {}
                 // There may be children later.
-                Ok(None) | Err(_) => drop(self.changed.recv().await),
+                Ok(None) | Err(_) => self.change().await,
             }
         }
+    }
+
+    /// Waits for word of a child. There is none where this process was started with the signal blocked: then it looks now and
+    /// then.
+    async fn change(&mut self) {
+        let _ = timeout(LOOK, self.changed.recv()).await;
     }
 
     /// Waits until nobody of the group is left.
@@ -67,7 +83,7 @@ impl Children {
         loop {
             match waitpgid(group, WaitOptions::NOHANG) {
                 Ok(Some(_)) | Err(Errno::INTR) => {}
-                Ok(None) => drop(self.changed.recv().await),
+                Ok(None) => self.change().await,
                 Err(_) => return,
             }
         }
@@ -84,16 +100,18 @@ pub(super) struct Group {
     told: Deadlines,
     has_term: bool,
     is_killed: bool,
-    /// Other groups that the command has gone to.
-    strays: Vec<Pid>,
+    /// Whom it has started has this, also in another group.
+    mark: String,
 }
 
 impl Group {
     /// Starts a watchdog, and waits until it is there. The group's term has no end until it is [told](Self::tell).
     pub(super) async fn start(notice: Duration) -> io::Result<Self> {
+        let mark = kin::new_mark();
         let mut child = Command::new(PROGRAM)
             .arg0("lockgate")
             .arg("lead-watchdog")
+            .arg(&mark)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .process_group(0)
@@ -115,7 +133,7 @@ impl Group {
             },
             has_term: false,
             is_killed: false,
-            strays: Vec::new(),
+            mark,
         };
         group.write(group.told);
         let mut ready = [0; READY.len()];
@@ -137,6 +155,7 @@ impl Group {
             .arg(getpid().as_raw_nonzero().to_string())
             .arg("--")
             .args(words)
+            .env(kin::VARIABLE, kin::marks_with(&self.mark))
             .process_group(self.watchdog.as_raw_nonzero().get());
         command
     }
@@ -164,19 +183,6 @@ impl Group {
         }
     }
 
-    /// Whether a process that was started in the group has left it: a shell with job control, `timeout`. The watchdog does
-    /// not reach it there; the next signals do.
-    pub(super) fn has_left(&mut self, process: Pid) -> bool {
-        let Ok(group) = getpgid(Some(process)) else {
-            return false;
-        };
-        let has_left = group != self.watchdog;
-        if has_left && !self.strays.contains(&group) {
-            self.strays.push(group);
-        }
-        has_left
-    }
-
     /// Tells the group to end, if nobody has.
     pub(super) fn terminate(&mut self, remaining: Duration) {
         // The watchdog may have done it while this process was frozen.
@@ -193,17 +199,29 @@ impl Group {
         self.has_term |= signal == Signal::TERM;
         // Whoever has gone needs no signal.
         let _ = kill_process_group(self.watchdog, signal);
-        for stray in &self.strays {
-            let _ = kill_process_group(*stray, signal);
+        // The others are for a group whose leader has chosen to hear them.
+        if [
+            Signal::HUP,
+            Signal::INT,
+            Signal::QUIT,
+            Signal::TERM,
+            Signal::KILL,
+        ]
+        .contains(&signal)
+        {
+            kin::signal(&self.mark, Some(self.watchdog), signal);
         }
     }
 
-    /// Ends what is left of the group, and waits until it has gone.
+    /// Ends what is left of the group and of whom it has started, and waits until they have gone.
     pub(super) async fn end(mut self, children: &mut Children) {
         // Once is enough; then the number may be another group's.
         if !self.is_killed {
             self.signal(Signal::KILL);
         }
         children.gone(self.watchdog).await;
+        while !kin::kill(&self.mark, None) {
+            sleep(AGAIN).await;
+        }
     }
 }

@@ -8,11 +8,12 @@
 //! ```
 //! Invariants:
 //! - A group has a watchdog before anything runs in it.
-//! - The lease is given back when nobody of the group is left.
+//! - The lease is given back when nobody of the group is left, and nobody whom it has started.
 //! - Nothing runs in a group when the term is over by this process's clock: this process and the watchdog kill it.
 
 pub(super) mod command;
 mod group;
+mod kin;
 pub(super) mod watchdog;
 
 use std::{
@@ -24,6 +25,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use lockgate_coordination::shell::Pauses;
 use lockgate_core::{
     HolderName,
     coordination::{Call, Campaign, CoordinationError, Coordinator as _, EndReason, Tenure as _},
@@ -83,7 +85,11 @@ pub(super) fn run(args: &Lead) -> Result<(), Failure> {
     runtime()?.block_on(async {
         let mut signals = Signals::new()?;
         let mut children = Children::new()?;
-        let via = Via::open(&args.settings.0).await?;
+        let via = tokio::select! {
+            biased;
+            failure = signals.end() => return Err(failure),
+            via = opened(args) => via?,
+        };
         // It is there before it is needed, so a switch does not wait for it.
         let group = started(campaign.notice).await?;
         note(&format!(
@@ -92,7 +98,7 @@ pub(super) fn run(args: &Lead) -> Result<(), Failure> {
         ));
         let tenure = tokio::select! {
             biased;
-            exit = signals.end() => Err(Failure::signal(exit)),
+            failure = signals.end() => Err(failure),
             tenure = via.campaign(campaign.clone()) => tenure.map_err(not_elected),
         };
         let tenure = match tenure {
@@ -118,14 +124,50 @@ pub(super) fn run(args: &Lead) -> Result<(), Failure> {
             children: &mut children,
         };
         let ended = reign.work(group).await;
-        let checkpoint = reign.hand_over(&ended, max).await;
+        let handed_over = reign.hand_over(&ended, max).await;
         let reason = ended.reason();
+        let (checkpoint, failed) = match handed_over {
+            Ok(checkpoint) => (checkpoint, None),
+            Err(what) => (
+                None,
+                Some(format!("--hand-over leaves no checkpoint: {what}")),
+            ),
+        };
         if let Err(error) = tenure.resign(reason, checkpoint).await {
             note(&format!("the end of the term is not written: {error}"));
         }
         let _ = timeout(LEAVE_WITHIN, via.left()).await;
-        ended.outcome()
+        match (ended.outcome(), failed) {
+            (Ok(()), Some(failed)) => Err(Failure::failed(failed)),
+            (outcome, failed) => {
+                if let Some(failed) = failed {
+                    note(&failed);
+                }
+                outcome
+            }
+        }
     })
+}
+
+/// The store, as soon as it answers: machines that start together need not start in order. It has as long as a candidate would
+/// wait for an answer.
+async fn opened(args: &Lead) -> Result<Via, Failure> {
+    let patience = match args.try_once {
+        true => Duration::ZERO,
+        false => args.wait.unwrap_or(args.lease).min(args.lease),
+    };
+    let (mut pauses, until) = (Pauses::default(), Instant::now() + patience);
+    loop {
+        match Via::open(&args.settings.0).await {
+            Err(failure) if failure.exit() == Exit::Unreachable => {
+                if Instant::now() >= until {
+                    return Err(failure.exits(Exit::StoreUnreachable));
+                }
+                pauses.wait().await;
+            }
+            opened => return opened,
+        }
+    }
 }
 
 fn campaign(args: &Lead) -> Result<Campaign, Failure> {
@@ -204,28 +246,45 @@ impl Signals {
     }
 
     /// The next one that ends what waits. Cancel safe.
-    async fn end(&mut self) -> Exit {
+    async fn end(&mut self) -> Failure {
         loop {
-            match self.next().await {
-                Signal::INT => return Exit::Interrupted,
-                Signal::QUIT => return Exit::Quit,
-                Signal::TERM | Signal::HUP => return Exit::Terminated,
-                _ => {}
+            let signal = self.next().await;
+            if ends(signal) {
+                return Failure::passed_on(by_signal(signal));
             }
         }
     }
+}
+
+/// Whether a signal ends what gets it.
+fn ends(signal: Signal) -> bool {
+    [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM].contains(&signal)
+}
+
+/// The code of who was ended by a signal, as a shell has it.
+fn by_signal(signal: Signal) -> u8 {
+    u8::try_from(128 + signal.as_raw()).unwrap_or(255)
 }
 
 /// What has ended a term before its command ended by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Cause {
     /// A signal to `lead`, which went on to the command.
-    Signal,
+    Signal(Signal),
     /// Somebody has asked for a switch.
     Asked(HolderName),
     LeaseLost,
     /// What failed.
     Failed(String),
+}
+
+/// What is known of the end of a command when its hand-over begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    /// It has ended by itself.
+    Ended,
+    LeaseLost,
+    Called,
 }
 
 /// How a term ended.
@@ -239,7 +298,7 @@ struct Ended {
 impl Ended {
     fn reason(&self) -> EndReason {
         match (&self.cause, self.status.map(code)) {
-            (Some(Cause::Signal | Cause::Asked(_)), _) => EndReason::Asked,
+            (Some(Cause::Signal(_) | Cause::Asked(_)), _) => EndReason::Asked,
             (Some(Cause::LeaseLost), _) => EndReason::LeaseLost,
             (None, Some(0)) => EndReason::EndOfTerm,
             _ => EndReason::Error,
@@ -254,7 +313,8 @@ impl Ended {
             (Some(Cause::Failed(what)), _) => Err(Failure::failed(what)),
             (_, Some(0)) => Ok(()),
             (_, Some(code)) => Err(Failure::passed_on(code)),
-            (_, None) => Err(Failure::failed("the command was not run")),
+            (Some(Cause::Signal(signal)), None) => Err(Failure::passed_on(by_signal(signal))),
+            (None, None) => Err(Failure::failed("the command was not run")),
         }
     }
 }
@@ -399,7 +459,7 @@ impl Reign<'_> {
         group: &mut Group,
         pid: Pid,
         health: Option<&str>,
-        known: Option<&Cause>,
+        known: Option<Known>,
     ) -> Ended {
         let tenure = self.tenure;
         let remaining = || tenure.fence().remaining().unwrap_or_default();
@@ -410,14 +470,15 @@ impl Reign<'_> {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut health = health.map(|script| Health::new(script, self.args.health_every));
         let (mut cause, mut kill_at, mut is_over) = (None, None, false);
-        // A hand-over has so much time as the command had to end.
-        if known.is_some() {
+        // Who has called the command away waits no longer for a hand-over than for the command.
+        if known.is_some_and(|known| known != Known::Ended) {
             kill_at = Some(Instant::now() + self.args.kill_after);
         }
         loop {
-            let ends = |why: Cause, cause: &mut Option<Cause>, kill_at: &mut Option<Instant>| {
+            let kill_after = self.args.kill_after;
+            let end_it = |why: Cause, cause: &mut Option<Cause>, kill_at: &mut Option<Instant>| {
                 cause.get_or_insert(why);
-                kill_at.get_or_insert(Instant::now() + self.args.kill_after);
+                kill_at.get_or_insert(Instant::now() + kill_after);
             };
             tokio::select! {
                 biased;
@@ -427,6 +488,10 @@ impl Reign<'_> {
                     group.signal(Signal::KILL);
                 }
                 (ended, status) = self.children.next() => {
+                    if let Some(signal) = status.stopping_signal() {
+                        self.stopped(group, pid, ended, signal, &mut cause, &mut kill_at);
+                        continue;
+                    }
                     // A process that was frozen hears of the end of the command before it hears of that of its lease.
                     let is_late = tenure.fence().check().is_err();
                     if ended == pid {
@@ -436,15 +501,17 @@ impl Reign<'_> {
                         continue;
                     } else if ended == group.watchdog() {
                         // Nobody would end the command if this process froze.
-                        ends(Cause::Failed(failure("the watchdog", status)), &mut cause, &mut kill_at);
+                        end_it(Cause::Failed(failure("the watchdog", status)), &mut cause, &mut kill_at);
                         group.signal(Signal::KILL);
-                    } else if let Some(failed) = health.as_mut().and_then(|it| it.ended(ended, status)) {
+                    } else if let Some(failed) = health.as_mut().and_then(|it| it.ended(ended, status))
+                        && cause.is_none()
+                    {
                         note(&failed);
-                        ends(Cause::Failed(failed), &mut cause, &mut kill_at);
+                        end_it(Cause::Failed(failed), &mut cause, &mut kill_at);
                         group.terminate(remaining());
                     }
                 }
-                () = tenure.lost(), if ![cause.as_ref(), known].contains(&Some(&Cause::LeaseLost)) => {
+                () = tenure.lost(), if cause != Some(Cause::LeaseLost) && known != Some(Known::LeaseLost) => {
                     note("the lease is not renewed");
                     cause = Some(Cause::LeaseLost);
                     group.terminate(remaining());
@@ -452,15 +519,15 @@ impl Reign<'_> {
                 call = tenure.called(), if cause.is_none() && known.is_none() => match call {
                     Call::Asked { by } => {
                         note(&format!("{by} asks for a switch"));
-                        ends(Cause::Asked(by), &mut cause, &mut kill_at);
+                        end_it(Cause::Asked(by), &mut cause, &mut kill_at);
                         group.terminate(remaining());
                     }
                     // As above.
                     Call::LeaseLost => {}
                 },
                 signal = self.signals.next() => {
-                    if matches!(signal, Signal::HUP | Signal::INT | Signal::QUIT | Signal::TERM) {
-                        ends(Cause::Signal, &mut cause, &mut kill_at);
+                    if ends(signal) {
+                        end_it(Cause::Signal(signal), &mut cause, &mut kill_at);
                     }
                     group.signal(signal);
                     // So that the watchdog does not tell it again.
@@ -478,31 +545,54 @@ impl Reign<'_> {
                         it.start(shell);
                     }
                 }
-                _ = tick.tick() => {
-                    group.tell(remaining());
-                    if cause.is_none() && group.has_left(pid) {
-                        let why = "the command has left its process group, where a watchdog ends it with its lease \
-                                   (use `timeout --foreground`, and no shell with job control)";
-                        note(why);
-                        ends(Cause::Failed(why.to_owned()), &mut cause, &mut kill_at);
-                        group.terminate(remaining());
-                    }
-                }
+                _ = tick.tick() => group.tell(remaining()),
             }
         }
     }
 
-    /// Runs --hand-over, if there is time. What it prints is the next checkpoint.
-    async fn hand_over(&mut self, ended: &Ended, max: usize) -> Option<bytes::Bytes> {
-        let script = self.args.hand_over.as_ref()?;
-        if self.tenure.fence().check().is_err() {
-            return None;
+    /// Runs --hand-over, if there is time, and the command has run: otherwise there is nothing to hand over. What it prints is
+    /// the next checkpoint.
+    async fn hand_over(
+        &mut self,
+        ended: &Ended,
+        max: usize,
+    ) -> Result<Option<bytes::Bytes>, String> {
+        match &self.args.hand_over {
+            Some(script) if ended.status.is_some() && self.tenure.fence().check().is_ok() => {
+                self.handed_over(script, ended, max).await
+            }
+            _ => Ok(None),
         }
-        let checkpoint = self.handed_over(script, ended, max).await;
-        checkpoint.unwrap_or_else(|what| {
-            note(&format!("--hand-over leaves no checkpoint: {what}"));
-            None
-        })
+    }
+
+    /// Somebody is stopped, and tells nobody: the lease would be kept, and nothing done.
+    fn stopped(
+        &self,
+        group: &mut Group,
+        command: Pid,
+        stopped: Pid,
+        signal: i32,
+        cause: &mut Option<Cause>,
+        kill_at: &mut Option<Instant>,
+    ) {
+        if stopped == group.watchdog() {
+            // It must be there if this process freezes.
+            let _ = kill_process(stopped, Signal::CONT);
+        } else if [Signal::TTIN, Signal::TTOU]
+            .map(Signal::as_raw)
+            .contains(&signal)
+        {
+            let why = "the command wants the terminal, which lead keeps for itself: give it another input and output \
+                       (such as </dev/null)";
+            note(why);
+            cause.get_or_insert(Cause::Failed(why.to_owned()));
+            kill_at.get_or_insert(Instant::now() + self.args.kill_after);
+            group.terminate(self.tenure.fence().remaining().unwrap_or_default());
+            // Until then it hears of no other signal.
+            group.signal(Signal::CONT);
+        } else if stopped == command {
+            note("the command is stopped, and keeps the lease; SIGCONT lets it go on");
+        }
     }
 
     async fn handed_over(
@@ -515,7 +605,11 @@ impl Reign<'_> {
         let group = started(self.notice).await;
         let mut group = group.map_err(|failure| failure.to_string())?;
         // What has ended the command ends nothing here.
-        let known = ended.cause.clone().unwrap_or(Cause::Signal);
+        let known = match &ended.cause {
+            None => Known::Ended,
+            Some(Cause::LeaseLost) => Known::LeaseLost,
+            Some(_) => Known::Called,
+        };
         let outcome = async {
             let mut shell = self
                 .shell(&mut group, script)
@@ -531,7 +625,7 @@ impl Reign<'_> {
                 None => return Ok(None),
             };
             let pid = Pid::from_child(&child);
-            let ended = self.run(&mut group, pid, None, Some(&known)).await;
+            let ended = self.run(&mut group, pid, None, Some(known)).await;
             match ended.status {
                 Some(status) if is_success(status) => Ok(Some(reader)),
                 Some(status) => Err(failure("it", status)),
@@ -596,6 +690,10 @@ struct Health<'a> {
     /// When it is run next, or has taken too long.
     due: Instant,
     running: Option<Pid>,
+    /// Whom the one that runs has started has this.
+    mark: String,
+    /// It was killed because it took too long.
+    is_late: bool,
     failures: u32,
 }
 
@@ -606,6 +704,8 @@ impl<'a> Health<'a> {
             every,
             due: Instant::now() + every,
             running: None,
+            mark: String::new(),
+            is_late: false,
             failures: 0,
         }
     }
@@ -613,11 +713,16 @@ impl<'a> Health<'a> {
     /// Runs it again. The one before has taken too long if it still runs: it is killed, and so it fails.
     fn start(&mut self, mut shell: Command) {
         self.due = Instant::now() + self.every;
-        if let Some(late) = self.running {
-            // It may have ended by now; nobody has waited for it, so the number is its own.
-            let _ = kill_process(late, Signal::KILL);
+        if self.running.is_some() {
+            self.is_late = true;
+            kin::kill(&self.mark, None);
             return;
         }
+        self.mark = kin::new_mark();
+        let marks = shell.get_envs().find(|(name, _)| *name == kin::VARIABLE);
+        let marks = marks.and_then(|(_, marks)| marks?.to_str());
+        let marks = format!("{}:{}", marks.unwrap_or_default(), self.mark);
+        shell.env(kin::VARIABLE, marks);
         match shell.stdin(Stdio::null()).stdout(Stdio::null()).spawn() {
             Ok(child) => self.running = Some(Pid::from_child(&child)),
             Err(error) => note(&format!("--health is not started: {error}")),
@@ -633,6 +738,10 @@ impl<'a> Health<'a> {
         if is_success(status) {
             self.failures = 0;
             return None;
+        }
+        if std::mem::take(&mut self.is_late) {
+            // Its successor has waited for it.
+            self.due = Instant::now();
         }
         self.failures += 1;
         let failed = failure("--health", status);

@@ -3,7 +3,8 @@
 //! It leads the process group of the command. `lead` writes lines to its standard input, each of which replaces the one
 //! before: `TERM_AT KILL_AT`, in milliseconds since boot, which count while the machine is suspended. At TERM_AT the group
 //! gets SIGTERM, once. At KILL_AT, and when the input ends, it gets SIGKILL, and the watchdog with it. After the first line
-//! the watchdog writes `ready`: from then on no signal to the group ends it, but that one.
+//! the watchdog writes `ready`: from then on no signal to the group ends it, but that one. Whom the command has started gets the
+//! same in whatever group it is ([`kin`]).
 
 use std::{
     io::{self, Write as _},
@@ -24,8 +25,9 @@ use rustix::{
 };
 use tokio::signal::unix::SignalKind;
 
-use super::FORWARDED;
+use super::{FORWARDED, kin};
 use crate::{
+    args::LeadWatchdog,
     commands::{listen, runtime},
     exit::{Exit, Failure},
     output::complain,
@@ -112,8 +114,23 @@ impl Watch {
     }
 }
 
-pub(in crate::commands) fn run() -> Result<(), Failure> {
+/// Ends all there is, whatever has become of the watchdog's own work.
+struct End<'m> {
+    mark: &'m str,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        kin::kill(self.mark, None);
+        // It does not come back from there.
+        let _ = kill_process_group(getpid(), Signal::KILL);
+    }
+}
+
+pub(in crate::commands) fn run(args: &LeadWatchdog) -> Result<(), Failure> {
     let group = getpid();
+    let mark = &args.mark;
+    let _end = End { mark };
     {
         let runtime = runtime()?;
         let _context = runtime.enter();
@@ -127,15 +144,15 @@ pub(in crate::commands) fn run() -> Result<(), Failure> {
     let outcome = watch(|signal| {
         // Whoever is gone needs no signal.
         let _ = kill_process_group(group, signal);
+        kin::signal(mark, Some(group), signal);
     });
-    let _ = kill_process_group(group, Signal::KILL);
-    // It does not come back from there.
     outcome.map_err(|error| Failure::from_error(Exit::Failed, error))
 }
 
 /// Tells people, on a thread: standard error may be a pipe that nobody reads, and the watchdog must not wait for it.
 fn say(text: &'static str) {
-    thread::spawn(move || complain("warning", text));
+    // Without a thread nobody is told: the command may have used up all there are.
+    let _ = thread::Builder::new().spawn(move || complain("warning", text));
 }
 
 /// Ends when the group is to be killed.
