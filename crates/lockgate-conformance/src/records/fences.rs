@@ -255,7 +255,8 @@ pub(super) async fn a_guard_is_a_record_as_any_other<F: Fixture>(f: &mut F, of: 
         after: None,
         limit: 10,
     };
-    assert_eq!(r.list(list).await.unwrap().records, [seen.clone()]);
+    let listed = r.list(list).await.unwrap().records;
+    assert_eq!(listed, std::slice::from_ref(&seen));
 
     // Whoever has its lease keeps it, and finds the value raised.
     let leased = r.lease(lease(guard, "me", LONG_MS)).await.unwrap();
