@@ -628,4 +628,8 @@ fn what_a_command_sends_is_under_the_fence_of_its_term() {
     assert_eq!(peeked.len(), 1);
     town.run(&format!("send q two --fence e:{epoch}")).ok();
     town.run("send q three --fence e").fails_with(2);
+    // A script that has lost its epoch.
+    let mut without = town.sandbox.command("send q four");
+    let without = without.env("LOCKGATE_FENCE", "").output().unwrap();
+    assert_eq!(without.status.code(), Some(2));
 }

@@ -114,6 +114,21 @@ async fn epochs_rise_whatever_the_clock_does() {
     }
 }
 
+/// Whose statements would have a syntax error.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_is_not_named_by_a_word_of_sql() {
+    let Some(url) = shared_server("a_store_is_not_named_by_a_word_of_sql") else {
+        return;
+    };
+    for word in ["user", "order", "pg_store"] {
+        let refused = PostgresRecords::connect(&format!("{url}?store={word}")).await;
+        assert!(
+            matches!(refused, Err(RecordsError::Invalid { .. })),
+            "{refused:?}"
+        );
+    }
+}
+
 /// Of many that come to a new database one makes the tables; a user who may make nothing can use what is there.
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_are_made_once_and_then_used_by_others() {

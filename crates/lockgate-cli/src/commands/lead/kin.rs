@@ -31,9 +31,15 @@ pub(super) fn marks_with(mark: &str) -> String {
 
 /// Sends a signal to all who have the mark, but for this process and those of the group: how many.
 pub(super) fn signal(mark: &str, beside: Option<Pid>, signal: Signal) -> usize {
+    // Where /proc is of another namespace, its numbers are others' here.
+    let own = fs::read_link("/proc/self").ok();
+    let is_ours = own.is_some_and(|own| own.as_os_str() == getpid().to_string().as_str());
     let Ok(processes) = fs::read_dir("/proc") else {
         return 0;
     };
+    if !is_ours {
+        return 0;
+    }
     let numbers = processes.flatten().filter_map(|process| {
         let number: i32 = process.file_name().to_str()?.parse().ok()?;
         Pid::from_raw(number).filter(|pid| *pid != getpid())
