@@ -26,7 +26,9 @@ fn a_queue_that_hangs_or_is_away_delays_messages_and_loses_none() {
     let mut forwarder = Forwarder::listening(&town.sandbox, SPOOL);
     let post = |forwarder: &Forwarder, numbers: std::ops::Range<u32>| {
         for number in numbers {
-            assert_eq!(forwarder.post("", &number.to_string()).0, 202);
+            let (status, answer) = forwarder.post("", &number.to_string());
+            // It may be delivered before it is synced.
+            assert!([200, 202].contains(&status), "{status}: {answer}");
         }
     };
     town.server.signal(Signal::STOP);
@@ -87,7 +89,7 @@ fn a_full_disk_refuses_messages_until_there_is_room_and_loses_none() {
         let body = format!("{number}{}", " ".repeat(100_000));
         let (status, answer) = forwarder.post("", &body);
         match status {
-            202 => answered.push(number),
+            200 | 202 => answered.push(number),
             _ => assert_eq!(status, 503, "{answer}"),
         }
         status
