@@ -705,7 +705,7 @@ impl<'a> Recovery<'a> {
     /// Cuts everything from `cut` on. Returns the number of the next segment.
     fn cut_from(&mut self, cut: Position) -> Result<u32, LogError> {
         let keeps_beginning = offset_of(cut) >= SEGMENT_HEADER_LEN;
-        let first_removed = segment_of(cut) + u32::from(keeps_beginning);
+        let first_removed = segment_of(cut).saturating_add(keeps_beginning.into());
         let removed: Vec<FoundSegment> = self
             .found
             .extract_if(.., |found| found.number >= first_removed)

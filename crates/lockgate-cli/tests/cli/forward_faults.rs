@@ -144,7 +144,7 @@ fn a_damaged_file_of_the_spool_costs_what_is_in_the_damage() {
     let arguments = format!("forward --from http://127.0.0.1:0 --to clicks {SPOOL}");
     let mut forwarder = Forwarder::spawn(&away.sandbox, &arguments);
     let told = forwarder.event(
-        "messages of the spool are damaged and lost; their bytes are kept in files that end in .damaged",
+        "stretches of the spool cannot be read, with at least so many records; their bytes are kept in files that end in .damaged",
     );
     assert_eq!(told["records"], 1, "{told}");
     forwarder.listens();

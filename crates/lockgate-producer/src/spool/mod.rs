@@ -10,13 +10,21 @@ pub(crate) mod done;
 mod tests;
 pub(crate) mod thread;
 
-use std::{collections::VecDeque, fs, ops::ControlFlow, path::PathBuf, sync::Arc};
+use std::{
+    collections::VecDeque,
+    fs,
+    io::{self, Write as _},
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use lockgate_core::{
     AppendError, Disk, DiskError, Epoch, Log as _, LogError, LogReader, LogSource as _, Position,
     ProducerName, Purpose, ReadError, RecordGroup, ReserveError, Scanned,
 };
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, OpenError};
+use tracing::warn;
 
 use self::{
     codec::{Decoded, decode, encode_checkpoint, encode_message, encode_void, message_len},
@@ -124,6 +132,9 @@ pub struct SpoolReport {
     pub bytes: u64,
     /// Records that were damaged. They may have been delivered. Their bytes are kept in files that end with `.damaged`.
     pub damaged_records: u64,
+    /// Stretches of the files that cannot be read, those of `damaged_records` among them. How many records were in one at the end
+    /// nobody knows.
+    pub damaged_stretches: u64,
     /// Bytes at the end that were written by halves when the last run ended, and were cut.
     pub cut_bytes: u64,
 }
@@ -170,12 +181,18 @@ impl Store {
             folder: folder(),
             source,
         })?;
-        let opened = Self::open_on(Arc::new(disk), options, name, new_name)?;
-        // It is a help for others, and the spool itself needs none.
-        let _written = fs::write(
-            options.folder.join(SPOOL_MARK),
-            "This folder is the spool of a producer.\n",
-        );
+        let mark = options.folder.join(SPOOL_MARK);
+        let kept = fs::read_to_string(&mark)
+            .ok()
+            .and_then(|text| marked(&text));
+        let opened = Self::open_on(Arc::new(disk), options, name, kept.as_ref(), new_name)?;
+        let name = &opened.1.name;
+        if kept.as_ref() != Some(name)
+            && let Err(error) = write_mark(&mark, name)
+        {
+            // The records have the name, too.
+            warn!(file = %mark.display(), %error, "the mark of a spool is not written");
+        }
         Ok(opened)
     }
 
@@ -183,6 +200,7 @@ impl Store {
         disk: Arc<dyn Disk>,
         options: &SpoolOptions,
         name: Option<&ProducerName>,
+        kept: Option<&ProducerName>,
         new_name: impl FnOnce() -> ProducerName,
     ) -> Result<(Self, Recovered, SpoolReport), SpoolError> {
         let folder = || options.folder.clone();
@@ -207,6 +225,10 @@ impl Store {
             folder: folder(),
             source,
         })?;
+        if found.name.is_none() && found.is_spool {
+            // The record that has it is damaged. Without any records the numbers begin anew, and so must the name.
+            found.name = kept.cloned();
+        }
         if let (Some(given), Some(has)) = (name, &found.name)
             && given != has
         {
@@ -222,6 +244,18 @@ impl Store {
         }
         if found.is_newer {
             return Err(SpoolError::Newer { folder: folder() });
+        }
+        if kept.is_some() && !found.is_spool {
+            warn!(
+                folder = %folder().display(),
+                "there was a spool, and nothing of it can be read: if messages were in it, they are lost"
+            );
+        }
+        if found.name.is_none() && name.is_none() && found.is_spool {
+            warn!(
+                folder = %folder().display(),
+                "the spool has lost the name of its producer: what is in it and was sent before is sent a second time"
+            );
         }
         let epoch = Epoch(report.epoch.0 + 1);
         log.begin_epoch(epoch)
@@ -248,6 +282,7 @@ impl Store {
             records: recovered.count,
             bytes: found.pending.iter().map(|it| it.bytes).sum(),
             damaged_records: report.records_lost() + found.unreadable,
+            damaged_stretches: report.damaged.len() as u64 + found.unreadable,
             cut_bytes: report.tail_bytes_cut,
         };
         let store = Self {
@@ -440,6 +475,31 @@ impl Store {
     }
 }
 
+/// What a line of the mark begins with that has the name of the producer.
+const MARK_NAME: &str = "name: ";
+
+/// The name in a mark. It stands beside the records, so that no damage of one file takes it.
+fn marked(text: &str) -> Option<ProducerName> {
+    let name = text.lines().find_map(|line| line.strip_prefix(MARK_NAME))?;
+    ProducerName::new(name).ok()
+}
+
+/// In one step, and so that it survives a power cut.
+fn write_mark(mark: &Path, name: &ProducerName) -> io::Result<()> {
+    let new = mark.with_extension("new");
+    let mut file = fs::File::create(&new)?;
+    writeln!(
+        file,
+        "This folder is the spool of a producer.\n{MARK_NAME}{name}"
+    )?;
+    file.sync_all()?;
+    fs::rename(&new, mark)?;
+    match mark.parent() {
+        Some(folder) => fs::File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
 /// The most bytes of a record that fits into a file of a spool.
 pub(crate) fn record_bytes_max(file_bytes: u32) -> usize {
     RECORD_BYTES_MAX.min((file_bytes as usize).saturating_sub(OVERHEAD))
@@ -488,7 +548,7 @@ fn over(done: &Done, pending: &VecDeque<Pending>, next: u64) -> Done {
     let mut from = over.floor();
     for spot in pending.iter().map(|it| it.spot).chain([next]) {
         over.insert_all(from, spot, done.has_message(from, spot));
-        from = spot + 1;
+        from = spot.saturating_add(1);
     }
     over
 }

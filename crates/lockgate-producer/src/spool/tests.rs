@@ -20,7 +20,7 @@ fn name(text: &str) -> ProducerName {
 
 fn open(disk: &FaultyDisk) -> (Store, Recovered, SpoolReport) {
     let disk = Arc::new(disk.clone());
-    Store::open_on(disk, &options(), None, || name("p")).unwrap()
+    Store::open_on(disk, &options(), None, None, || name("p")).unwrap()
 }
 
 /// A message of that number, with so many bytes.
@@ -254,10 +254,41 @@ fn a_spool_is_opened_by_its_name_only() {
     drop(store);
     let other = name("q");
     let disk = Arc::new(disk.kill());
-    let opened = Store::open_on(disk, &options(), Some(&other), || name("r"));
+    let opened = Store::open_on(disk, &options(), Some(&other), None, || name("r"));
     let error = opened.err().unwrap();
     assert!(
         matches!(&error, SpoolError::Name { has, .. } if has.as_str() == "p"),
         "{error}"
     );
+}
+
+/// The queue knows records by the name: under another one all would be sent again.
+#[test]
+fn a_name_survives_the_records_that_have_it() {
+    let disk = FaultyDisk::new();
+    let (mut store, ..) = open(&disk);
+    store.write(&[message(0, 100)]).unwrap();
+    store.sync().unwrap();
+    drop(store);
+    let kept = name("kept");
+    let opened = |disk: FaultyDisk| {
+        let opened = Store::open_on(Arc::new(disk), &options(), None, Some(&kept), || {
+            name("new")
+        });
+        opened.unwrap().1.name
+    };
+    assert_eq!(opened(disk.kill()), kept);
+    // Where nothing is left the numbers begin anew, and would be taken for those of before.
+    assert_eq!(opened(FaultyDisk::new()), name("new"));
+}
+
+#[test]
+fn the_mark_of_a_spool_has_the_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let mark = folder.path().join(SPOOL_MARK);
+    write_mark(&mark, &name("clicks-1")).unwrap();
+    let text = fs::read_to_string(&mark).unwrap();
+    assert_eq!(marked(&text), Some(name("clicks-1")));
+    assert_eq!(marked("This folder is the spool of a producer.\n"), None);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }

@@ -113,8 +113,8 @@ impl Action {
 }
 
 /// Statuses with a counter of their own; any other status counts as 0.
-const STATUSES: [u16; 15] = [
-    0, 200, 201, 400, 401, 403, 404, 405, 409, 413, 415, 429, 431, 500, 503,
+const STATUSES: [u16; 16] = [
+    0, 200, 201, 202, 400, 401, 403, 404, 405, 409, 413, 415, 429, 431, 500, 503,
 ];
 
 /// All counters of one server.

@@ -115,9 +115,10 @@ fn options(args: &Forward) -> ProducerOptions {
         replay_rate: args.replay_rate,
         free_bytes_min: args.spool_free_min,
         when_full: match when_full {
-            WhenFull::Reject => WhenSpoolFull::Reject,
             WhenFull::DropNewest => WhenSpoolFull::DropNewest,
-            WhenFull::Spool if is_http => WhenSpoolFull::Reject,
+            // Whoever has sent it would wait without a word.
+            _ if is_http => WhenSpoolFull::Reject,
+            WhenFull::Reject => WhenSpoolFull::Reject,
             _ => WhenSpoolFull::Block,
         },
         // A small spool has small files, because space comes back file by file.
@@ -297,12 +298,14 @@ fn tell_spool(args: &Forward, producer: &Producer<Target>) {
             "bytes at the end of the spool are not whole and were cut; a crash leaves what it was writing like that"
         );
     }
-    if report.damaged_records > 0 {
-        let records = report.damaged_records;
+    if report.damaged_stretches > 0 {
+        let (records, stretches) = (report.damaged_records, report.damaged_stretches);
         warn!(
             spool,
             records,
-            "messages of the spool are damaged and lost; their bytes are kept in files that end in .damaged"
+            stretches,
+            "stretches of the spool cannot be read, with at least so many records; their bytes are kept in files that end in \
+             .damaged"
         );
     }
 }
