@@ -388,7 +388,9 @@ impl Records for MysqlRecords {
     async fn extend(&self, extend: ExtendRecord) -> Result<(), RecordsError> {
         let span = check_lease(extend.lease)?;
         self.settle("extend", &extend.name, extend.epoch, Some(span))
-            .await
+            .await?;
+        self.0.waiting.leased(&extend.name, extend.lease);
+        Ok(())
     }
 
     async fn release(&self, release: ReleaseRecord) -> Result<(), RecordsError> {

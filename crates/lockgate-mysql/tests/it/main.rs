@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockgate_conformance::{
     processes,
@@ -10,7 +10,8 @@ use lockgate_conformance::{
 };
 use lockgate_coordination::RecordsCoordinator;
 use lockgate_core::{
-    HolderName, LeaseRecord, ListRecords, Records, RecordsError, ReleaseRecord, WatchRecord,
+    ExtendRecord, HolderName, LeaseRecord, ListRecords, Records, RecordsError, ReleaseRecord,
+    WatchRecord,
 };
 use lockgate_mysql::{MysqlRecords, MysqlRecordsOptions};
 use mysql_async::{Conn, Opts, prelude::Queryable as _};
@@ -123,6 +124,38 @@ async fn epochs_rise_whatever_the_clock_does() {
     }
 }
 
+/// Who waits for its end waits for that lock.
+async fn a_lease_that_is_extended_keeps_its_lock(url: &str) {
+    let records = MysqlRecords::connect(url).await.unwrap();
+    let lease = LeaseRecord {
+        name: name("extended"),
+        holder: HolderName::new("me").unwrap(),
+        lease: 500,
+        delete_at_end: false,
+    };
+    let began = Instant::now();
+    let leased = records.lease(lease.clone()).await.unwrap();
+    let extend = ExtendRecord {
+        name: lease.name,
+        epoch: leased.lease.unwrap().epoch,
+        lease: 60_000,
+    };
+    records.extend(extend).await.unwrap();
+    // Past the end that it had at first, whatever else is asked for.
+    let mut number = 0;
+    while began.elapsed() <= 2 * Duration::from_millis(lease.lease) {
+        records
+            .put(put(&format!("beside/{number}"), "x"))
+            .await
+            .unwrap();
+        number += 1;
+    }
+    records.put(put("beside/last", "x")).await.unwrap();
+    let lock = "SELECT IS_USED_LOCK(CONCAT('lockgate:', SHA1(CONCAT(DATABASE(), '.lockgate_records.extended'))))";
+    let held: Option<Option<u64>> = client(url).await.query_first(lock).await.unwrap();
+    assert!(held.flatten().is_some());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_server_serves_many() {
     let Some(server) = Mysql::start("one_server_serves_many") else {
@@ -133,6 +166,7 @@ async fn one_server_serves_many() {
     a_store_of_an_earlier_program_goes_on_with_fences(url).await;
     leases_that_ended_are_cleared_by_whoever_comes_by(url).await;
     the_end_of_a_lease_wakes_who_watches_it(url).await;
+    a_lease_that_is_extended_keeps_its_lock(url).await;
     a_server_that_forgets_is_refused(url).await;
 }
 
