@@ -3,6 +3,7 @@
 //! Whether a command and what it has started have gone is seen by their standard output: it ends when nobody has it open.
 
 use std::{
+    fs::File,
     io::{BufRead as _, BufReader, Read as _},
     process::{Child, ChildStdout, Command, Stdio},
 };
@@ -51,6 +52,19 @@ impl Place {
             .sandbox
             .run(&format!("leaders list e --json {}", self.via()));
         listed.json().remove(0)
+    }
+
+    /// `lead`, whose command runs with its output in a pipe that nobody but it and whom it has started have open: `lead` itself
+    /// may live on. Waits until it says `runs`.
+    fn runs(&self, options: &str, script: &str) -> (Lead, BufReader<File>) {
+        let fifo = self.sandbox.path().join("out");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
+        let lead = Lead::start(self.shell(options, &format!("exec >out; {script}")));
+        let mut output = BufReader::new(File::open(fifo).unwrap());
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        assert_eq!(line, "runs\n", "{script}");
+        (lead, output)
     }
 
     fn wait_for_candidates(&self, count: usize) {
@@ -272,15 +286,8 @@ fn a_command_dies_with_lead() {
 #[test]
 fn a_command_does_not_outlive_its_lease_while_lead_is_frozen() {
     let place = Place::new();
-    let script = "exec >out; trap 'echo told' TERM; echo runs; while :; do sleep 0.01; done";
-    // Nobody but the command has it open: `lead` itself lives on.
-    let fifo = place.sandbox.path().join("out");
-    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
-    let mut first = Lead::start(place.shell(&format!("{SHORT} --name a"), script));
-    let mut output = BufReader::new(std::fs::File::open(fifo).unwrap());
-    let mut line = String::new();
-    output.read_line(&mut line).unwrap();
-    assert_eq!(line, "runs\n");
+    let script = "trap 'echo told' TERM; echo runs; while :; do sleep 0.01; done";
+    let (mut first, mut output) = place.runs(&format!("{SHORT} --name a"), script);
     first.signal(Signal::STOP);
     let mut rest = String::new();
     output.read_to_string(&mut rest).unwrap();
@@ -437,16 +444,11 @@ fn whom_a_command_has_started_ends_with_its_term() {
         for what in [Signal::TERM, Signal::KILL, Signal::STOP] {
             let place = Place::new();
             let options = format!("{SHORT} --kill-after 100ms");
-            // Nobody but the command has it open: a `lead` that is frozen lives on.
-            let fifo = place.sandbox.path().join("out");
-            rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).unwrap();
-            let lead = Lead::start(place.shell(&options, &format!("exec >out; {script}")));
-            let mut output = BufReader::new(std::fs::File::open(fifo).unwrap());
-            let mut line = String::new();
-            output.read_line(&mut line).unwrap();
+            let (lead, mut output) = place.runs(&options, &script);
             lead.signal(what);
-            output.read_to_string(&mut line).unwrap();
-            assert_eq!(line, "runs\n", "{script}: {what:?}");
+            let mut rest = String::new();
+            output.read_to_string(&mut rest).unwrap();
+            assert_eq!(rest, "", "{script}: {what:?}");
         }
     }
     // A command that ends by itself leaves nobody.

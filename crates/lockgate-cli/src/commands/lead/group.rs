@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use super::{
-    kin,
+    ends, kin,
     watchdog::{Deadlines, NEVER, READY},
 };
 use crate::{
@@ -200,15 +200,7 @@ impl Group {
         // Whoever has gone needs no signal.
         let _ = kill_process_group(self.watchdog, signal);
         // The others are for a group whose leader has chosen to hear them.
-        if [
-            Signal::HUP,
-            Signal::INT,
-            Signal::QUIT,
-            Signal::TERM,
-            Signal::KILL,
-        ]
-        .contains(&signal)
-        {
+        if ends(signal) || signal == Signal::KILL {
             kin::signal(&self.mark, Some(self.watchdog), signal);
         }
     }
@@ -220,7 +212,7 @@ impl Group {
             self.signal(Signal::KILL);
         }
         children.gone(self.watchdog).await;
-        while !kin::kill(&self.mark, None) {
+        while !kin::kill(&self.mark) {
             sleep(AGAIN).await;
         }
     }

@@ -34,12 +34,9 @@ pub(super) fn signal(mark: &str, beside: Option<Pid>, signal: Signal) -> usize {
     // Where /proc is of another namespace, its numbers are others' here.
     let own = fs::read_link("/proc/self").ok();
     let is_ours = own.is_some_and(|own| own.as_os_str() == getpid().to_string().as_str());
-    let Ok(processes) = fs::read_dir("/proc") else {
+    let Some(processes) = fs::read_dir("/proc").ok().filter(|_| is_ours) else {
         return 0;
     };
-    if !is_ours {
-        return 0;
-    }
     let numbers = processes.flatten().filter_map(|process| {
         let number: i32 = process.file_name().to_str()?.parse().ok()?;
         Pid::from_raw(number).filter(|pid| *pid != getpid())
@@ -58,8 +55,8 @@ pub(super) fn signal(mark: &str, beside: Option<Pid>, signal: Signal) -> usize {
 
 /// Kills all who have the mark, as [`signal`], until there are no more; or, where somebody starts others as fast, most of them.
 /// False: then.
-pub(super) fn kill(mark: &str, beside: Option<Pid>) -> bool {
-    (0..ROUNDS_MAX).any(|_| signal(mark, beside, Signal::KILL) == 0)
+pub(super) fn kill(mark: &str) -> bool {
+    (0..ROUNDS_MAX).any(|_| signal(mark, None, Signal::KILL) == 0)
 }
 
 /// Whether a process was started with that mark. Of one that has ended, or is another user's, nothing can be read.

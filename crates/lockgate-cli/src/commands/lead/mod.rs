@@ -715,7 +715,7 @@ impl<'a> Health<'a> {
         self.due = Instant::now() + self.every;
         if self.running.is_some() {
             self.is_late = true;
-            kin::kill(&self.mark, None);
+            kin::kill(&self.mark);
             return;
         }
         self.mark = kin::new_mark();

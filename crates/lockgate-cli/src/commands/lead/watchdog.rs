@@ -121,7 +121,7 @@ struct End<'m> {
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
-        kin::kill(self.mark, None);
+        kin::kill(self.mark);
         // It does not come back from there.
         let _ = kill_process_group(getpid(), Signal::KILL);
     }
