@@ -208,17 +208,18 @@ impl<S: Records + 'static> Coordinator for RecordsCoordinator<S> {
             by: ask.by.as_str().to_owned(),
         };
         let value = serde_json::to_vec(&asked).unwrap_or_default();
+        let over = || CoordinationError::Over {
+            election: ask.election.clone(),
+            epoch: ask.epoch,
+        };
         for _ in 0..ASKS_MAX {
             let term = self.0.read(&names).await?.and_then(|term| term.lease);
             let Some(leads) = term.filter(|lease| lease.epoch == ask.epoch) else {
-                return Err(CoordinationError::Over {
-                    election: ask.election,
-                    epoch: ask.epoch,
-                });
+                return Err(over());
             };
             let places = self.0.places(&names).await.map_err(error)?;
             if !ask.even_if_alone && places.iter().all(|place| place.holder == leads.holder) {
-                let election = ask.election;
+                let election = ask.election.clone();
                 return Err(CoordinationError::NoSuccessor { election });
             }
             let before = self.0.records.get(names.ask.clone()).await.map_err(error)?;
@@ -228,10 +229,7 @@ impl<S: Records + 'static> Coordinator for RecordsCoordinator<S> {
                 asked.is_ok_and(|asked| asked.epoch > ask.epoch.0)
             };
             if before.as_ref().is_some_and(later) {
-                return Err(CoordinationError::Over {
-                    election: ask.election,
-                    epoch: ask.epoch,
-                });
+                return Err(over());
             }
             let put = PutRecord {
                 name: names.ask.clone(),
