@@ -6,10 +6,12 @@ use lockgate_coordination::RecordsCoordinator;
 use lockgate_core::{
     ElectionName, HolderName,
     coordination::{
-        Campaign, Coordinator as _, ElectionState, EndReason, FenceError, Guard, Observe,
-        Tenure as _,
+        Campaign, CoordinationError, Coordinator, ElectionState, EndReason, FenceError, Guard,
+        Observe, Tenure as _,
     },
 };
+
+use tokio::task::JoinHandle;
 
 use super::{Server, put};
 
@@ -27,6 +29,15 @@ fn campaign(name: &str, lease: Duration) -> Campaign {
     campaign.margin = lease / 10;
     campaign.notice = lease / 5;
     campaign
+}
+
+/// Stands in a task of its own. The task ends when it leads.
+fn stands<C: Coordinator + Clone>(
+    coordinator: &C,
+    campaign: Campaign,
+) -> JoinHandle<Result<C::Tenure, CoordinationError>> {
+    let coordinator = coordinator.clone();
+    tokio::spawn(async move { coordinator.campaign(campaign).await })
 }
 
 /// A leader's clock is its own, and a server's clock ends leases: one that is set forward ends them early, so that two may lead,
@@ -50,23 +61,16 @@ pub async fn clocks<S: Server>(url: &str, move_clock: impl Fn(i64)) {
     let mut guard = Guard::default();
 
     // Forward, by more than the lease: whoever comes by next ends it.
-    let long = Duration::from_secs(600);
+    let (long, short) = (Duration::from_secs(600), Duration::from_secs(3));
     let leads = first.campaign(campaign("first", long)).await.unwrap();
     guard.admit(leads.fence()).unwrap();
-    let stands = tokio::spawn({
-        let second = second.clone();
-        async move {
-            second
-                .campaign(campaign("second", Duration::from_secs(3)))
-                .await
-        }
-    });
+    let standing = stands(&second, campaign("second", short));
     while look().await.candidates.is_empty() {}
     move_clock(HOUR);
     lockgate_core::Records::put(&store, put("other", "x"))
         .await
         .unwrap();
-    let next = stands.await.unwrap().unwrap();
+    let next = standing.await.unwrap().unwrap();
     assert!(next.term().epoch > leads.term().epoch);
     guard.admit(next.fence()).unwrap();
     // By its own clock it would lead for minutes yet. What it writes to knows better, and it is told.
@@ -79,29 +83,21 @@ pub async fn clocks<S: Server>(url: &str, move_clock: impl Fn(i64)) {
 
     // Back, by more than the lease: the leader's next renewal makes its lease end by the new time.
     move_clock(-HOUR);
-    while look().await.leader.unwrap().remaining > Duration::from_secs(3) {}
-    let stands = tokio::spawn({
-        let first = first.clone();
-        async move {
-            first
-                .campaign(campaign("first", Duration::from_secs(3)))
-                .await
-        }
-    });
+    while look().await.leader.unwrap().remaining > short {}
+    let standing = stands(&first, campaign("first", short));
     while look().await.candidates.is_empty() {}
-    assert!(!stands.is_finished());
+    assert!(!standing.is_finished());
     let epoch = next.term().epoch;
     guard.admit(next.fence()).unwrap();
     next.resign(EndReason::EndOfTerm, None).await.unwrap();
-    let last = stands.await.unwrap().unwrap();
+    let last = standing.await.unwrap().unwrap();
     assert!(last.term().epoch > epoch, "an hour earlier than the last");
     guard.admit(last.fence()).unwrap();
 
     // A crash is waited out by the clock as it is now.
     let epoch = last.term().epoch;
     drop(last);
-    let lease = Duration::from_secs(3);
-    let after = second.campaign(campaign("second", lease)).await.unwrap();
+    let after = second.campaign(campaign("second", short)).await.unwrap();
     assert!(after.term().epoch > epoch);
     after.resign(EndReason::EndOfTerm, None).await.unwrap();
 }
