@@ -31,6 +31,7 @@ mod failures;
 pub mod fields;
 mod ids;
 mod key_state;
+pub mod ledger;
 mod level;
 pub mod limits;
 mod log;
@@ -67,8 +68,8 @@ pub use log::{
 pub use manual_clock::ManualClock;
 pub use message::{Header, Message, PRIORITY_MAX, SizeError};
 pub use names::{
-    ElectionName, HolderName, Key, NameError, ProducerName, QueueName, RecordName, UniqueId,
-    with_prefix,
+    ElectionName, HolderName, InputId, Key, LedgerName, NameError, ProducerName, QueueName,
+    ReaderName, RecordName, UniqueId, with_prefix,
 };
 pub use producer::{MarkError, Produced, ProducerIncarnation, ProducerMark, ProducerRefused};
 pub use records::{

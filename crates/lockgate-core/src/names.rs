@@ -210,6 +210,34 @@ name!(
     |c| !c.is_control()
 );
 
+name!(
+    /// A ledger's name: 1 to 80 letters, digits, `-`, `_` and `.`.
+    LedgerName,
+    "ledger name",
+    80,
+    "ASCII letters, digits, '-', '_' and '.'",
+    |c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
+);
+
+name!(
+    /// The name of a reader whose place a ledger keeps: 1 to 128 bytes of any text without control characters.
+    ReaderName,
+    "reader name",
+    128,
+    "all characters but control characters",
+    |c| !c.is_control()
+);
+
+name!(
+    /// What an event of a ledger came with: a name that its source gives again when it comes again, such as a queue's name and
+    /// a message id. 1 to 256 bytes of any text without control characters.
+    InputId,
+    "input id",
+    256,
+    "all characters but control characters",
+    |c| !c.is_control()
+);
+
 #[cfg(test)]
 mod tests {
     use super::*;
