@@ -19,6 +19,7 @@ mod forward_faults;
 mod help;
 mod key_states;
 mod lead;
+mod leaders;
 mod limits;
 mod lost;
 mod messages;
