@@ -20,6 +20,7 @@ pub struct Lossy<R> {
     reads: Arc<AtomicU64>,
     lose: fn(u64) -> Option<bool>,
     loses_releases: bool,
+    lose_reads: fn(u64) -> bool,
 }
 
 impl<R: Records> Lossy<R> {
@@ -31,7 +32,15 @@ impl<R: Records> Lossy<R> {
             reads: Arc::default(),
             lose,
             loses_releases: false,
+            lose_reads: |_| false,
         }
+    }
+
+    /// Loses answers of reads and watches too: of those whose number this says, from 0.
+    #[must_use]
+    pub fn losing_reads(mut self, lose: fn(u64) -> bool) -> Self {
+        self.lose_reads = lose;
+        self
     }
 
     /// Loses answers of releases too.
@@ -58,6 +67,19 @@ impl<R: Records> Lossy<R> {
         self.reads.load(Ordering::Relaxed)
     }
 
+    fn read(&self) -> Result<(), RecordsError> {
+        let number = self.reads.fetch_add(1, Ordering::Relaxed);
+        match (self.lose_reads)(number) {
+            true if number % 2 == 0 => Err(RecordsError::Unavailable {
+                why: "a planted loss".to_owned(),
+            }),
+            true => Err(RecordsError::Unknown {
+                why: "a planted loss".to_owned(),
+            }),
+            false => Ok(()),
+        }
+    }
+
     async fn maybe<T>(
         &self,
         act: impl Future<Output = Result<T, RecordsError>> + Send,
@@ -80,16 +102,17 @@ impl<R: Records> Records for Lossy<R> {
     }
 
     async fn get(&self, name: RecordName) -> Result<Option<Record>, RecordsError> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.read()?;
         self.records.get(name).await
     }
 
     async fn list(&self, list: ListRecords) -> Result<RecordPage, RecordsError> {
-        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.read()?;
         self.records.list(list).await
     }
 
     async fn watch(&self, watch: WatchRecord) -> Result<Option<Record>, RecordsError> {
+        self.read()?;
         self.records.watch(watch).await
     }
 

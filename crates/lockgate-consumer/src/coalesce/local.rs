@@ -601,6 +601,9 @@ impl<K: Hash + Eq + Clone, P: Clone, R: Clone> Run<K, P, R> {
     ///
     /// # Errors
     /// If it is not the key's run any more. Nobody is covered.
+    ///
+    /// # Panics
+    /// If a clone of the result panics. Callers that have not been told then panic too.
     pub fn succeed(mut self, result: R) -> Result<(), Stale> {
         self.end(End::Succeeded, Some(result))
     }

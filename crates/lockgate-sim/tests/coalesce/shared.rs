@@ -36,7 +36,9 @@ enum Planted {
     /// A run that succeeds takes the state with it, whatever waits.
     ForgetsWhoWaits,
     /// Those who wait do not hear that the run's lease has ended.
-    WatchesTheStateOnly,
+    HearsOfNoEnd,
+    /// Whoever ends a run does not look whether its lease lasts.
+    EndsWithoutALook,
     /// Whoever has started a run does not look whether its lease has lasted until then.
     StartsWithoutALook,
 }
@@ -76,7 +78,8 @@ struct World {
 enum Caller {
     Enters(Enter, Ask),
     Runs(Epoch),
-    Ends(End, Ask, bool),
+    /// Whether it has succeeded, and whether its lease lasted then.
+    Ends(End, Ask, bool, bool),
     /// Whether it was told that its trigger is covered.
     Over(bool),
 }
@@ -155,7 +158,6 @@ impl World {
                 let last = replaces.map_or(self.deleted, |version| version.0);
                 self.state = Some(Seen {
                     version: RecordVersion(last + 1),
-                    revision: Revision(last + 1),
                     state: state.clone(),
                 });
                 Answer::Done
@@ -165,7 +167,7 @@ impl World {
                     return Some(Answer::Not);
                 }
                 let succeeds = match &self.callers[usize::from(caller)] {
-                    Caller::Ends(_, _, succeeds) => *succeeds,
+                    Caller::Ends(_, _, succeeds, _) => *succeeds,
                     // A request that comes late. Only a success forgets more than one trigger.
                     _ => true,
                 };
@@ -183,11 +185,9 @@ impl World {
                 }
                 _ => Answer::Not,
             },
-            Ask::Watch { state, run } => {
-                let of_state = self.state.as_ref().map(|seen| seen.revision);
+            Ask::Watch(seen) => {
                 let of_run = self.run.map(|(epoch, _)| Revision(epoch));
-                let hears_of_run = planted != Planted::WatchesTheStateOnly;
-                if of_state == *state && (of_run == *run || !hears_of_run) {
+                if of_run == *seen || planted == Planted::HearsOfNoEnd {
                     return None;
                 }
                 Answer::Done
@@ -267,7 +267,17 @@ impl World {
                     }
                 }
             }
-            Caller::Ends(mut end, _, succeeds) => {
+            Caller::Ends(mut end, ask, succeeds, lasted) => {
+                if let (Planted::EndsWithoutALook, Answer::Run(run)) = (planted, &mut answer) {
+                    let token = self.tokens[place].unwrap_or_default().0;
+                    *run = Some((Revision(token), Some(Epoch(token))));
+                }
+                if answer == Answer::Done
+                    && !lasted
+                    && matches!(ask, Ask::Write { .. } | Ask::Delete { .. })
+                {
+                    self.problem = Some("a run ends whose lease had ended before");
+                }
                 if let (Planted::EndsWhoeverRuns, Answer::State(Some(seen))) = (planted, &answer)
                     && let Some(running) = seen.state.key().running()
                 {
@@ -276,7 +286,7 @@ impl World {
                 match end.next(answer) {
                     Next::Ask(mut ask) => {
                         plant(&mut ask, planted);
-                        self.callers[place] = Caller::Ends(end, ask, succeeds);
+                        self.callers[place] = Caller::Ends(end, ask, succeeds, lasted);
                     }
                     Next::Over(Ended::Done) if succeeds => self.is_covered(caller),
                     Next::Over(_) => self.callers[place] = Caller::Over(false),
@@ -351,8 +361,9 @@ impl Model for Shared {
                             next.evils.failures -= 1;
                         }
                         let end = End::new(op(caller, 1), *token, succeeds);
+                        let lasts = world.run == Some((token.0, caller));
                         next.callers[usize::from(caller)] =
-                            Caller::Ends(end, Ask::ReadState, succeeds);
+                            Caller::Ends(end, Ask::ReadRun, succeeds, lasts);
                         let step = match succeeds {
                             true => Step::Succeeds(caller),
                             false => Step::Fails(caller),
@@ -361,7 +372,7 @@ impl Model for Shared {
                     }
                     None
                 }
-                Caller::Enters(_, ask) | Caller::Ends(_, ask, _) => Some(ask),
+                Caller::Enters(_, ask) | Caller::Ends(_, ask, ..) => Some(ask),
             };
             if let Some(ask) = ask {
                 let mut next = world.clone();
@@ -369,8 +380,8 @@ impl Model for Shared {
                     next.hears(caller, answer, self.planted);
                     steps.push((Step::Asks(caller, name(ask)), next));
                 }
-                let changes = !matches!(ask, Ask::ReadRun | Ask::ReadState | Ask::Watch { .. });
-                if changes && world.evils.lost > 0 {
+                // A read whose answer is lost is asked again.
+                if !ask.is_read() && world.evils.lost > 0 {
                     let mut next = world.clone();
                     next.evils.lost -= 1;
                     next.late.push((caller, ask.clone()));
@@ -470,11 +481,16 @@ fn planted_mistakes_are_found() {
         (Planted::AcksTheDeclined, NO_EVIL, covered),
         (Planted::ForgetsWhoWaits, NO_EVIL, covered),
         (
-            Planted::WatchesTheStateOnly,
+            Planted::HearsOfNoEnd,
             failures,
             "somebody waits, and nothing will happen",
         ),
         (Planted::StartsWithoutALook, frozen, "a token does not rise"),
+        (
+            Planted::EndsWithoutALook,
+            frozen,
+            "a run ends whose lease had ended before",
+        ),
     ] {
         match search(3, evils, planted) {
             Err(problem) => assert_eq!(problem.what, what, "{planted:?}: {problem}"),

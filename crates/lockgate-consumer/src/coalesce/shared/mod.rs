@@ -36,14 +36,11 @@ const WATCH: Duration = Duration::from_secs(300);
 /// The first pause after a lost answer, or after a write that another one was before; it doubles each time.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// The longest pause.
-const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// The longest pause: callers by the hundred, who all write one state, come through only if most of them wait.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// How many writes may be too late before a caller pauses.
-const REFUSED_AT_ONCE: u32 = 3;
-
-/// How many answers of the store one call may lose before it gives up.
-const LOST_MAX: u32 = 20;
+/// How many answers of the store one call misses at least before it gives up.
+const MISSED_MIN: u32 = 10;
 
 /// Options of a [`SharedCoalescer`].
 #[derive(Clone, Debug)]
@@ -52,7 +49,7 @@ pub struct SharedOptions {
     /// payload of the last one.
     pub merge: Merge<Bytes>,
     /// How long a run lasts without a heartbeat, and so how long a key waits for a process that has died: 1 s to 12 h.
-    /// Default: 10 s.
+    /// Default: 10 s. A call gives up when the store has not answered for so long.
     pub lease: Duration,
     /// What the names of its records begin with: up to 256 bytes. Coalescers with one prefix share their keys. Default:
     /// `coalesce/`.
@@ -210,17 +207,10 @@ impl<S: Records + 'static> SharedCoalescer<S> {
             enter: Enter::new(inner.op(), payload),
             inner,
             names: &names,
-            was_covered: None,
+            is_covered: false,
+            is_counted: false,
         };
-        let outcome = entering.run().await?;
-        let verdict = entering.was_covered;
-        inner.count(|counts| match (&outcome.0, verdict) {
-            (Outcome::Rejected(_), _) => counts.rejected += 1,
-            (_, Some(true)) => counts.covered += 1,
-            (_, Some(false)) => counts.pending += 1,
-            (_, None) => counts.run += 1,
-        });
-        match outcome {
+        match entering.run().await? {
             (
                 Outcome::Run {
                     token,
@@ -245,7 +235,10 @@ impl<S: Records + 'static> SharedCoalescer<S> {
                 result: (),
                 may_be_older: false,
             })),
-            (Outcome::Rejected(why), _) => Err(why.into()),
+            (Outcome::Rejected(why), _) => {
+                inner.count(|counts| counts.rejected += 1);
+                Err(why.into())
+            }
         }
     }
 
@@ -260,8 +253,8 @@ impl<S: Records + 'static> SharedCoalescer<S> {
             .map(|lease| Token(lease.epoch.0)))
     }
 
-    /// Takes the lease away from the key's run, if it is that one, whatever its process does: the next caller runs. The
-    /// run may still succeed as long as no other has started.
+    /// Takes the lease away from the key's run, if it is that one, whatever its process does: the next caller runs. The run
+    /// is told when it asks: by a heartbeat, or when it ends. One that is ending just then may still succeed.
     ///
     /// # Errors
     /// If another one runs, or none, and if the store refuses.
@@ -280,7 +273,8 @@ impl<S: Records + 'static> SharedCoalescer<S> {
         }
     }
 
-    /// How many triggers and runs of this process there were.
+    /// How many triggers and runs of this process there were. A run that no process has ended, because it died or lost its
+    /// lease, is counted by none.
     #[must_use]
     pub fn counts(&self) -> CoalesceCounts {
         let mut counts = CoalesceCounts::default();
@@ -294,8 +288,10 @@ struct Entering<'a, S: Records + 'static> {
     inner: &'a Arc<Inner<S>>,
     names: &'a Names,
     enter: Enter,
-    /// Whether others waited when it began to wait.
-    was_covered: Option<bool>,
+    /// Whether others wait with it, by the last write that it has asked for.
+    is_covered: bool,
+    /// Its verdict is counted.
+    is_counted: bool,
 }
 
 impl<S: Records + 'static> Entering<'_, S> {
@@ -310,19 +306,20 @@ impl<S: Records + 'static> Entering<'_, S> {
                     .now()
                     .saturating_add(millis(inner.options.lease));
             }
-            if let Ask::Write { state, .. } = &ask
-                && state
-                    .key()
-                    .running()
-                    .is_none_or(|token| self.leased() != Some(token))
-            {
-                let waiting = state.key().waiting().map_or(0, Batch::triggers);
-                self.was_covered.get_or_insert(waiting > 1);
-            }
             let is_write = matches!(ask, Ask::Write { .. });
-            let answer = inner.ask(self.names, self.enter.op(), ask).await?;
-            pauses.after(&answer, is_write).await?;
-            match self.enter.next(&inner.options.merge, answer) {
+            if let Ask::Write { state, .. } = &ask {
+                let waiting = state.key().waiting().map_or(0, Batch::triggers);
+                self.is_covered = waiting > 1;
+            }
+            let op = self.enter.op();
+            let answer = inner.answer(self.names, op, ask, &mut pauses).await?;
+            // Whoever has the lease goes first: it keeps all others waiting.
+            if is_write && answer == Answer::Not && self.enter.leased().is_none() {
+                pauses.refused().await;
+            }
+            let step = self.enter.next(&inner.options.merge, answer);
+            self.count();
+            match step {
                 Step::Ask(next) => ask = next,
                 Step::Over(outcome) => {
                     self.enter.forget_lease();
@@ -332,8 +329,18 @@ impl<S: Records + 'static> Entering<'_, S> {
         }
     }
 
-    fn leased(&self) -> Option<Token> {
-        self.enter.leased().map(|epoch| Token(epoch.0))
+    /// Counts the verdict once the trigger is accepted.
+    fn count(&mut self) {
+        if self.is_counted || !self.enter.is_accepted() {
+            return;
+        }
+        self.is_counted = true;
+        let (leads, is_covered) = (self.enter.leased().is_some(), self.is_covered);
+        self.inner.count(|counts| match (leads, is_covered) {
+            (true, _) => counts.run += 1,
+            (false, true) => counts.covered += 1,
+            (false, false) => counts.pending += 1,
+        });
     }
 }
 
@@ -399,11 +406,10 @@ impl<S: Records + 'static> Inner<S> {
                     Err(error) => Err(error),
                 }
             }
-            Ask::ReadRun => {
-                let run = records.get(names.run.clone()).await?;
+            Ask::ReadRun => records.get(names.run.clone()).await.map(|run| {
                 let run = run.map(|run| (run.revision, run.lease.map(|lease| lease.epoch)));
-                Ok(Answer::Run(run))
-            }
+                Answer::Run(run)
+            }),
             Ask::ReadState => {
                 let state = records.get(names.state.clone()).await?;
                 Ok(Answer::State(state.map(seen).transpose()?))
@@ -431,35 +437,82 @@ impl<S: Records + 'static> Inner<S> {
                 // Whatever it says, the lease ends, at the latest by itself.
                 return Ok(released.map_or(Answer::Not, |()| Answer::Done));
             }
-            Ask::Watch { state, run } => {
-                let watch = |name: &RecordName, seen| WatchRecord {
-                    name: name.clone(),
+            Ask::Watch(seen) => {
+                let watch = WatchRecord {
+                    name: names.run.clone(),
                     seen,
                     wait: WATCH,
                 };
-                tokio::select! {
-                    seen = records.watch(watch(&names.state, state)) => seen.map(|_| Answer::Done),
-                    seen = records.watch(watch(&names.run, run)) => seen.map(|_| Answer::Done),
-                }
+                records.watch(watch).await.map(|_| Answer::Done)
             }
         };
         match answer {
             Ok(answer) => Ok(answer),
-            Err(RecordsError::Unknown { .. }) => Ok(Answer::Lost),
             Err(RecordsError::Held { .. }) => Ok(Answer::Held),
             Err(RecordsError::Conflict { .. } | RecordsError::LeaseLost { .. }) => Ok(Answer::Not),
             Err(other) => Err(other.into()),
         }
     }
 
-    async fn end(&self, names: &Names, token: Epoch, succeeds: bool) -> Result<(), SharedError> {
+    /// Asks until the store answers: a change may have happened before its answer was lost, and everything else is asked again.
+    /// Gives up with a store that has not answered for as long as a lease.
+    async fn answer(
+        &self,
+        names: &Names,
+        op: Op,
+        ask: Ask,
+        pauses: &mut Pauses,
+    ) -> Result<Answer, SharedError> {
+        loop {
+            let missing = match self.ask(names, op, ask.clone()).await {
+                Ok(answer) => {
+                    // Of a store that answers reads only, nothing comes.
+                    if !ask.is_read() || matches!(ask, Ask::Watch(_)) {
+                        pauses.missing = None;
+                    }
+                    return Ok(answer);
+                }
+                Err(SharedError::Store(
+                    missing @ (RecordsError::Unknown { .. } | RecordsError::Unavailable { .. }),
+                )) => missing,
+                Err(other) => return Err(other),
+            };
+            let is_lost = !ask.is_read() && matches!(missing, RecordsError::Unknown { .. });
+            let now = self.clock.now();
+            let (since, times) = *pauses.missing.get_or_insert((now, 0));
+            if times >= MISSED_MIN && now.saturating_sub(since) >= millis(self.options.lease) {
+                return Err(missing.into());
+            }
+            pauses.missing = Some((since, times + 1));
+            // The first one is looked up at once: later, others may have gone on so far that it cannot be found.
+            if let Some(times) = times.checked_sub(1) {
+                pause(times).await;
+            }
+            if is_lost {
+                return Ok(Answer::Lost);
+            }
+        }
+    }
+
+    /// Ends a run, whose lease it keeps until `until` at least: others may write the state again and again meanwhile.
+    async fn end(
+        &self,
+        names: &Names,
+        token: Epoch,
+        succeeds: bool,
+        until: &AtomicU64,
+    ) -> Result<(), SharedError> {
         let op = self.op();
-        let (mut end, mut ask) = (End::new(op, token, succeeds), Ask::ReadState);
+        let (mut end, mut ask) = (End::new(op, token, succeeds), Ask::ReadRun);
         let mut pauses = Pauses::default();
         let ended = loop {
-            let is_write = matches!(ask, Ask::Write { .. } | Ask::Delete { .. });
-            let answer = self.ask(names, op, ask).await?;
-            pauses.after(&answer, is_write).await?;
+            let left = until.load(Ordering::Relaxed);
+            let left = left.saturating_sub(self.clock.now());
+            if left < millis(self.options.lease) / 2 && !matches!(ask, Ask::Release(_)) {
+                // What a lease that is lost means is found below.
+                let _ = self.extend(names, token, until).await;
+            }
+            let answer = self.answer(names, op, ask, &mut pauses).await?;
             match end.next(answer) {
                 Step::Ask(next) => ask = next,
                 Step::Over(ended) => break ended,
@@ -477,43 +530,51 @@ impl<S: Records + 'static> Inner<S> {
             Ended::Unknown => Err(SharedError::Unknown { token }),
         }
     }
+
+    /// Lets a run's lease last from now on.
+    async fn extend(
+        &self,
+        names: &Names,
+        epoch: Epoch,
+        until: &AtomicU64,
+    ) -> Result<(), RecordsError> {
+        let lease = millis(self.options.lease);
+        let extended_until = self.clock.now().saturating_add(lease);
+        let name = names.run.clone();
+        let extend = ExtendRecord { name, epoch, lease };
+        let extended = self.records.extend(extend).await;
+        match &extended {
+            Ok(()) => until.store(extended_until, Ordering::Relaxed),
+            Err(RecordsError::LeaseLost { .. }) => until.store(0, Ordering::Relaxed),
+            Err(_) => {}
+        }
+        extended
+    }
 }
 
 /// What one call waits for beside the store.
 #[derive(Default)]
 struct Pauses {
-    lost: u32,
+    /// Since when answers are missing, and how many.
+    missing: Option<(Millis, u32)>,
     refused: u32,
 }
 
 impl Pauses {
-    /// Waits before the next request where the last one was in vain: longer each time, and another time for each caller.
-    /// Gives up when too many answers are lost.
-    async fn after(&mut self, answer: &Answer, is_write: bool) -> Result<(), RecordsError> {
-        let times = match answer {
-            Answer::Lost => &mut self.lost,
-            Answer::Not if is_write => &mut self.refused,
-            _ => return Ok(()),
-        };
-        *times += 1;
-        let before = match answer {
-            Answer::Lost => 0,
-            _ => REFUSED_AT_ONCE,
-        };
-        let Some(times) = times.checked_sub(before + 1) else {
-            return Ok(());
-        };
-        let longest = (PAUSE * 2u32.pow(times.min(9))).min(PAUSE_MAX);
-        if self.lost > LOST_MAX {
-            let why = format!("{} answers of the store were lost", self.lost);
-            return Err(RecordsError::Unknown { why });
-        }
-        // The hasher is seeded at random.
-        let share = RandomState::new().hash_one(()) % 1_000;
-        let pause = longest.mul_f64(share as f64 / 1_000.0);
-        sleep_until(Instant::now() + pause).await;
-        Ok(())
+    /// Waits before the next write where another one was before.
+    async fn refused(&mut self) {
+        pause(self.refused).await;
+        self.refused += 1;
     }
+}
+
+/// Waits longer each time, and another time for each caller.
+async fn pause(times: u32) {
+    let longest = (PAUSE * 2u32.pow(times.min(9))).min(PAUSE_MAX);
+    // The hasher is seeded at random.
+    let share = RandomState::new().hash_one(()) % 1_000;
+    let pause = longest.mul_f64(share as f64 / 1_000.0);
+    sleep_until(Instant::now() + pause).await;
 }
 
 fn seen(record: Record) -> Result<Seen, SharedError> {
@@ -523,7 +584,6 @@ fn seen(record: Record) -> Result<Seen, SharedError> {
     };
     Ok(Seen {
         version: record.version,
-        revision: record.revision,
         state,
     })
 }
@@ -567,25 +627,13 @@ impl<S: Records + 'static> SharedRun<S> {
     /// # Errors
     /// If it is not the key's run any more, or the store refuses.
     pub async fn heartbeat(&self) -> Result<(), SharedError> {
-        let lease = millis(self.coalescer.options.lease);
-        let until = self.coalescer.clock.now().saturating_add(lease);
-        let extend = ExtendRecord {
-            name: self.names.run.clone(),
-            epoch: self.token,
-            lease,
-        };
-        match self.coalescer.records.extend(extend).await {
-            Ok(()) => {
-                self.until.store(until, Ordering::Relaxed);
-                Ok(())
-            }
+        let (inner, token) = (&self.coalescer, self.token());
+        match inner.extend(&self.names, self.token, &self.until).await {
             Err(RecordsError::LeaseLost { .. }) => {
-                self.until.store(0, Ordering::Relaxed);
-                self.coalescer.count(|counts| counts.stale += 1);
-                let token = self.token();
+                inner.count(|counts| counts.stale += 1);
                 Err(Stale { token }.into())
             }
-            Err(other) => Err(other.into()),
+            beaten => Ok(beaten?),
         }
     }
 
@@ -616,7 +664,8 @@ impl<S: Records + 'static> SharedRun<S> {
         }
     }
 
-    /// It has succeeded: it covers the triggers that came before it started, and the next caller runs.
+    /// It has succeeded: it covers the triggers that came before it started, and the next caller runs. Its lease is kept
+    /// meanwhile.
     ///
     /// # Errors
     /// If it is not the key's run any more, and nobody is covered. If the store refuses or its answer is lost, it is not
@@ -624,18 +673,21 @@ impl<S: Records + 'static> SharedRun<S> {
     ///
     /// # Cancellation
     /// If it is given up, the end may be written.
-    pub async fn succeed(mut self) -> Result<(), SharedError> {
-        let ended = self.coalescer.end(&self.names, self.token, true).await;
-        self.is_over = true;
-        ended
+    pub async fn succeed(self) -> Result<(), SharedError> {
+        self.end(true).await
     }
 
     /// It has failed: nobody is covered, and the next caller runs.
     ///
     /// # Errors
     /// If it is not the key's run any more, or the store refuses.
-    pub async fn fail(mut self) -> Result<(), SharedError> {
-        let ended = self.coalescer.end(&self.names, self.token, false).await;
+    pub async fn fail(self) -> Result<(), SharedError> {
+        self.end(false).await
+    }
+
+    async fn end(mut self, succeeds: bool) -> Result<(), SharedError> {
+        let (names, until) = (&self.names, &self.until);
+        let ended = self.coalescer.end(names, self.token, succeeds, until).await;
         self.is_over = true;
         ended
     }
@@ -645,9 +697,10 @@ impl<S: Records + 'static> Drop for SharedRun<S> {
     fn drop(&mut self) {
         if let (false, Ok(runtime)) = (self.is_over, Handle::try_current()) {
             let (inner, names, token) = (self.coalescer.clone(), self.names.clone(), self.token);
+            let until = AtomicU64::new(self.until.load(Ordering::Relaxed));
             runtime.spawn(async move {
                 // If the store refuses, the lease ends by itself.
-                let _ = inner.end(&names, token, false).await;
+                let _ = inner.end(&names, token, false, &until).await;
             });
         }
     }

@@ -10,9 +10,10 @@
 //!   with a higher token has started before. It ends in a write that finds its token in the state.
 //! - The state is deleted only when every trigger in it is covered, or when its only trigger is that of the caller whose
 //!   run has failed. So a trigger whose state has gone, or has been made anew, is covered.
-//! - A caller that waits watches both records from revisions that it saw before it looked whether it is covered: a
-//!   change of either one wakes it.
-//! - A write whose answer is lost is looked up: the state names the last writes.
+//! - A caller that waits watches the run from the revision that it saw before it looked whether it is covered. Every run
+//!   gives its lease back behind its last write, so who waits is woken once for each run, and not by those who come.
+//! - A run ends by its own word only if its lease lasted when that was asked for.
+//! - A write whose answer is lost is looked up: the state names the last writes. A read is asked again before it comes here.
 
 use std::collections::VecDeque;
 
@@ -49,8 +50,6 @@ pub struct SharedState {
 pub struct Seen {
     /// The version to replace.
     pub version: RecordVersion,
-    /// The revision to watch from.
-    pub revision: Revision,
     /// The value.
     pub state: SharedState,
 }
@@ -78,13 +77,16 @@ pub enum Ask {
     },
     /// Release the run's lease.
     Release(Epoch),
-    /// Wait until one of the records is another.
-    Watch {
-        /// The state's revision.
-        state: Option<Revision>,
-        /// The run's revision.
-        run: Option<Revision>,
-    },
+    /// Wait until the run is another than this revision.
+    Watch(Option<Revision>),
+}
+
+impl Ask {
+    /// Whether it changes nothing, so that it can be asked again.
+    #[must_use]
+    pub fn is_read(&self) -> bool {
+        matches!(self, Self::ReadRun | Self::ReadState | Self::Watch(_))
+    }
 }
 
 /// What the store has answered.
@@ -171,6 +173,8 @@ pub struct End {
     op: Op,
     token: Epoch,
     succeeds: bool,
+    /// It has looked whether its lease lasts.
+    has_looked: bool,
     /// An answer was lost.
     is_lost: bool,
     /// How it is over as soon as its lease is released.
@@ -240,6 +244,12 @@ impl Enter {
         self.leased = None;
     }
 
+    /// Whether a state is known to have its trigger.
+    #[must_use]
+    pub fn is_accepted(&self) -> bool {
+        self.accepted.is_some()
+    }
+
     /// The lease that the caller has while it does not run yet.
     #[must_use]
     pub fn leased(&self) -> Option<Epoch> {
@@ -276,8 +286,8 @@ impl Enter {
                 self.leased = Some(epoch);
                 Step::Ask(Ask::ReadState)
             }
-            Answer::Run(None) => Step::Ask(Ask::Lease),
-            Answer::Run(Some((revision, _))) => {
+            Answer::Run(None | Some((_, None))) => Step::Ask(Ask::Lease),
+            Answer::Run(Some((revision, Some(_)))) => {
                 self.run = Some(revision);
                 Step::Ask(Ask::ReadState)
             }
@@ -290,10 +300,7 @@ impl Enter {
     }
 
     fn decide(&mut self, merge: &Merge<Bytes>, seen: Option<Seen>) -> Step<Outcome> {
-        let (mut state, replaces, revision) = match seen {
-            Some(seen) => (Some(seen.state), Some(seen.version), Some(seen.revision)),
-            None => (None, None, None),
-        };
+        let (mut state, replaces) = seen.map(|seen| (seen.state, seen.version)).unzip();
         // An answer may have been lost.
         if let (None, Some(state)) = (self.accepted, &state) {
             let trigger = state.find(self.op);
@@ -321,11 +328,7 @@ impl Enter {
         if let Some((accepted, _)) = self.accepted {
             trigger = accepted;
             if self.leased.is_none() {
-                let run = self.run;
-                return Step::Ask(Ask::Watch {
-                    state: revision,
-                    run,
-                });
+                return Step::Ask(Ask::Watch(self.run));
             }
         } else {
             let before = state.key.clone();
@@ -390,13 +393,14 @@ impl Enter {
 }
 
 impl End {
-    /// A run that has succeeded or failed. The first thing to do is [`Ask::ReadState`].
+    /// A run that has succeeded or failed. The first thing to do is [`Ask::ReadRun`].
     #[must_use]
     pub fn new(op: Op, token: Epoch, succeeds: bool) -> Self {
         Self {
             op,
             token,
             succeeds,
+            has_looked: false,
             is_lost: false,
             releases: None,
         }
@@ -409,10 +413,15 @@ impl End {
         }
         match answer {
             Answer::State(seen) => self.decide(seen),
-            // Nobody else can have ended the run while its lease lasts.
             Answer::Run(run) => {
                 let is_ours = run.is_some_and(|(_, epoch)| epoch == Some(self.token));
-                self.release(if is_ours { Ended::Done } else { Ended::Unknown })
+                match (std::mem::replace(&mut self.has_looked, true), is_ours) {
+                    (false, true) => Step::Ask(Ask::ReadState),
+                    (false, false) => Step::Over(Ended::Stale),
+                    // Nobody else can have ended the run while its lease lasts.
+                    (true, true) => self.release(Ended::Done),
+                    (true, false) => self.release(Ended::Unknown),
+                }
             }
             Answer::Done => self.release(Ended::Done),
             Answer::Lost => {
