@@ -14,6 +14,7 @@
 //! assert!(log::CASES.iter().any(|case| case.name == "synced_records_survive_a_power_cut"));
 //! ```
 
+pub mod coalesce;
 pub mod coordination;
 pub mod log;
 pub mod processes;

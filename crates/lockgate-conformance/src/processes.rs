@@ -36,13 +36,19 @@ fn write(file: &mut File, fence: &Fence) -> bool {
     admitted
 }
 
+/// Where the store is of a test that a [`Process`] has started; `None` where it was not.
+#[must_use]
+pub fn store() -> Option<String> {
+    env::var(URL).ok()
+}
+
 /// What a [`Process`] does; it is the whole of a test, which does nothing where it was not started by one. It leads one term
 /// with a coordinator at that place, and writes its epoch again and again until it is over.
 ///
 /// # Panics
 /// If it is not elected.
 pub fn lead<C: Coordinator>(open: impl AsyncFnOnce(&str) -> C) {
-    let Ok(url) = env::var(URL) else {
+    let Some(url) = store() else {
         return;
     };
     let election = ElectionName::new(&env::var(ELECTION).unwrap()).unwrap();
@@ -95,7 +101,7 @@ impl Process {
         Self { child, lines }
     }
 
-    /// Waits until it says that, `leads` or `over`; with which epoch. What the harness says is passed over.
+    /// Waits until it says that, `leads` or `over`, with a number: which epoch. What the harness says is passed over.
     ///
     /// # Panics
     /// If it ends before.

@@ -48,6 +48,7 @@ const LAYERS: [(&str, &[&str]); 26] = [
             "lockgate-machine",
             "lockgate-engine",
             "lockgate-sim",
+            "lockgate-consumer",
             "lockgate-coordination",
         ],
     ),

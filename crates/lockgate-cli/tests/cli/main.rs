@@ -10,6 +10,7 @@ mod analyze;
 mod backup;
 mod bench;
 mod beyond;
+mod coalescer;
 mod config;
 mod exec;
 mod failures;

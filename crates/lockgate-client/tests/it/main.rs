@@ -4,6 +4,7 @@
 
 mod bounds;
 mod canned;
+mod coalescer;
 mod connections;
 mod coordination;
 mod fates;
