@@ -15,6 +15,7 @@
 //! ```
 
 pub mod coordination;
+pub mod ledger;
 pub mod log;
 pub mod processes;
 pub mod queue;
