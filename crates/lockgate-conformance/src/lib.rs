@@ -16,6 +16,7 @@
 
 pub mod coalesce;
 pub mod coordination;
+pub mod ledger;
 pub mod log;
 pub mod processes;
 pub mod queue;

@@ -17,7 +17,7 @@ const WITHOUT_RUNTIME: [&str; 5] = [
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
 
 /// The crates each crate may name, tests aside. ARCHITECTURE.md draws the same picture.
-const LAYERS: [(&str, &[&str]); 26] = [
+const LAYERS: [(&str, &[&str]); 27] = [
     ("lockgate-core", &[]),
     ("lockgate-machine", &["lockgate-core"]),
     ("lockgate-log", &["lockgate-core"]),
@@ -34,6 +34,14 @@ const LAYERS: [(&str, &[&str]); 26] = [
     (
         "lockgate-zookeeper",
         &["lockgate-core", "lockgate-coordination"],
+    ),
+    (
+        "lockgate-sequencer",
+        &[
+            "lockgate-core",
+            "lockgate-consumer",
+            "lockgate-coordination",
+        ],
     ),
     ("lockgate-sql", &["lockgate-core", "lockgate-consumer"]),
     ("lockgate-sqs", &["lockgate-core"]),

@@ -90,7 +90,8 @@ pub struct Append {
     /// The events, in order: at most [`EVENTS_MAX`](Self::EVENTS_MAX), with [`BYTES_MAX`](Self::BYTES_MAX) of payloads. None is
     /// an append too: it raises the epoch and forgets inputs.
     pub events: Vec<NewEvent>,
-    /// Inputs that never come again, so the ledger forgets them. One that it does not know is passed over.
+    /// Inputs that never come again, so the ledger forgets them, after it has looked for duplicates. One that it does not know
+    /// is passed over.
     pub settled: Vec<InputId>,
 }
 
@@ -184,7 +185,8 @@ pub struct ReadLedger {
     pub after: SequenceId,
     /// The most events, 1 to [`LIMIT_MAX`](Self::LIMIT_MAX).
     pub limit: usize,
-    /// How long to wait for an event if there is none. The page is empty if none comes; its head is news all the same.
+    /// How long to wait for an event if there is none. The page is empty if none comes; its head is news all the same. A sealed
+    /// ledger answers at once, also whoever waits already.
     pub wait: Duration,
 }
 
@@ -369,12 +371,12 @@ pub trait Ledger: Send + Sync + 'static {
 
     /// Appends events that it does not know, in their order, all in one step with what it remembers of them.
     ///
-    /// The checks, in this order: bounds, the epoch, the seal, the head; then duplicates. An append that is refused changes
-    /// nothing, also not the epoch.
+    /// The checks, in this order: bounds, the epoch, the seal, the head; then duplicates. An event is a duplicate if its unique
+    /// id is known, or else if its input is. A sealed ledger refuses an append only if it has an event that is no duplicate. An
+    /// append that is refused changes nothing, also not the epoch.
     ///
     /// # Errors
-    /// `Invalid`, `Deposed`, `Sealed`, `Moved`, `NotFound`, `Full`, `Damaged`, `Unknown` and `Unavailable`. An append of
-    /// duplicates only is no append: a sealed ledger answers it.
+    /// `Invalid`, `Deposed`, `Sealed`, `Moved`, `NotFound`, `Full`, `Damaged`, `Unknown` and `Unavailable`.
     fn append(&self, append: Append) -> impl Future<Output = Result<Appended, LedgerError>> + Send;
 
     /// The head.

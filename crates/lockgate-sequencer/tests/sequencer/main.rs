@@ -1,0 +1,5 @@
+//! Ledgers in memory, followers and sequencers.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod memory;
