@@ -90,9 +90,11 @@
 // Users read these docs.
 #![warn(missing_docs)]
 
+mod asked;
 mod discard;
 mod fill;
 mod hosts;
+mod ledger;
 mod log;
 mod log_maintenance;
 mod options;
@@ -118,6 +120,7 @@ pub mod fuzzing {
 
 pub use discard::Discard;
 pub use fill::Filling;
+pub use ledger::{PostgresLedger, PostgresLedgerOptions};
 pub use log::PostgresLog;
 pub use options::{OpenError, PostgresLogOptions};
 pub use records::{PostgresRecords, PostgresRecordsOptions};

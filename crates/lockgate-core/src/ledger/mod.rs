@@ -9,8 +9,10 @@
 //! Readers see what is committed and nothing else: no event comes late below a [head](LedgerHead) that somebody has read.
 
 mod chain;
+mod decide;
 
 pub use chain::{Chain, ChainBreak, EventHash, EventHashError};
+pub use decide::Decision;
 
 use std::{fmt, future::Future, time::Duration};
 

@@ -7,7 +7,7 @@
 //!   no change is missed.
 //! - A lease that has ended is written as ended before that is shown, so that a clock that is set back brings none back.
 
-mod connection;
+mod store;
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use lockgate_core::{
     with_sources,
 };
 use lockgate_records::{
-    Guarded, Outcome, Row as RecordRow, STORE_NAME, Url, check_lease, check_limit, check_put,
+    Bell, Guarded, Outcome, Row as RecordRow, STORE_NAME, Url, check_lease, check_limit, check_put,
     guarded, number, page, prefix_end, store_name, unreadable, wait_for_end, watch,
 };
 use tokio_postgres::{
@@ -26,8 +26,11 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use self::connection::{Link, Parameter};
-use crate::tls::Target;
+use self::store::Store;
+use crate::{
+    asked::{Link, Parameter},
+    tls::Target,
+};
 
 /// Leases that one statement ends at most, of those whose time is over.
 const ENDED_AT_ONCE: i32 = 64;
@@ -65,7 +68,7 @@ const ENDED_AT_ONCE: i32 = 64;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct PostgresRecords(Arc<Link>, Option<Fence>);
+pub struct PostgresRecords(Arc<Link<Store>>, Option<Fence>);
 
 /// The options of [`PostgresRecords`].
 #[derive(Clone, Debug)]
@@ -90,7 +93,7 @@ impl Default for PostgresRecordsOptions {
 impl fmt::Debug for PostgresRecords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("PostgresRecords")
-            .field(&self.0.store())
+            .field(&self.store())
             .finish()
     }
 }
@@ -130,9 +133,17 @@ impl PostgresRecords {
             return Err(invalid("timeout must be 10 ms to a day".to_owned()));
         }
         let target = Target::of(&given).map_err(|error| invalid(with_sources(&error)))?;
-        let link = Arc::new(Link::new(target, options));
+        let store = Store {
+            name: options.store,
+            bell: Bell::default(),
+        };
+        let link = Arc::new(Link::new(target, options.timeout, store));
         link.open().await?;
         Ok(Self(link, None))
+    }
+
+    fn store(&self) -> &str {
+        &self.0.purpose().name
     }
 
     /// Runs a statement that changes nothing.
@@ -161,7 +172,7 @@ impl PostgresRecords {
         // The alias names the column of what returns the outcome only.
         let sql = format!(
             "SELECT * FROM {}.{function}({}) AS outcome",
-            self.0.store(),
+            self.store(),
             marks.join(", ")
         );
         let rows = self.0.ask(&sql, &of, true).await?;
@@ -189,7 +200,7 @@ impl PostgresRecords {
 
     /// Ends leases whose time is over.
     async fn end_leases(&self) -> Result<(), RecordsError> {
-        let sql = format!("SELECT {}.end_leases($1)", self.0.store());
+        let sql = format!("SELECT {}.end_leases($1)", self.store());
         // It happens whenever somebody comes by, so it does not matter whether it did.
         self.read(&sql, &[int4(&ENDED_AT_ONCE)]).await.map(drop)
     }
@@ -197,7 +208,7 @@ impl PostgresRecords {
     async fn look(&self, name: &RecordName) -> Result<Option<Record>, RecordsError> {
         let sql = format!(
             "SELECT {COLUMNS}, ends - {store}.now() AS remaining FROM {store}.record WHERE name = $1",
-            store = self.0.store()
+            store = self.store()
         );
         let mut rounds = 0;
         loop {
@@ -291,7 +302,7 @@ impl Records for PostgresRecords {
             SELECT name, has_more, {COLUMNS}, ends - {store}.now() AS remaining
             FROM sized JOIN {store}.record USING (name)
             WHERE number <= $4 AND bytes_before < $5 ORDER BY name",
-            store = self.0.store()
+            store = self.store()
         );
         let bytes_max = number(ListRecords::BYTES_MAX as u64);
         let mut rounds = 0;
@@ -324,7 +335,7 @@ impl Records for PostgresRecords {
 
     async fn watch(&self, wait: WatchRecord) -> Result<Option<Record>, RecordsError> {
         let name = wait.name.clone();
-        watch(self.0.bell(), wait, || self.look(&name)).await
+        watch(&self.0.purpose().bell, wait, || self.look(&name)).await
     }
 
     async fn put(&self, put: PutRecord) -> Result<RecordWritten, RecordsError> {

@@ -8,6 +8,7 @@ mod database;
 mod engine;
 mod failures;
 mod holders;
+mod ledger;
 mod pooler;
 mod records;
 mod refused;

@@ -1,15 +1,15 @@
-//! The connection of a store: made, checked, asked, and made again.
+//! A connection that many callers ask over: made, checked, asked, and made again.
 
 use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use lockgate_core::{RecordsError, with_sources};
-use lockgate_records::{Asking, Backoff, Bell};
+use lockgate_records::{Asking, Backoff};
 use tokio::{sync::Mutex, time::timeout};
 use tokio_postgres::{
     Client, NoTls, Row,
@@ -17,7 +17,6 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use super::PostgresRecordsOptions;
 use crate::{
     hosts::{Connected, Hosts, Use},
     pooler,
@@ -26,28 +25,33 @@ use crate::{
 };
 
 /// A value and its type.
-pub(super) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
-
-/// The version of the tables of `program.sql`: a program that knows lower ones only cannot use the store.
-const VERSION: i32 = 1;
-
-/// The version of its functions. They serve the calls of earlier programs too, which may go on with the store.
-const PROGRAM_VERSION: i32 = 2;
-
-const PROGRAM: &str = include_str!("program.sql");
-
-/// Taken while the tables are made; a number that nothing else is likely to use.
-const LOCK: i64 = 0x6c6f_636b_7265_6373;
+pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// How often a statement is run again that the server has undone for another's sake.
 const TRIES_MAX: u32 = 10;
 
+/// What the connection is for.
+pub(crate) trait Purpose: Send + Sync + 'static {
+    /// The channel that it listens to, a name that needs no quotes.
+    fn channel(&self) -> &str;
+
+    /// A notification has come; `None`: the connection has ended, so some may be missed.
+    fn heard(&self, payload: Option<&str>);
+
+    /// Makes what is needed in the database, or finds that it is there.
+    fn prepare(
+        &self,
+        connection: &Connection,
+    ) -> impl Future<Output = Result<(), RecordsError>> + Send;
+}
+
 /// How to reach the server, and the connection to it.
-pub(super) struct Link {
+pub(crate) struct Link<P> {
     hosts: Hosts,
     tls: Option<Tls>,
-    options: PostgresRecordsOptions,
-    bell: Bell,
+    /// How long a statement may take, and a connect.
+    timeout: Duration,
+    purpose: Arc<P>,
     /// Held while it is made, so that many callers make one.
     kept: Mutex<Kept>,
 }
@@ -58,8 +62,8 @@ struct Kept {
     backoff: Backoff,
 }
 
-struct Connection {
-    client: Client,
+pub(crate) struct Connection {
+    pub(crate) client: Client,
     unasked: Arc<Unasked>,
     /// Somebody has waited for an answer in vain.
     is_silent: AtomicBool,
@@ -79,7 +83,7 @@ impl Drop for Connection {
 }
 
 /// Why a statement has no answer.
-enum Fault {
+pub(crate) enum Fault {
     /// The server says no, and has done nothing of it.
     Refused(String),
     /// The server has undone it for another's sake.
@@ -89,7 +93,7 @@ enum Fault {
 }
 
 impl Fault {
-    fn of(error: &tokio_postgres::Error) -> Self {
+    pub(crate) fn of(error: &tokio_postgres::Error) -> Self {
         let why = with_sources(error);
         let Some(said) = error.as_db_error() else {
             return Self::Lost(why);
@@ -108,7 +112,7 @@ impl Fault {
     }
 }
 
-fn unavailable(why: String) -> RecordsError {
+pub(crate) fn unavailable(why: String) -> RecordsError {
     RecordsError::Unavailable { why }
 }
 
@@ -116,34 +120,34 @@ fn failed(failure: &Failure) -> RecordsError {
     unavailable(with_sources(failure))
 }
 
-impl Link {
-    pub(super) fn new(target: Target, options: PostgresRecordsOptions) -> Self {
+impl<P: Purpose> Link<P> {
+    pub(crate) fn new(target: Target, timeout: Duration, purpose: P) -> Self {
         Self {
-            hosts: Hosts::of(watched(target.config, options.timeout)),
+            hosts: Hosts::of(watched(target.config, timeout)),
             tls: target.tls,
-            options,
-            bell: Bell::default(),
+            timeout,
+            purpose: Arc::new(purpose),
             kept: Mutex::default(),
         }
     }
 
-    pub(super) fn store(&self) -> &str {
-        &self.options.store
+    pub(crate) fn purpose(&self) -> &P {
+        &self.purpose
     }
 
-    pub(super) fn bell(&self) -> &Bell {
-        &self.bell
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// Connects for the first time: looks also at what cannot change with a reconnect.
-    pub(super) async fn open(self: &Arc<Self>) -> Result<(), RecordsError> {
+    pub(crate) async fn open(self: &Arc<Self>) -> Result<(), RecordsError> {
         let first = self.connection().await?;
         let second = self.within(self.connect()).await?;
         self.within(check_sessions(&first, &second)).await
     }
 
     /// Runs a statement.
-    pub(super) async fn ask(
+    pub(crate) async fn ask(
         self: &Arc<Self>,
         sql: &str,
         parameters: &[Parameter<'_>],
@@ -154,7 +158,7 @@ impl Link {
             let connection = self.connection().await?;
             let asking = Asking::over(&connection.is_silent);
             let asked = connection.client.query_typed(sql, parameters);
-            let asked = timeout(self.options.timeout, asked).await;
+            let asked = timeout(self.timeout, asked).await;
             asking.answered();
             let fault = match asked {
                 Ok(Ok(rows)) => return Ok(rows),
@@ -163,7 +167,7 @@ impl Link {
                     self.forget(&connection).await;
                     // Whoever else has asked over it is told that it ended.
                     connection.unasked.give_up.notify_one();
-                    let why = with_sources(&Failure::Late(self.options.timeout));
+                    let why = with_sources(&Failure::Late(self.timeout));
                     return Err(match changes {
                         true => RecordsError::Unknown { why },
                         false => unavailable(why),
@@ -194,7 +198,7 @@ impl Link {
 
     /// The connection, made if there is none. That goes on if whoever has asked for it waits no more, because the next one
     /// would begin anew with the first of several hosts.
-    async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, RecordsError> {
+    pub(crate) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, RecordsError> {
         if let Some(connection) = &self.kept.lock().await.connection
             && connection.serves()
         {
@@ -227,7 +231,7 @@ impl Link {
 
     /// The next command goes over another one. This one ends with the last of those who have asked over it, and then all who
     /// watch look again.
-    async fn forget(&self, lost: &Arc<Connection>) {
+    pub(crate) async fn forget(&self, lost: &Arc<Connection>) {
         let mut kept = self.kept.lock().await;
         if kept
             .connection
@@ -242,15 +246,15 @@ impl Link {
         &self,
         act: impl Future<Output = Result<T, RecordsError>>,
     ) -> Result<T, RecordsError> {
-        match timeout(self.options.timeout, act).await {
+        match timeout(self.timeout, act).await {
             Ok(done) => done,
-            Err(_late) => Err(failed(&Failure::Late(self.options.timeout))),
+            Err(_late) => Err(failed(&Failure::Late(self.timeout))),
         }
     }
 
     /// A connection of which everything is settled that a server, database or user may have set otherwise.
     async fn connect(&self) -> Result<Connection, RecordsError> {
-        let deadline = Instant::now() + self.options.timeout;
+        let deadline = Instant::now() + self.timeout;
         let connected = match self.tls.clone() {
             Some(tls) => self.hosts.connect(deadline, Use::Writing, tls).await,
             None => self.hosts.connect(deadline, Use::Writing, NoTls).await,
@@ -263,7 +267,7 @@ impl Link {
             unasked,
             is_silent: AtomicBool::new(false),
         };
-        let settings = settings(Commit::Flushed, self.options.timeout);
+        let settings = settings(Commit::Flushed, self.timeout);
         connection.batch(&settings).await?;
         Ok(connection)
     }
@@ -271,11 +275,8 @@ impl Link {
     /// A connection that listens, to a server that has what the store needs.
     async fn make(&self) -> Result<Connection, RecordsError> {
         let connection = self.connect().await?;
-        let bell = self.bell.clone();
-        let heard = move |payload: Option<&str>| match payload {
-            Some(name) => bell.ring(name),
-            None => bell.ring_all(),
-        };
+        let purpose = self.purpose.clone();
+        let heard = move |payload: Option<&str>| purpose.heard(payload);
         let _ = connection.unasked.heard.set(Box::new(heard));
         let fsync = connection.tell("SELECT current_setting('fsync')").await?;
         if fsync.as_deref() != Some("on") {
@@ -285,74 +286,37 @@ impl Link {
                 why: why.to_owned(),
             });
         }
-        self.prepare(&connection).await?;
-        connection
-            .batch(&format!("LISTEN {}", self.store()))
-            .await?;
+        self.purpose.prepare(&connection).await?;
+        let listen = format!("LISTEN {}", self.purpose.channel());
+        connection.batch(&listen).await?;
         Ok(connection)
-    }
-
-    /// Makes the tables and functions, or finds that they are as they should be; then no right to make any is needed.
-    async fn prepare(&self, connection: &Connection) -> Result<(), RecordsError> {
-        let store = self.store();
-        let as_name = format!("SELECT quote_ident('{store}')");
-        if connection.tell(&as_name).await?.as_deref() != Some(store) || store.starts_with("pg_") {
-            let why = format!("{store} is a word of PostgreSQL's own: name the store otherwise");
-            return Err(RecordsError::Invalid { why });
-        }
-        let there = format!("SELECT to_regclass('{store}.format')");
-        let found = match connection.tell(&there).await? {
-            None => None,
-            Some(_) => {
-                // The first program has left no version of its functions.
-                let versions = format!(
-                    "SELECT max(version) || ' ' || coalesce(max((to_jsonb(it) ->> 'program')::integer), 1)
-                     FROM {store}.format AS it"
-                );
-                connection.tell(&versions).await?
-            }
-        };
-        let found = found.as_deref().and_then(|found| found.split_once(' '));
-        match found.map(|(version, program)| (version.parse::<i32>(), program.parse::<i32>())) {
-            Some((Ok(VERSION), Ok(PROGRAM_VERSION..))) => return Ok(()),
-            Some((Ok(found), _)) if found > VERSION => {
-                let why = format!(
-                    "the schema {store} has version {found}, and this program knows versions up to {VERSION}: use a newer one"
-                );
-                return Err(RecordsError::Invalid { why });
-            }
-            _ => {}
-        }
-        // Of several that start at once, one makes them and the others find them made.
-        let sql = format!(
-            "BEGIN;
-             SELECT pg_advisory_xact_lock({LOCK});
-             CREATE SCHEMA IF NOT EXISTS {store};
-             {program}
-             CREATE TABLE IF NOT EXISTS {store}.format (version integer NOT NULL);
-             ALTER TABLE {store}.format ADD COLUMN IF NOT EXISTS program integer NOT NULL DEFAULT 1;
-             DELETE FROM {store}.format;
-             INSERT INTO {store}.format (version, program) VALUES ({VERSION}, {PROGRAM_VERSION});
-             COMMIT",
-            program = PROGRAM.replace("{store}", store)
-        );
-        // If it fails, the connection ends, and the transaction with it.
-        let made = connection.client.batch_execute(&sql).await;
-        made.map_err(|error| {
-            let why = with_sources(&error);
-            unavailable(format!("making what the store needs: {why}"))
-        })
     }
 }
 
 impl Connection {
-    async fn batch(&self, sql: &str) -> Result<(), RecordsError> {
+    /// Ends it, with whatever is open and on its way.
+    pub(crate) fn end(&self) {
+        self.is_silent.store(true, Ordering::Release);
+        self.unasked.give_up.notify_one();
+    }
+
+    /// Looks that a name needs no quotes and is no word of PostgreSQL's own; `what` it names.
+    pub(crate) async fn check_schema(&self, name: &str, what: &str) -> Result<(), RecordsError> {
+        let as_name = format!("SELECT quote_ident('{name}')");
+        if self.tell(&as_name).await?.as_deref() != Some(name) || name.starts_with("pg_") {
+            let why = format!("{name} is a word of PostgreSQL's own: name the {what} otherwise");
+            return Err(RecordsError::Invalid { why });
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn batch(&self, sql: &str) -> Result<(), RecordsError> {
         let done = self.client.batch_execute(sql).await;
         done.map_err(|error| unavailable(with_sources(&error)))
     }
 
     /// The first column of the first row.
-    async fn tell(&self, sql: &str) -> Result<Option<String>, RecordsError> {
+    pub(crate) async fn tell(&self, sql: &str) -> Result<Option<String>, RecordsError> {
         let asked = self.client.simple_query(sql).await;
         let messages = asked.map_err(|error| unavailable(with_sources(&error)))?;
         let row = first_row(&messages);

@@ -1,0 +1,322 @@
+//! One append, in a transaction.
+
+use std::{collections::HashMap, sync::Arc};
+
+use lockgate_core::{
+    InputId, UniqueId, WallTime,
+    ledger::{Append, Appended, Decision, LedgerError, LedgerHead, SequenceId},
+    with_sources,
+};
+use lockgate_records::number;
+use tokio_postgres::{
+    GenericClient, Row,
+    types::{ToSql, Type},
+};
+
+use super::{DELETED_AT_ONCE, failed, get, hash, int8, natural, not_found, place, store::Store};
+use crate::asked::{Connection, Fault, Link, Parameter};
+
+pub(super) const HEAD: &str = "SELECT * FROM {ledger}.head";
+
+/// The head, and events behind a place, up to a number of them and of bytes.
+pub(super) const PAGE: &str = "\
+SELECT head.*, page.* FROM {ledger}.head LEFT JOIN LATERAL (
+    SELECT * FROM (
+        SELECT sequence_id AS event_id, previous_id, unique_id, time_ms AS event_time_ms, epoch AS event_epoch,
+            hash AS event_hash, payload,
+            sum(octet_length(payload)) OVER (ORDER BY sequence_id) - octet_length(payload) AS bytes_before
+        FROM {ledger}.events
+        WHERE sequence_id > $1 AND sequence_id >= head.first_id AND sequence_id <= head.sequence_id
+        ORDER BY sequence_id LIMIT $2) AS found
+    WHERE bytes_before < $3) AS page ON true
+ORDER BY event_id";
+
+const LOCK: &str = "\
+SELECT *, (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms FROM {ledger}.head FOR UPDATE";
+
+/// Where the events with those ids are.
+const LOOK_UP: &str = "\
+SELECT true AS is_unique_id, unique_id AS id, sequence_id FROM {ledger}.unique_ids WHERE unique_id = ANY ($1)
+UNION ALL
+SELECT false, input, sequence_id FROM {ledger}.inputs WHERE input = ANY ($2)";
+
+const ADD_EVENTS: &str = "\
+INSERT INTO {ledger}.events (sequence_id, previous_id, unique_id, time_ms, epoch, hash, payload)
+SELECT $1 + at, $1 + at - 1, unique_id, $2, $3, hash, payload
+FROM unnest($4::text[], $5::bytea[], $6::bytea[]) WITH ORDINALITY AS new (unique_id, hash, payload, at)";
+
+const ADD_UNIQUE_IDS: &str = "\
+INSERT INTO {ledger}.unique_ids (unique_id, sequence_id) SELECT * FROM unnest($1::text[], $2::bigint[])";
+
+const ADD_INPUTS: &str = "\
+INSERT INTO {ledger}.inputs (input, sequence_id) SELECT * FROM unnest($1::text[], $2::bigint[])";
+
+const FORGET_INPUTS: &str = "DELETE FROM {ledger}.inputs WHERE input = ANY ($1)";
+
+const MOVE_HEAD: &str = "\
+UPDATE {ledger}.head SET sequence_id = $1, epoch = $2, time_ms = $3, hash = $4, first_id = $5
+WHERE sequence_id = $6 AND epoch <= $2";
+
+/// Deletes events that are older than the retention; times never go back, so they are the first ones.
+const LET_GO: &str = "\
+WITH first AS (
+    SELECT sequence_id FROM (
+        SELECT sequence_id, time_ms FROM {ledger}.events WHERE sequence_id >= $1 ORDER BY sequence_id LIMIT $2) AS first
+    WHERE time_ms < $3)
+DELETE FROM {ledger}.events USING first WHERE events.sequence_id = first.sequence_id";
+
+const TELL: &str = "SELECT pg_notify('{ledger}', '')";
+
+/// Ends the connection of an append that is given up, and so its transaction.
+struct Open<'c>(Option<&'c Connection>);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if let Some(connection) = self.0 {
+            connection.end();
+        }
+    }
+}
+
+/// Appends over that connection, which nobody else uses meanwhile.
+pub(super) async fn over(link: &Arc<Link<Store>>, append: Append) -> Result<Appended, LedgerError> {
+    let connection = link.connection().await.map_err(failed)?;
+    let client = &connection.client;
+    let mut open = Open(Some(&connection));
+    let begun = client.batch_execute("BEGIN").await;
+    let began = begun.map_err(|error| LedgerError::Unavailable {
+        why: with_sources(&error),
+    });
+    let within = async {
+        began?;
+        within(client, &link.purpose().schema, append).await
+    };
+    let done = match tokio::time::timeout(link.timeout(), within).await {
+        Ok(done) => done,
+        Err(_late) => Err(LedgerError::Unavailable {
+            why: format!("no answer within {} ms", link.timeout().as_millis()),
+        }),
+    };
+    let ended = match &done {
+        Ok(_) => "COMMIT",
+        Err(_) => "ROLLBACK",
+    };
+    let ended = tokio::time::timeout(link.timeout(), client.simple_query(ended)).await;
+    let ended = ended.map_err(|_late| "no answer to the commit".to_owned());
+    let lost = match (ended, &done) {
+        (Ok(Ok(_)), _) => {
+            open.0 = None;
+            return done;
+        }
+        (Ok(Err(error)), Ok(_)) => match Fault::of(&error) {
+            Fault::Lost(why) => LedgerError::Unknown { why },
+            Fault::Refused(why) | Fault::Undone(why) => LedgerError::Unavailable { why },
+        },
+        (Err(why), Ok(_)) => LedgerError::Unknown { why },
+        // Whatever is open ends with the connection.
+        (_, Err(_)) => {
+            drop(open);
+            link.forget(&connection).await;
+            return done;
+        }
+    };
+    drop(open);
+    link.forget(&connection).await;
+    Err(lost)
+}
+
+/// Appends in the transaction that the client is in.
+pub(super) async fn within(
+    client: &impl GenericClient,
+    schema: &str,
+    mut append: Append,
+) -> Result<Appended, LedgerError> {
+    let on = On { client, schema };
+    let (unique_ids, inputs) = append.ids();
+    let unique_ids: Vec<_> = unique_ids.into_iter().map(UniqueId::as_str).collect();
+    let inputs: Vec<_> = inputs.into_iter().map(InputId::as_str).collect();
+    // Both are on their way at once, and the second statement sees what there is when the first one has its lock.
+    let ids = [texts(&unique_ids), texts(&inputs)];
+    let (locked, found) = tokio::join!(on.ask(LOCK, &[]), on.ask(LOOK_UP, &ids));
+    let locked = locked?;
+    let before = head(schema, locked.first())?;
+    let now = match locked.first() {
+        Some(row) => WallTime(natural(row, "now_ms")?),
+        None => return Err(not_found(schema)),
+    };
+    let (mut by_unique_id, mut by_input) = (HashMap::new(), HashMap::new());
+    for row in &found? {
+        let (id, at) = (
+            get::<&str>(row, "id")?.to_owned(),
+            place(row, "sequence_id")?,
+        );
+        match get(row, "is_unique_id")? {
+            true => by_unique_id.insert(id, at),
+            false => by_input.insert(id, at),
+        };
+    }
+    let settled = std::mem::take(&mut append.settled);
+    let decision = append.decide(
+        &before,
+        now,
+        |id| by_unique_id.get(id.as_str()).copied(),
+        |input| by_input.get(input.as_str()).copied(),
+    )?;
+    let retention = match locked.first() {
+        Some(row) => get::<Option<i64>>(row, "retention_ms")?,
+        None => None,
+    };
+    let gone = match retention {
+        Some(retention) => {
+            let (first, last) = (number(before.first_id.0), number(now.0) - retention);
+            on.run(LET_GO, &[int8(&first), int8(&DELETED_AT_ONCE), int8(&last)])
+                .await?
+        }
+        None => 0,
+    };
+    on.write(&before, decision, &settled, gone).await
+}
+
+struct On<'c, C> {
+    client: &'c C,
+    schema: &'c str,
+}
+
+impl<C: GenericClient> On<'_, C> {
+    async fn ask(&self, sql: &str, of: &[Parameter<'_>]) -> Result<Vec<Row>, LedgerError> {
+        let sql = sql.replace("{ledger}", self.schema);
+        let asked = self.client.query_typed(&sql, of).await;
+        asked.map_err(|error| LedgerError::Unavailable {
+            why: with_sources(&error),
+        })
+    }
+
+    /// Runs a statement; how many rows it has changed.
+    async fn run(&self, sql: &str, of: &[Parameter<'_>]) -> Result<u64, LedgerError> {
+        let sql = sql.replace("{ledger}", self.schema);
+        let run = self.client.execute_typed(&sql, of).await;
+        run.map_err(|error| LedgerError::Unavailable {
+            why: with_sources(&error),
+        })
+    }
+
+    /// As [`run`](Self::run), if there is something to do.
+    async fn run_if(
+        &self,
+        is_due: bool,
+        sql: &str,
+        of: &[Parameter<'_>],
+    ) -> Result<(), LedgerError> {
+        match is_due {
+            true => self.run(sql, of).await.map(drop),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes what was decided: all statements are on their way at once.
+    async fn write(
+        &self,
+        before: &LedgerHead,
+        decision: Decision,
+        settled: &[InputId],
+        gone: u64,
+    ) -> Result<Appended, LedgerError> {
+        let Decision {
+            new,
+            inputs,
+            mut appended,
+        } = decision;
+        let after = &mut appended.head;
+        after.first_id = SequenceId(after.first_id.0 + gone);
+        let (last, now) = (number(after.sequence_id.0), number(after.time.0));
+        let (base, epoch) = (number(before.sequence_id.0), number(after.epoch.0));
+        let first = number(after.first_id.0);
+        let last_hash = after.hash.map(|hash| hash.0);
+        let last_hash = last_hash.as_ref().map(|hash| &hash[..]);
+        let ids: Vec<_> = new
+            .iter()
+            .map(|event| event.unique_id.as_ref().map(UniqueId::as_str))
+            .collect();
+        let hashes: Vec<_> = new
+            .iter()
+            .map(|event| event.hash.as_ref().map(|hash| &hash.0[..]))
+            .collect();
+        let payloads: Vec<_> = new.iter().map(|event| &event.payload[..]).collect();
+        let (unique_ids, unique_at): (Vec<_>, Vec<_>) = new
+            .iter()
+            .filter_map(|event| {
+                let id = event.unique_id.as_ref()?;
+                Some((id.as_str(), number(event.sequence_id.0)))
+            })
+            .unzip();
+        let (inputs, inputs_at): (Vec<_>, Vec<_>) = inputs
+            .iter()
+            .map(|(input, at)| (input.as_str(), number(at.0)))
+            .unzip();
+        let settled: Vec<_> = settled.iter().map(InputId::as_str).collect();
+        let is_due = !new.is_empty();
+        let events: [Parameter<'_>; 6] = [
+            int8(&base),
+            int8(&now),
+            int8(&epoch),
+            texts(&ids),
+            bytes(&hashes),
+            bytes(&payloads),
+        ];
+        let unique = [texts(&unique_ids), int8s(&unique_at)];
+        let of_inputs = [texts(&inputs), int8s(&inputs_at)];
+        let forget = [texts(&settled)];
+        let head: [Parameter<'_>; 6] = [
+            int8(&last),
+            int8(&epoch),
+            int8(&now),
+            (&last_hash as &(dyn ToSql + Sync), Type::BYTEA),
+            int8(&first),
+            int8(&base),
+        ];
+        let (added, unique, remembered, forgotten, moved, told) = tokio::join!(
+            self.run_if(is_due, ADD_EVENTS, &events),
+            self.run_if(!unique_ids.is_empty(), ADD_UNIQUE_IDS, &unique),
+            self.run_if(!inputs.is_empty(), ADD_INPUTS, &of_inputs),
+            self.run_if(!settled.is_empty(), FORGET_INPUTS, &forget),
+            self.run(MOVE_HEAD, &head),
+            self.run_if(is_due, TELL, &[]),
+        );
+        // What failed first is why all behind it failed.
+        added.and(unique).and(remembered).and(forgotten)?;
+        if moved? != 1 {
+            return Err(LedgerError::Damaged {
+                why: "the head has moved while it was locked".to_owned(),
+            });
+        }
+        told?;
+        Ok(appended)
+    }
+}
+
+fn texts<'v>(values: &'v (dyn ToSql + Sync)) -> Parameter<'v> {
+    (values, Type::TEXT_ARRAY)
+}
+
+fn bytes<'v>(values: &'v (dyn ToSql + Sync)) -> Parameter<'v> {
+    (values, Type::BYTEA_ARRAY)
+}
+
+fn int8s(values: &Vec<i64>) -> Parameter<'_> {
+    (values, Type::INT8_ARRAY)
+}
+
+/// The head as a row shows it.
+pub(super) fn head(schema: &str, row: Option<&Row>) -> Result<LedgerHead, LedgerError> {
+    let Some(row) = row else {
+        return Err(not_found(schema));
+    };
+    Ok(LedgerHead {
+        sequence_id: place(row, "sequence_id")?,
+        first_id: place(row, "first_id")?,
+        epoch: lockgate_core::Epoch(natural(row, "epoch")?),
+        time: WallTime(natural(row, "time_ms")?),
+        hash: hash(row, "hash")?,
+        is_sealed: get(row, "is_sealed")?,
+    })
+}

@@ -1,0 +1,398 @@
+//! A ledger in a PostgreSQL database.
+//!
+//! # Invariants
+//! - Whoever appends locks the row `head` until it commits. So there is one order of appends, each looks up ids that all
+//!   earlier ones have written, and what it writes is committed together with the head.
+//! - A reader reads head and events in one statement, so it sees no event beyond the head that it is told.
+//! - An append that is given up ends its connection, and the transaction with it.
+//! - The connection for reads listens before anything is read over it, so nobody who waits misses an event.
+
+mod append;
+mod store;
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use lockgate_core::{
+    Epoch, LedgerName, Millis, ReaderName, RecordsError, UniqueId, WallTime,
+    ledger::{
+        Append, Appended, Event, EventHash, Ledger, LedgerError, LedgerHead, LedgerOptions,
+        LedgerPage, ReadLedger, ReaderPosition, SequenceId,
+    },
+    with_sources,
+};
+use lockgate_records::{Url, number};
+use tokio::{sync::Mutex, time::Instant};
+use tokio_postgres::{
+    Row, Transaction,
+    types::{FromSql, ToSql, Type},
+};
+
+use self::store::Store;
+use crate::{
+    asked::{Link, Parameter},
+    tls::Target,
+};
+
+/// How many events one statement deletes at most.
+const DELETED_AT_ONCE: i64 = 10_000;
+
+/// A [`Ledger`] in a PostgreSQL database, by the server's time. Clones are the same ledger.
+///
+/// It is a schema with the plain tables `head` (one row), `events`, `unique_ids`, `inputs` and `readers`, which anybody may
+/// read. The first connect makes them; then a user needs the right to use the schema and to read and write its tables.
+///
+/// An append is one transaction: it locks the head, looks up all ids by one statement, writes each table by one, and is
+/// answered when the server has flushed it, on the standbys too if there are any that `synchronous_standby_names` counts. A
+/// ledger has two connections, one for appends and one for everything else; a lost one is made again by the next command.
+/// Whoever waits for events is told of them at once (`NOTIFY`).
+///
+/// The time of an event is the server's wall clock, or that of the event before it if the clock was set back.
+///
+/// ```no_run
+/// use lockgate_core::{Epoch, ledger::{Append, Ledger, NewEvent}};
+/// use lockgate_postgres::PostgresLedger;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let ledger = PostgresLedger::connect("postgres://exchange:secret@database/exchange?ledger=orders").await?;
+/// let event = NewEvent { payload: "buy 7".into(), ..NewEvent::default() };
+/// let append = Append { epoch: Epoch(1), head: None, events: vec![event], settled: Vec::new() };
+/// println!("it is event {}", ledger.append(append).await?.events[0].sequence_id);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct PostgresLedger {
+    reads: Arc<Link<Store>>,
+    /// Held during an append.
+    writes: Arc<Mutex<Arc<Link<Store>>>>,
+}
+
+/// The options of [`PostgresLedger`].
+#[derive(Clone, Debug)]
+pub struct PostgresLedgerOptions {
+    /// How long one command may take, and also a connect; from 10 ms to a day, by default 10 s. A command that gets no answer
+    /// by then ends the connection.
+    pub timeout: Duration,
+    /// The schema: 1 to 40 lower-case letters, digits and `_`, the first a letter; by default `lockgate_ledger`. Ledgers with
+    /// different ones share nothing.
+    pub ledger: String,
+    /// What it is made with if it is not there. One that is there keeps its own.
+    pub made_with: LedgerOptions,
+}
+
+impl Default for PostgresLedgerOptions {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(10),
+            ledger: "lockgate_ledger".to_owned(),
+            made_with: LedgerOptions::default(),
+        }
+    }
+}
+
+impl fmt::Debug for PostgresLedger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("PostgresLedger")
+            .field(&self.schema())
+            .finish()
+    }
+}
+
+impl PostgresLedger {
+    /// Connects to the server of that URL, and makes what the ledger needs there. The parameters of the URL are PostgreSQL's, of
+    /// which TLS always verifies the certificate (`sslmode`, `sslrootcert`); and `ledger`, which is
+    /// [`PostgresLedgerOptions::ledger`].
+    ///
+    /// # Errors
+    /// `Invalid` for a URL that cannot be read or has an unknown parameter, a pooler that shares sessions, and a server that
+    /// does not flush; `Unavailable` if the server does not answer or refuses. None of them shows the password.
+    pub async fn connect(url: &str) -> Result<Self, LedgerError> {
+        Self::connect_with(url, PostgresLedgerOptions::default()).await
+    }
+
+    /// As [`connect`](Self::connect), with those options. The URL's `ledger` comes first.
+    ///
+    /// # Errors
+    /// As `connect`, and `Invalid` for options out of range.
+    pub async fn connect_with(
+        url: &str,
+        mut options: PostgresLedgerOptions,
+    ) -> Result<Self, LedgerError> {
+        let invalid = |why: String| LedgerError::Invalid { why };
+        let given = if url.contains("://") {
+            let mut given = Url::of(url).map_err(failed)?;
+            if let Some(ledger) = given.take("ledger") {
+                options.ledger = ledger;
+            }
+            given.rest()
+        } else {
+            url.to_owned()
+        };
+        store::check_name(&options.ledger)?;
+        if !(Duration::from_millis(10)..=Duration::from_hours(24)).contains(&options.timeout) {
+            return Err(invalid("timeout must be 10 ms to a day".to_owned()));
+        }
+        let link = || {
+            let target = Target::of(&given).map_err(|error| invalid(with_sources(&error)))?;
+            let store = Store::new(&options.ledger, options.made_with);
+            Ok(Arc::new(Link::new(target, options.timeout, store)))
+        };
+        let (reads, writes) = (link()?, link()?);
+        reads.open().await.map_err(failed)?;
+        Ok(Self {
+            reads,
+            writes: Arc::new(Mutex::new(writes)),
+        })
+    }
+
+    /// Appends in the caller's own transaction, whose isolation must be `READ COMMITTED`, PostgreSQL's default: the events are
+    /// there if and only if it commits. The ledger is locked until then, so keep it short. `ledger` is the
+    /// [schema](PostgresLedgerOptions::ledger), whose tables are there.
+    ///
+    /// # Errors
+    /// As [`append`](Ledger::append); roll back then. An `Unavailable` says what the server has said.
+    ///
+    /// # Cancellation
+    /// Roll back.
+    pub async fn append_within(
+        transaction: &Transaction<'_>,
+        ledger: &str,
+        append: Append,
+    ) -> Result<Appended, LedgerError> {
+        store::check_name(ledger)?;
+        append.check()?;
+        append::within(transaction, ledger, append).await
+    }
+
+    fn schema(&self) -> &str {
+        &self.reads.purpose().schema
+    }
+
+    /// Runs a statement in which `{ledger}` is the schema.
+    async fn ask(
+        &self,
+        sql: &str,
+        parameters: &[Parameter<'_>],
+        changes: bool,
+    ) -> Result<Vec<Row>, LedgerError> {
+        let sql = sql.replace("{ledger}", self.schema());
+        let asked = self.reads.ask(&sql, parameters, changes).await;
+        asked.map_err(failed)
+    }
+
+    /// Runs a statement that changes something; whether it has changed a row.
+    async fn change(&self, sql: &str, parameters: &[Parameter<'_>]) -> Result<bool, LedgerError> {
+        let rows = self.ask(sql, parameters, true).await?;
+        Ok(!rows.is_empty())
+    }
+
+    async fn look(&self, read: &ReadLedger) -> Result<LedgerPage, LedgerError> {
+        let (after, limit) = (number(read.after.0), number(read.limit as u64));
+        let bytes_max = number(ReadLedger::BYTES_MAX as u64);
+        let rows = self
+            .ask(
+                append::PAGE,
+                &[int8(&after), int8(&limit), int8(&bytes_max)],
+                false,
+            )
+            .await?;
+        let head = append::head(self.schema(), rows.first())?;
+        head.keeps_behind(read.after)?;
+        let mut events = Vec::new();
+        for row in &rows {
+            // Without events, there is a row for the head.
+            if get::<Option<i64>>(row, "event_id")?.is_some() {
+                events.push(event(row)?);
+            }
+        }
+        Ok(LedgerPage { events, head })
+    }
+
+    /// Deletes events before the first one that is kept, a part at a time.
+    async fn delete_trimmed(&self) -> Result<(), LedgerError> {
+        let sql = "WITH gone AS (
+                SELECT sequence_id FROM {ledger}.events
+                WHERE sequence_id < (SELECT first_id FROM {ledger}.head) ORDER BY sequence_id LIMIT $1)
+            DELETE FROM {ledger}.events USING gone WHERE events.sequence_id = gone.sequence_id
+            RETURNING 1";
+        while self.change(sql, &[int8(&DELETED_AT_ONCE)]).await? {}
+        Ok(())
+    }
+}
+
+impl Ledger for PostgresLedger {
+    async fn append(&self, append: Append) -> Result<Appended, LedgerError> {
+        append.check()?;
+        let writes = self.writes.lock().await;
+        append::over(&writes, append).await
+    }
+
+    async fn head(&self) -> Result<LedgerHead, LedgerError> {
+        let rows = self.ask(append::HEAD, &[], false).await?;
+        append::head(self.schema(), rows.first())
+    }
+
+    async fn read(&self, read: ReadLedger) -> Result<LedgerPage, LedgerError> {
+        read.check()?;
+        let until = Instant::now() + read.wait;
+        loop {
+            let changed = self.reads.purpose().changed.notified();
+            tokio::pin!(changed);
+            // From here on no event is missed.
+            changed.as_mut().enable();
+            let page = self.look(&read).await?;
+            if !page.events.is_empty() || page.head.is_sealed || Instant::now() >= until {
+                return Ok(page);
+            }
+            tokio::select! {
+                () = changed => {}
+                () = tokio::time::sleep_until(until) => {}
+            }
+        }
+    }
+
+    async fn find(&self, unique_id: UniqueId) -> Result<Option<SequenceId>, LedgerError> {
+        let sql = "SELECT sequence_id FROM {ledger}.unique_ids WHERE unique_id = $1";
+        let rows = self.ask(sql, &[text(&unique_id.as_str())], false).await?;
+        rows.first()
+            .map(|row| place(row, "sequence_id"))
+            .transpose()
+    }
+
+    async fn move_reader(&self, position: ReaderPosition) -> Result<(), LedgerError> {
+        let sequence_id = number(position.sequence_id.0);
+        let sql = "INSERT INTO {ledger}.readers (reader, sequence_id)
+            SELECT $1, $2 FROM {ledger}.head WHERE head.sequence_id >= $2
+            ON CONFLICT (reader) DO UPDATE SET sequence_id = EXCLUDED.sequence_id RETURNING 1";
+        let reader = position.reader.as_str();
+        let of = [text(&reader), int8(&sequence_id)];
+        match self.change(sql, &of).await? {
+            true => Ok(()),
+            false => self.head().await?.reaches(position.sequence_id),
+        }
+    }
+
+    async fn forget_reader(&self, reader: ReaderName) -> Result<bool, LedgerError> {
+        let sql = "DELETE FROM {ledger}.readers WHERE reader = $1 RETURNING 1";
+        self.change(sql, &[text(&reader.as_str())]).await
+    }
+
+    async fn readers(&self) -> Result<Vec<ReaderPosition>, LedgerError> {
+        let sql = "SELECT reader, sequence_id FROM {ledger}.readers ORDER BY reader";
+        let rows = self.ask(sql, &[], false).await?;
+        let position = |row: &Row| {
+            let reader = ReaderName::new(get(row, "reader")?);
+            Ok(ReaderPosition {
+                reader: reader.map_err(|error| damaged(&error.to_string()))?,
+                sequence_id: place(row, "sequence_id")?,
+            })
+        };
+        rows.iter().map(position).collect()
+    }
+
+    async fn seal(&self, epoch: Epoch) -> Result<LedgerHead, LedgerError> {
+        let sql = "WITH sealed AS (
+                UPDATE {ledger}.head SET is_sealed = true,
+                    epoch = CASE WHEN is_sealed THEN epoch ELSE $1 END
+                WHERE epoch <= $1 RETURNING *)
+            SELECT *, pg_notify('{ledger}', '') FROM sealed";
+        let named = number(epoch.0);
+        let rows = self.ask(sql, &[int8(&named)], true).await?;
+        if rows.is_empty() {
+            self.head().await?.admits(epoch)?;
+        }
+        append::head(self.schema(), rows.first())
+    }
+
+    async fn trim(&self, first: SequenceId) -> Result<LedgerHead, LedgerError> {
+        let sql = "UPDATE {ledger}.head SET first_id = greatest(first_id, $1)
+            WHERE sequence_id >= $1 - 1 RETURNING *";
+        let named = number(first.0);
+        let rows = self.ask(sql, &[int8(&named)], true).await?;
+        if rows.is_empty() {
+            self.head().await?.reaches(first.previous())?;
+        }
+        let head = append::head(self.schema(), rows.first())?;
+        self.delete_trimmed().await?;
+        Ok(head)
+    }
+}
+
+/// A value and its type, which spares the server a question.
+fn text(value: &(dyn ToSql + Sync)) -> Parameter<'_> {
+    (value, Type::TEXT)
+}
+
+fn int8(value: &i64) -> Parameter<'_> {
+    (value, Type::INT8)
+}
+
+fn get<'r, T: FromSql<'r>>(row: &'r Row, column: &str) -> Result<T, LedgerError> {
+    row.try_get(column)
+        .map_err(|error| damaged(&with_sources(&error)))
+}
+
+fn damaged(why: &str) -> LedgerError {
+    let why = format!("a row cannot be read: {why}");
+    LedgerError::Damaged { why }
+}
+
+/// A number that is never below 0.
+fn natural(row: &Row, column: &str) -> Result<u64, LedgerError> {
+    let found: i64 = get(row, column)?;
+    u64::try_from(found).map_err(|_| damaged(&format!("{column} is {found}")))
+}
+
+fn place(row: &Row, column: &str) -> Result<SequenceId, LedgerError> {
+    natural(row, column).map(SequenceId)
+}
+
+fn hash(row: &Row, column: &str) -> Result<Option<EventHash>, LedgerError> {
+    let Some(bytes) = get::<Option<&[u8]>>(row, column)? else {
+        return Ok(None);
+    };
+    let bytes = bytes.try_into();
+    let bytes = bytes.map_err(|_| damaged(&format!("{column} has not 32 bytes")))?;
+    Ok(Some(EventHash(bytes)))
+}
+
+fn event(row: &Row) -> Result<Event, LedgerError> {
+    let unique_id = get::<Option<&str>>(row, "unique_id")?.map(UniqueId::new);
+    Ok(Event {
+        sequence_id: place(row, "event_id")?,
+        previous_id: place(row, "previous_id")?,
+        unique_id: unique_id
+            .transpose()
+            .map_err(|error| damaged(&error.to_string()))?,
+        time: WallTime(natural(row, "event_time_ms")?),
+        epoch: Epoch(natural(row, "event_epoch")?),
+        hash: hash(row, "event_hash")?,
+        payload: get::<&[u8]>(row, "payload")?.to_vec().into(),
+    })
+}
+
+fn failed(error: RecordsError) -> LedgerError {
+    match error {
+        RecordsError::Invalid { why } => LedgerError::Invalid { why },
+        RecordsError::Unknown { why } => LedgerError::Unknown { why },
+        RecordsError::Unavailable { why } => LedgerError::Unavailable { why },
+        other => LedgerError::Unavailable {
+            why: other.to_string(),
+        },
+    }
+}
+
+/// What a retention is to the database.
+fn span(retention: Option<Millis>) -> Option<i64> {
+    retention.map(number)
+}
+
+fn not_found(schema: &str) -> LedgerError {
+    match LedgerName::new(schema) {
+        Ok(ledger) => LedgerError::NotFound { ledger },
+        Err(error) => LedgerError::Invalid {
+            why: error.to_string(),
+        },
+    }
+}
