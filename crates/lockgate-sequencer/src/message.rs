@@ -113,3 +113,27 @@ pub(crate) fn shown(value: &[u8]) -> String {
     let text = String::from_utf8_lossy(value);
     text.chars().take(100).collect()
 }
+
+/// What a fuzzer gives its bytes to: a header in each line, as `name=value`, and the body behind an empty line. An event is the same
+/// when it is a message again.
+#[doc(hidden)]
+pub fn fuzz_event(bytes: &[u8]) -> Result<(), String> {
+    let mut message = Message::default();
+    let mut rest = bytes;
+    while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+        let line = &rest[..end];
+        rest = &rest[end + 1..];
+        let Some(at) = line.iter().position(|byte| *byte == b'=') else {
+            break;
+        };
+        message.headers.push(Header {
+            name: String::from_utf8_lossy(&line[..at]).into(),
+            kind: "String".into(),
+            value: Bytes::copy_from_slice(&line[at + 1..]),
+        });
+    }
+    message.body = Bytes::copy_from_slice(rest);
+    let event = event_of(&message).map_err(|error| error.to_string())?;
+    assert_eq!(event_of(&message_of(&event)), Ok(event));
+    Ok(())
+}

@@ -51,7 +51,7 @@ impl Feed for NoFeed {
     }
 }
 
-/// A feed over a queue to which a sequencer publishes. The queue is this follower's alone.
+/// A feed over a queue to which a [sequencer](crate::Sequencer) publishes. The queue is this follower's alone.
 ///
 /// A message is acknowledged as soon as it has come, and what is lost then is repaired from the ledger. A message that is no
 /// event is rejected with the reason, or acknowledged where the source has no dead letters, and logged.

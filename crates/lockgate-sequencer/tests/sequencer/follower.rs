@@ -38,7 +38,7 @@ pub(crate) async fn filled(count: u64) -> MemoryLedger {
     ledger
 }
 
-async fn add(ledger: &MemoryLedger, numbers: std::ops::Range<u64>) {
+pub(crate) async fn add(ledger: &MemoryLedger, numbers: std::ops::Range<u64>) {
     let events = numbers.map(|number| NewEvent {
         unique_id: Some(UniqueId::new(&format!("u{number}")).unwrap()),
         payload: number.to_string().into(),

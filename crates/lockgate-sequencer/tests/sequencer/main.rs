@@ -5,3 +5,4 @@
 mod follower;
 mod machine;
 mod memory;
+mod sequencer;
