@@ -27,7 +27,7 @@ pub trait Feed: Send {
     /// on without it.
     ///
     /// # Cancellation
-    /// What a dropped call has taken may be lost.
+    /// It is dropped when the follower ends; what it has taken may be lost then.
     fn next(&mut self) -> impl Future<Output = Option<Vec<News>>> + Send;
 }
 

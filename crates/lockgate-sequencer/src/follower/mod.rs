@@ -95,6 +95,15 @@ pub enum FollowError<E> {
     Ledger(#[source] LedgerError),
 }
 
+type Hearing<'f, F> = Pin<Box<dyn Future<Output = (Option<Vec<News>>, &'f mut F)> + Send + 'f>>;
+
+fn hear<F: Feed>(feed: &mut F) -> Hearing<'_, F> {
+    Box::pin(async move {
+        let news = feed.next().await;
+        (news, feed)
+    })
+}
+
 type Reading<'l> = Pin<Box<dyn Future<Output = Result<LedgerPage, LedgerError>> + Send + 'l>>;
 
 impl<L: Ledger> Follower<L> {
@@ -167,7 +176,7 @@ impl<L: Ledger> Follower<L> {
 
     async fn follow<F: Feed, A: Apply>(
         self,
-        mut feed: Option<&mut F>,
+        feed: Option<&mut F>,
         handler: &mut A,
         stop: impl Future<Output = ()> + Send,
     ) -> Result<Followed, FollowError<A::Error>> {
@@ -175,6 +184,8 @@ impl<L: Ledger> Follower<L> {
         let mut stop = pin!(stop);
         let mut machine = FollowMachine::new(self.position, self.options, feed.is_some());
         let mut reading: Option<Reading<'_>> = None;
+        // A call goes on while other things happen: what it has taken is not lost.
+        let mut hearing = feed.map(hear);
         loop {
             while let Some(output) = machine.poll(time.now()) {
                 match output {
@@ -211,18 +222,21 @@ impl<L: Ledger> Follower<L> {
                     reading = None;
                     take(&mut machine, read, time.now()).map_err(FollowError::Ledger)?;
                 }
-                news = async {
-                    match feed.as_mut() {
-                        Some(feed) => feed.next().await,
+                (news, feed) = async {
+                    match hearing.as_mut() {
+                        Some(hearing) => hearing.await,
                         None => std::future::pending().await,
                     }
                 } => match news {
-                    Some(news) => news.into_iter().for_each(|news| match news {
-                        News::Event(event) => machine.live(event),
-                        News::Head(head) => machine.heartbeat(&head, time.now()),
-                    }),
+                    Some(news) => {
+                        news.into_iter().for_each(|news| match news {
+                            News::Event(event) => machine.live(event),
+                            News::Head(head) => machine.heartbeat(&head, time.now()),
+                        });
+                        hearing = Some(hear(feed));
+                    }
                     None => {
-                        feed = None;
+                        hearing = None;
                         machine.feed_ended();
                     }
                 },

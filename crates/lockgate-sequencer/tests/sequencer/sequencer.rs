@@ -29,14 +29,17 @@ use lockgate_core::{
 use lockgate_sequencer::{
     Followed, Follower, MemoryLedger, News, Sequencer, SequencerError, SequencerOptions, event_of,
 };
-use tokio::{sync::mpsc, task::JoinSet};
+use tokio::{
+    sync::mpsc,
+    task::{JoinSet, yield_now},
+};
 
 use crate::follower::{Kept, add, all, filled};
 
 /// A queue in memory whose messages have names that last, and which fails as it is told.
 #[derive(Clone)]
-struct Named {
-    queue: MemoryQueue,
+pub(crate) struct Named {
+    pub(crate) queue: MemoryQueue,
     settles: Arc<AtomicU64>,
     /// What becomes of the settle call of that number, from 0.
     fails: fn(u64) -> Fails,
@@ -45,8 +48,10 @@ struct Named {
 const SHORT: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fails {
+pub(crate) enum Fails {
     No,
+    /// It does not, but there is a step before and one behind.
+    Slow,
     /// It does not happen.
     Lost,
     /// It happens, and its answer is lost.
@@ -61,7 +66,7 @@ impl Named {
     }
 
     /// Messages whose settlement was lost come again after so long.
-    fn leased(lease: Duration, fails: fn(u64) -> Fails) -> Self {
+    pub(crate) fn leased(lease: Duration, fails: fn(u64) -> Fails) -> Self {
         let options = MemoryOptions {
             lease,
             ..MemoryOptions::default()
@@ -73,7 +78,7 @@ impl Named {
         }
     }
 
-    async fn push(&self, body: &str) {
+    pub(crate) async fn push(&self, body: &str) {
         self.queue
             .push(Message::new(body.to_owned()))
             .await
@@ -123,6 +128,12 @@ impl Source for Named {
         let count = settles.len();
         match (self.fails)(self.settles.fetch_add(1, Ordering::Relaxed)) {
             Fails::No => return self.queue.settle_batch(settles).await,
+            Fails::Slow => {
+                yield_now().await;
+                let settled = self.queue.settle_batch(settles).await;
+                yield_now().await;
+                return settled;
+            }
             Fails::Lost => {}
             Fails::Unknown => drop(self.queue.settle_batch(settles).await),
             Fails::Hangs => std::future::pending().await,
@@ -141,7 +152,7 @@ impl Source for Named {
 
 /// A sink that keeps what it is sent, and fails as it is told.
 #[derive(Clone)]
-struct Engine {
+pub(crate) struct Engine {
     events: Arc<Mutex<Vec<Event>>>,
     sends: Arc<AtomicU64>,
     /// What becomes of the send of that number, from 0: how many of its messages are kept, and how many of them are answered.
@@ -149,7 +160,7 @@ struct Engine {
 }
 
 impl Engine {
-    fn new(fails: fn(u64) -> Option<(usize, usize)>) -> Self {
+    pub(crate) fn new(fails: fn(u64) -> Option<(usize, usize)>) -> Self {
         Self {
             events: Arc::default(),
             sends: Arc::default(),
@@ -157,7 +168,7 @@ impl Engine {
         }
     }
 
-    fn events(&self) -> Vec<Event> {
+    pub(crate) fn events(&self) -> Vec<Event> {
         self.events.lock().unwrap().clone()
     }
 }
@@ -197,11 +208,11 @@ impl Sink for Engine {
     }
 }
 
-fn fence(epoch: u64) -> Fence {
+pub(crate) fn fence(epoch: u64) -> Fence {
     Fence::new(ElectionName::new("orders").unwrap(), Epoch(epoch))
 }
 
-fn term(epoch: u64) -> Term {
+pub(crate) fn term(epoch: u64) -> Term {
     Term {
         election: ElectionName::new("orders").unwrap(),
         epoch: Epoch(epoch),
@@ -211,11 +222,11 @@ fn term(epoch: u64) -> Term {
     }
 }
 
-fn reader(name: &str) -> ReaderName {
+pub(crate) fn reader(name: &str) -> ReaderName {
     ReaderName::new(name).unwrap()
 }
 
-fn sequencer<S: Source, L: Ledger>(source: S, ledger: L) -> Sequencer<S, L> {
+pub(crate) fn sequencer<S: Source, L: Ledger>(source: S, ledger: L) -> Sequencer<S, L> {
     let options = SequencerOptions {
         wait: Duration::from_millis(5),
         backoff: Backoff { first: 0, max: 1 },
@@ -225,7 +236,7 @@ fn sequencer<S: Source, L: Ledger>(source: S, ledger: L) -> Sequencer<S, L> {
 }
 
 /// Executes until `done`, in the term of that epoch.
-async fn execute_until<S: Source, L: Ledger>(
+pub(crate) async fn execute_until<S: Source, L: Ledger>(
     sequencer: &mut Sequencer<S, L>,
     epoch: u64,
     done: impl Fn() -> bool,
@@ -241,7 +252,7 @@ async fn execute_until<S: Source, L: Ledger>(
     executed.await.expect("what is waited for comes");
 }
 
-async fn end<S: Source, L: Ledger>(sequencer: &mut Sequencer<S, L>, epoch: u64) {
+pub(crate) async fn end<S: Source, L: Ledger>(sequencer: &mut Sequencer<S, L>, epoch: u64) {
     let hand_over = HandOver {
         reason: EndReason::Asked,
         within: Duration::from_secs(60),
@@ -307,7 +318,7 @@ async fn an_input_without_unique_id_is_sequenced_once_after_a_crash_before_its_s
             tokio::select! {
                 biased;
                 ended = &mut unit => panic!("{ended:?}"),
-                () = tokio::task::yield_now() => {}
+                () = yield_now() => {}
             }
         }
     }
@@ -710,7 +721,7 @@ async fn switch(
         let next = state.leader.filter(|leader| Some(leader.epoch) != *seen);
         match next {
             Some(leader) if !state.candidates.is_empty() => break leader,
-            _ => tokio::task::yield_now().await,
+            _ => yield_now().await,
         }
     };
     *seen = Some(leader.epoch);
