@@ -206,6 +206,14 @@ pub const TARGETS: &[Target] = &[
         ..NONE
     },
     Target {
+        name: "event",
+        about: "an event of a ledger, as a message has it",
+        decode: lockgate_sequencer::fuzz_event,
+        words: &[words::EVENTS, words::BYTES],
+        seeds: events,
+        ..NONE
+    },
+    Target {
         name: "records",
         about: "records of the log: effects, decoded, encoded and folded",
         decode: state::records,
@@ -483,6 +491,16 @@ fn coalescer_states() -> Vec<Vec<u8>> {
         [&head[..], &[2], &batch].concat(),
         [&head[..], &[0]].concat(),
     ]
+}
+
+fn events() -> Vec<Vec<u8>> {
+    texts(&[
+        "sequence_id=2\nprevious_id=1\ntime=1767225600000\nepoch=7\nunique_id=transfer-7\n\n7 coins",
+        concat!(
+            "sequence_id=1\nprevious_id=0\ntime=0\nepoch=0\n",
+            "hash=00000000000000000000000000000000000000000000000000000000000000ff\n\n"
+        ),
+    ])
 }
 
 fn election_terms() -> Vec<Vec<u8>> {

@@ -484,6 +484,16 @@ pub(crate) const REQUESTS: &[&str] = &[
 ];
 
 /// What elections keep.
+pub(crate) const EVENTS: &[&str] = &[
+    "sequence_id=",
+    "previous_id=",
+    "time=",
+    "epoch=",
+    "unique_id=",
+    "hash=",
+    "18446744073709551615",
+];
+
 pub(crate) const ELECTIONS: &[&str] = &[
     "\"format\":1",
     "term",

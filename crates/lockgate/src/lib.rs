@@ -86,6 +86,8 @@
 //!
 //! [Coordination](coordination) elects one of many processes, which works under a fence until it hands over.
 //!
+//! A [sequencer] gives messages one total order in a ledger, and followers apply each event once.
+//!
 //! With the feature `zookeeper`, ZooKeeper elects: `lockgate::zookeeper`, also between processes in Rust and in Java.
 //!
 //! With the feature `postgres`, a PostgreSQL database can keep the queues instead of a folder:
@@ -124,13 +126,14 @@ pub use delivery::{Delivery, ExtendError, ReceiveBuilder, SettleError};
 pub use error::{Error, ErrorKind};
 pub use lockgate_core::{
     Accepted, AppendError, BootId, Clock, DamagedRange, DiskError, DiskOperation, ElectionName,
-    Epoch, FailedAttempt, Failures, Fate, Header, HolderName, Incarnation, Key, KeyOrder, KeyState,
-    KeyStateWrite, LeaseToken, Leased, Level, LogError, LogSpace, ManualClock, MarkError, Message,
-    MessageId, MessageName, Millis, NameError, PRIORITY_MAX, Position, Produced,
-    ProducerIncarnation, ProducerMark, ProducerName, ProducerRefused, QueueId, QueueName,
-    REASON_BYTES_MAX, RECORD_BYTES_MAX, ReadError, ReceiveRequest, RecordVersion, Replaces,
-    Sequence, Settlement, ShardId, ShardIdError, Sink, SinkCapabilities, Source,
-    SourceCapabilities, SpaceState, Storage, Term, TransportError, UniqueId, Unsupported, WallTime,
+    Epoch, FailedAttempt, Failures, Fate, Header, HolderName, Incarnation, InputId, Key, KeyOrder,
+    KeyState, KeyStateWrite, LeaseToken, Leased, LedgerName, Level, LogError, LogSpace,
+    ManualClock, MarkError, Message, MessageId, MessageName, Millis, NameError, PRIORITY_MAX,
+    Position, Produced, ProducerIncarnation, ProducerMark, ProducerName, ProducerRefused, QueueId,
+    QueueName, REASON_BYTES_MAX, RECORD_BYTES_MAX, ReadError, ReaderName, ReceiveRequest,
+    RecordVersion, Replaces, Sequence, Settlement, ShardId, ShardIdError, Sink, SinkCapabilities,
+    Source, SourceCapabilities, SpaceState, Storage, Term, TransportError, UniqueId, Unsupported,
+    WallTime,
     coordination::{Fence, FenceError, FenceMark},
     pack,
 };
@@ -171,6 +174,13 @@ pub mod producer {
 #[cfg(feature = "coordination")]
 pub mod coordination {
     pub use lockgate_coordination::*;
+}
+
+/// One total order of events: a sequencer with a hot standby, followers that repair gaps, and the words of ledgers. The crate
+/// `lockgate-sequencer`.
+#[cfg(feature = "sequencer")]
+pub mod sequencer {
+    pub use lockgate_sequencer::*;
 }
 
 /// Workers: handlers of messages over queues of any kind. The crate `lockgate-consumer`.
@@ -242,6 +252,10 @@ struct CoalescerDocument;
 #[cfg(all(doctest, feature = "coordination"))]
 #[doc = include_str!("../../../docs/coordination.md")]
 struct CoordinationDocument;
+
+#[cfg(all(doctest, feature = "sequencer"))]
+#[doc = include_str!("../../../docs/sequencer.md")]
+struct SequencerDocument;
 
 #[cfg(all(doctest, feature = "consumer"))]
 #[doc = include_str!("../../../docs/key-state.md")]

@@ -2,4 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod crashes;
+mod follower;
+mod machine;
 mod memory;
+mod sequencer;

@@ -1,0 +1,201 @@
+//! Sends what a ledger has to a sink.
+
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use lockgate_core::{
+    Backoff, Key, Message, ReaderName, Sink, SinkCapabilities, TransportError, Unsupported,
+    coordination::Fence,
+    ledger::{Event, Ledger, LedgerError, ReadLedger, ReaderPosition, SequenceId},
+    with_sources,
+};
+use tokio::sync::watch;
+use tracing::warn;
+
+use crate::{message::message_of, random::drawn};
+
+/// How long a publisher waits for an event before it looks whether its term goes on.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// The most events of one send.
+const BATCH_MAX: usize = 1_000;
+
+const BACKOFF: Backoff = Backoff {
+    first: 50,
+    max: 5_000,
+};
+
+type Sent<'s> = Pin<Box<dyn Future<Output = Vec<Result<(), TransportError>>> + Send + 's>>;
+
+/// Any sink, whatever it calls its messages.
+trait Outlet: Send + Sync {
+    fn capabilities(&self) -> SinkCapabilities;
+
+    fn send(&self, messages: Vec<Message>) -> Sent<'_>;
+}
+
+impl<S: Sink> Outlet for S {
+    fn capabilities(&self) -> SinkCapabilities {
+        self.sink_capabilities()
+    }
+
+    fn send(&self, messages: Vec<Message>) -> Sent<'_> {
+        Box::pin(async move {
+            let results = self.send_batch(messages).await;
+            results.into_iter().map(|result| result.map(drop)).collect()
+        })
+    }
+}
+
+/// A sink, and the reader by which the ledger knows how far it is.
+#[derive(Clone)]
+pub(super) struct Publisher {
+    pub(super) reader: ReaderName,
+    sink: Arc<dyn Outlet>,
+    /// Up to where the sink has everything.
+    published: watch::Sender<SequenceId>,
+}
+
+impl Publisher {
+    pub(super) fn new(reader: ReaderName, sink: impl Sink + 'static) -> Self {
+        Self {
+            reader,
+            sink: Arc::new(sink),
+            published: watch::Sender::new(SequenceId::START),
+        }
+    }
+
+    /// Whether the sink takes all that a message of an event has.
+    pub(super) fn check(&self) -> Result<(), Unsupported> {
+        let can = self.sink.capabilities();
+        let event = Event {
+            sequence_id: SequenceId(1),
+            previous_id: SequenceId(0),
+            unique_id: None,
+            time: Default::default(),
+            epoch: Default::default(),
+            hash: None,
+            payload: Default::default(),
+        };
+        can.check(&self.message(&event, &can))
+    }
+
+    /// Where sinks keep an order of keys, all events have one key, so they stay in order.
+    fn message(&self, event: &Event, can: &SinkCapabilities) -> Message {
+        let message = message_of(event);
+        match Key::new(self.reader.as_str()) {
+            Ok(key) if can.keys => message.with_key(key),
+            _ => message,
+        }
+    }
+
+    /// Waits until the sink has everything up to there.
+    pub(super) async fn reaches(&self, sequence_id: SequenceId) {
+        let mut published = self.published.subscribe();
+        // Its sender lives as long as this does.
+        let _ = published.wait_for(|place| *place >= sequence_id).await;
+    }
+
+    /// Publishes from the watermark on, until `stop` says true or the term is over.
+    pub(super) async fn run<L: Ledger>(
+        self,
+        ledger: Arc<L>,
+        fence: Fence,
+        mut stop: watch::Receiver<bool>,
+    ) {
+        let mut failures = 0;
+        let mut place = None;
+        loop {
+            if *stop.borrow_and_update() || fence.check().is_err() {
+                return;
+            }
+            let step = self.step(&*ledger, &fence, &mut place, &mut stop).await;
+            let Err(error) = step else {
+                failures = 0;
+                continue;
+            };
+            // What was sent or written is not known for certain, and an operator may have moved the reader.
+            place = None;
+            failures += 1;
+            let wait = BACKOFF.after(failures, drawn());
+            warn!(reader = %self.reader, error, wait, "events are published again later");
+            tokio::select! {
+                biased;
+                _ = stop.changed() => {}
+                () = tokio::time::sleep(Duration::from_millis(wait)) => {}
+            }
+        }
+    }
+
+    /// Sends one page, as far as the sink takes it, and moves the watermark behind that.
+    async fn step<L: Ledger>(
+        &self,
+        ledger: &L,
+        fence: &Fence,
+        place: &mut Option<SequenceId>,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<(), String> {
+        let told = |error: LedgerError| error.to_string();
+        let after = match *place {
+            Some(after) => after,
+            None => {
+                let readers = ledger.readers().await.map_err(told)?;
+                let mut readers = readers.into_iter();
+                let kept = readers.find(|position| position.reader == self.reader);
+                kept.map_or(SequenceId::START, |kept| kept.sequence_id)
+            }
+        };
+        *place = Some(after);
+        self.published.send_replace(after);
+        let can = self.sink.capabilities();
+        let read = ReadLedger {
+            after,
+            limit: can.batch_max.clamp(1, BATCH_MAX),
+            wait: WAIT,
+        };
+        let page = tokio::select! {
+            biased;
+            _ = stop.changed() => return Ok(()),
+            page = ledger.read(read) => page.map_err(told)?,
+        };
+        let messages = page.events.iter().map(|event| self.message(event, &can));
+        let messages = within(messages, can.batch_bytes_max);
+        if messages.is_empty() {
+            return match page.head.is_sealed {
+                // Nothing comes any more.
+                true => stop.changed().await.map_err(|error| error.to_string()),
+                false => Ok(()),
+            };
+        }
+        fence.check().map_err(|error| error.to_string())?;
+        let results = self.sink.send(messages).await;
+        // Those behind one that failed may be there too, and come again: followers pass them over.
+        let count = results.iter().take_while(|result| result.is_ok()).count();
+        if let Some(last) = count.checked_sub(1).and_then(|last| page.events.get(last)) {
+            let position = ReaderPosition {
+                reader: self.reader.clone(),
+                sequence_id: last.sequence_id,
+            };
+            ledger.move_reader(position).await.map_err(told)?;
+            *place = Some(last.sequence_id);
+            self.published.send_replace(last.sequence_id);
+        }
+        match results.into_iter().find_map(Result::err) {
+            Some(error) => Err(with_sources(&error)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The first messages that have at most so many bytes together, and one at least.
+fn within(messages: impl Iterator<Item = Message>, bytes_max: u64) -> Vec<Message> {
+    let mut bytes = 0;
+    let mut fitting = Vec::new();
+    for message in messages {
+        bytes += message.size() as u64;
+        if bytes > bytes_max && !fitting.is_empty() {
+            break;
+        }
+        fitting.push(message);
+    }
+    fitting
+}
