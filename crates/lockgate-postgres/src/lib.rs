@@ -1,8 +1,9 @@
-//! A Lockgate log in a PostgreSQL database.
+//! A Lockgate log, records, and ledgers, in a PostgreSQL database.
 //!
 //! [`PostgresLog`] is a [`Log`](lockgate_core::Log) whose records are rows. `docs/logs.md` says how to
 //! set it up, and what its levels mean. [`PostgresRecords`] is a store of
-//! [`Records`](lockgate_core::Records), in a schema of its own: `docs/records.md`. What follows is about the log.
+//! [`Records`](lockgate_core::Records), in a schema of its own: `docs/records.md`.
+//! [`PostgresLedger`] is a [`Ledger`](lockgate_core::ledger::Ledger): `docs/sequencer.md`. What follows is about the log.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
