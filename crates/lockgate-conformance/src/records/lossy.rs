@@ -70,7 +70,7 @@ impl<R: Records> Lossy<R> {
     fn read(&self) -> Result<(), RecordsError> {
         let number = self.reads.fetch_add(1, Ordering::Relaxed);
         match (self.lose_reads)(number) {
-            true if number % 2 == 0 => Err(RecordsError::Unavailable {
+            true if number.is_multiple_of(2) => Err(RecordsError::Unavailable {
                 why: "a planted loss".to_owned(),
             }),
             true => Err(RecordsError::Unknown {
