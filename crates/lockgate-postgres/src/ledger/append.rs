@@ -91,11 +91,12 @@ pub(super) async fn over(link: &Arc<Link<Store>>, append: Append) -> Result<Appe
         began?;
         within(client, &link.purpose().schema, append).await
     };
-    let done = match tokio::time::timeout(link.timeout(), within).await {
-        Ok(done) => done,
-        Err(_late) => Err(LedgerError::Unavailable {
-            why: format!("no answer within {} ms", link.timeout().as_millis()),
-        }),
+    let Ok(done) = tokio::time::timeout(link.timeout(), within).await else {
+        // Nothing is committed, and what is open ends with the connection.
+        drop(open);
+        link.forget(&connection).await;
+        let why = format!("no answer within {} ms", link.timeout().as_millis());
+        return Err(LedgerError::Unavailable { why });
     };
     let ended = match &done {
         Ok(_) => "COMMIT",

@@ -44,7 +44,9 @@ const DELETED_AT_ONCE: i64 = 10_000;
 /// An append is one transaction: it locks the head, looks up all ids by one statement, writes each table by one, and is
 /// answered when the server has flushed it, on the standbys too if there are any that `synchronous_standby_names` counts. A
 /// ledger has two connections, one for appends and one for everything else; a lost one is made again by the next command.
-/// Whoever waits for events is told of them at once (`NOTIFY`).
+/// Whoever waits for events is told of them at once (`NOTIFY`). A writer that is frozen in the middle of an append holds the head
+/// for as long as its [`timeout`](PostgresLedgerOptions::timeout) at most; then the server ends its session, and nothing of the
+/// append lands.
 ///
 /// The time of an event is the server's wall clock, or that of the event before it if the clock was set back.
 ///
