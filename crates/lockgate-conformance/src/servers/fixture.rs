@@ -7,6 +7,7 @@ use lockgate_core::ManualClock;
 
 use super::{Server, fences};
 use crate::{
+    busy,
     coordination::{self, BoxedProcess},
     records,
 };
@@ -36,6 +37,7 @@ pub(super) async fn suites<S: Server>(server: S) -> (S, Vec<&'static str>) {
         processes: Vec::new(),
     };
     let mut not_run = records::run(&mut on_server).await;
+    busy::one_works_on_a_key_and_late_ones_change_nothing(&mut on_server).await;
     not_run.extend(coordination::run(&mut on_server).await);
     (on_server.server, not_run)
 }
