@@ -121,6 +121,12 @@ impl<S: Records + Clone + 'static> RecordsCoordinator<S> {
 }
 
 impl<S> RecordsCoordinator<S> {
+    /// The store over which it elects, such as for a [registry of busy keys](crate::BusyRegistry).
+    #[must_use]
+    pub fn records(&self) -> &S {
+        &self.0.records
+    }
+
     /// Looks at the clock anew: it has been set.
     pub fn clock_changed(&self) {
         self.0.time.clock_changed();
