@@ -313,11 +313,13 @@ async fn what_is_watched_is_seen_over_a_kill<S: Server>(server: S) -> S {
 async fn operations_are_linearizable_over_kills<S: Server>(mut server: S) {
     let store = connect::<S>(server.url(), LONG).await;
     let register = Register::new(&store, name("register"), 120).await;
+    register.goes_on(true);
     let kills = async {
         for kill in 1..=KILLS {
             register.reached(kill * 80).await;
             server = crash(server).await;
         }
+        register.goes_on(false);
         server
     };
     let ((), _server) = tokio::join!(register.run(), kills);
