@@ -36,7 +36,7 @@ impl Fixture for Remote {
     }
 
     fn terms(&self) -> usize {
-        250
+        100
     }
 
     fn process_maker(&self) -> Box<dyn FnOnce() -> BoxedProcess<Process> + Send> {

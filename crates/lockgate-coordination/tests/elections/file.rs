@@ -78,11 +78,6 @@ impl coordination::Fixture for InFolder {
         process
     }
 
-    /// Every change wakes all processes, and each reads the whole file.
-    fn terms(&self) -> usize {
-        50
-    }
-
     fn process_maker(&self) -> Box<dyn FnOnce() -> BoxedProcess<Process> + Send> {
         let (folder, clock) = (self.folder.path().to_owned(), Arc::new(self.clock.clone()));
         Box::new(move || {
