@@ -73,7 +73,7 @@ fn a_hand_over_of_a_lost_lease_runs_to_the_end_of_the_term() {
     let sandbox = Sandbox::new();
     let server = Server::start(&sandbox);
     let mut lead = sandbox.command(&format!(
-        "lead --election e --via {} --lease 2s --margin 200ms --notice 800ms",
+        "lead --election e --via {} --lease 5s --margin 200ms --notice 2s",
         server.url
     ));
     let script = "trap 'echo told >>heard' TERM; echo begun >>heard; while :; do sleep 0.01; done";
