@@ -20,6 +20,11 @@ pub trait Fixture {
     /// as if the process were frozen. May be called in another thread.
     fn process_maker(&self) -> Box<dyn FnOnce() -> BoxedProcess<Self::Coordinator> + Send>;
 
+    /// How many terms each of eight candidates leads where leaders change all the time: as many as take a few seconds.
+    fn terms(&self) -> usize {
+        25
+    }
+
     /// Lets time pass, for the store and for all processes. False: it cannot, and time passes by itself.
     fn pass(&mut self, span: Duration) -> bool;
 

@@ -1,5 +1,5 @@
-//! One suite per seam trait of Lockgate, run against every implementation of it; and one for queues, run
-//! over every log.
+//! One suite per seam trait of Lockgate, run against every implementation of it; one for queues, run
+//! over every log; and one for registries of busy keys, run over stores of records.
 //!
 //! A suite is a list of named cases over a fixture that the implementation's tests provide. What an
 //! implementation says it cannot do is tested as the documented refusal; a case that needs something
@@ -14,6 +14,7 @@
 //! assert!(log::CASES.iter().any(|case| case.name == "synced_records_survive_a_power_cut"));
 //! ```
 
+pub mod busy;
 pub mod coalesce;
 pub mod coordination;
 pub mod ledger;

@@ -48,7 +48,7 @@ pub trait LeaderCareer: Send {
 
     /// Ends a term: stops what is under way, and answers with what the successor goes on from. `None` leaves the
     /// checkpoint as it is. The successor does not lead before this has returned. If it takes longer than
-    /// [`within`](HandOver::within), it is dropped, and the successor waits until the lease ends.
+    /// [`within`](HandOver::within), or until the term is over, it is dropped, and the successor waits until the lease ends.
     fn hand_over(
         &mut self,
         hand_over: HandOver<'_>,
@@ -94,7 +94,8 @@ impl InFlight {
 pub struct HandOver<'a> {
     /// Why.
     pub reason: EndReason,
-    /// How long the hand-over may take.
+    /// How long the hand-over may take: what is left of the term if its lease is lost. Zero if that is over: then the
+    /// hand-over is polled once, so it stops what it can stop without waiting.
     pub within: Duration,
     /// What has become of the last unit.
     pub unit: Unit,

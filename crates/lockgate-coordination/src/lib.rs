@@ -40,6 +40,7 @@ mod chronicle;
 mod file;
 pub mod protocol;
 mod records;
+mod silence;
 mod singleton;
 mod time;
 mod worker;
@@ -61,7 +62,7 @@ pub use self::{
 pub mod shell {
     pub use crate::{
         chronicle::{Asked, Chronicle, HISTORY_MAX},
-        records::Pauses,
+        silence::{Pauses, Silence},
         time::{Time, jittered, millis},
     };
 }

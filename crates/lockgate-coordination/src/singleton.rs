@@ -264,11 +264,6 @@ impl<C: Coordinator> Singleton<C> {
         }
     }
 
-    /// How much of a lost lease a hand-over may use: half of the margin is for what clocks differ.
-    fn left_of(&self, tenure: &C::Tenure) -> Duration {
-        tenure.remaining().saturating_sub(self.campaign.margin / 2)
-    }
-
     /// `None`: it has not ended.
     async fn hand_over<L: LeaderCareer>(
         &self,
@@ -280,7 +275,10 @@ impl<C: Coordinator> Singleton<C> {
     ) -> Option<Option<Bytes>> {
         let (election, epoch) = (&self.campaign.election, tenure.term().epoch.0);
         let within = match reason {
-            EndReason::LeaseLost => self.left_of(tenure).min(self.hand_over_within),
+            EndReason::LeaseLost => fence
+                .remaining()
+                .unwrap_or_default()
+                .min(self.hand_over_within),
             _ => self.hand_over_within,
         };
         let hand_over = HandOver {
@@ -296,12 +294,9 @@ impl<C: Coordinator> Singleton<C> {
                 warn!(%election, epoch, ?within, "a hand-over has not ended in time");
                 return None;
             }
-            // A lease that is lost meanwhile leaves it what is left of that.
-            () = async {
-                tenure.over().await;
-                tokio::time::sleep(self.left_of(tenure)).await;
-            } => {
-                warn!(%election, epoch, "a hand-over has not ended before its lease");
+            // Another one may lead soon, or leads already.
+            () = tenure.over() => {
+                warn!(%election, epoch, "a hand-over has not ended before its term");
                 return None;
             }
         };

@@ -220,6 +220,13 @@ async fn state(session: &Session, nodes: &Nodes) -> Result<ElectionState, Coordi
             continue;
         }
         let chronicle = Book::read(session, nodes).await?.chronicle;
+        let leads = read.first().and_then(|first| first.as_ref());
+        let leads = leads.map(|(_, stat)| epoch(stat.czxid));
+        let opened = chronicle.term.as_ref().map(|term| term.epoch);
+        if leads.is_some() && opened > leads {
+            // Another one has begun its term meanwhile.
+            continue;
+        }
         let stand = places.iter().zip(read);
         let mut stand = stand.filter_map(|(place, read)| Some((place, read?)));
         let leader = match stand.next() {

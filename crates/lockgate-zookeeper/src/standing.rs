@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use lockgate_coordination::{
     protocol::{Ahead, Answer, Candidate, CandidateAsk, Elected, Timing, Watched},
-    shell::{Pauses, millis},
+    shell::{Silence, millis},
 };
 use lockgate_core::{
     Epoch, Millis, Revision,
@@ -72,9 +72,25 @@ impl Standing {
 
     /// Stands until it leads, in one session after the other.
     pub(crate) async fn run(mut self) -> Result<ZookeeperTenure, CoordinationError> {
+        let mut silence = Silence::new(&self.campaign, self.inner.time.now());
         loop {
-            let (session, timing) = self.session().await?;
-            match self.stand(&session, timing).await {
+            let sent = self.inner.time.now();
+            let left = silence.left(sent);
+            let begun = timeout(left, self.session()).await;
+            let begun = begun.unwrap_or_else(|_| Err(late(left)));
+            let (session, timing) = match begun {
+                Ok(begun) => begun,
+                Err(
+                    silent @ (CoordinationError::Unknown { .. }
+                    | CoordinationError::Unavailable { .. }),
+                ) => {
+                    let now = self.inner.time.now();
+                    silence.wait(sent, now, silent).await?;
+                    continue;
+                }
+                Err(other) => return Err(other),
+            };
+            match self.stand(&session, timing, &mut silence).await {
                 Ok(elected) => return self.lead(session, timing, elected),
                 // Its node is gone, or goes with the session.
                 Err(Ended::Session) => {
@@ -110,11 +126,16 @@ impl Standing {
         Ok((session, timing))
     }
 
-    async fn stand(&mut self, session: &Arc<Session>, timing: Timing) -> Result<Elected, Ended> {
+    async fn stand(
+        &mut self,
+        session: &Arc<Session>,
+        timing: Timing,
+        silence: &mut Silence,
+    ) -> Result<Elected, Ended> {
         let mut candidate = Candidate::new(timing, self.give_up_at);
-        let (mut pauses, mut silent_since) = (Pauses::default(), None);
         loop {
-            let answer = match candidate.next(self.inner.time.now()) {
+            let mut sent = self.inner.time.now();
+            let answer = match candidate.next(sent) {
                 CandidateAsk::Over(Some(elected)) => return Ok(elected),
                 CandidateAsk::Over(None) => {
                     return Err(Ended::For(CoordinationError::NotElected {
@@ -122,23 +143,24 @@ impl Standing {
                         wait: self.campaign.wait.unwrap_or_default(),
                     }));
                 }
-                CandidateAsk::Watch { what, until } => self.watch(session, what, until).await,
+                CandidateAsk::Watch { what, until } => {
+                    let watched = self.watch(session, what, until).await;
+                    // One that fails is silent from then on.
+                    sent = self.inner.time.now();
+                    watched
+                }
                 ask => {
                     let patience = Duration::from_millis(timing.renew_every());
-                    match timeout(patience, self.ask(session, ask)).await {
-                        Ok(answer) => answer,
-                        Err(_) => Err(CoordinationError::Unknown {
-                            why: format!("no answer came within {} ms", patience.as_millis()),
-                        }),
-                    }
+                    let patience = patience.min(silence.left(sent));
+                    let answered = timeout(patience, self.ask(session, ask)).await;
+                    answered.unwrap_or_else(|_| Err(late(patience)))
                 }
             };
             let answer = match answer {
                 // A claim is no progress before its term is open, however often the store grants it.
                 Ok(claimed @ Answer::Claimed { is_open: false, .. }) => claimed,
                 Ok(answer) => {
-                    pauses.over();
-                    silent_since = None;
+                    silence.over();
                     answer
                 }
                 Err(
@@ -149,11 +171,7 @@ impl Standing {
                         return Err(Ended::Session);
                     }
                     let now = self.inner.time.now();
-                    let since = *silent_since.get_or_insert(now);
-                    if now.saturating_sub(since) >= timing.lease {
-                        return Err(Ended::For(silent));
-                    }
-                    pauses.wait().await;
+                    silence.wait(sent, now, silent).await.map_err(Ended::For)?;
                     Answer::Lost
                 }
                 Err(other) => return Err(Ended::For(other)),
@@ -353,6 +371,15 @@ impl Standing {
         }
         self.book = Some(book);
         Ok(Answer::Done)
+    }
+}
+
+fn late(patience: Duration) -> CoordinationError {
+    CoordinationError::Unknown {
+        why: format!(
+            "ZooKeeper has not answered within {} ms",
+            patience.as_millis()
+        ),
     }
 }
 

@@ -25,7 +25,7 @@ use crate::{
     book::{Book, Written, check},
     coordinator::Inner,
     nodes::{Kind, Nodes},
-    session::{Own, Session},
+    session::{Failed, Own, Session},
 };
 
 /// A term that is led over ZooKeeper.
@@ -296,29 +296,38 @@ impl Shared {
         self.session.remove(self.own.clone()).await;
     }
 
-    /// Whether the node is there, at some time after this was called.
-    async fn is_there(&self) -> Answer {
+    /// Whether the node is there, at some time after this was called; or why that is not known, if ZooKeeper says so.
+    async fn is_there(&self) -> (Answer, Option<Failed>) {
         let looked = timeout(self.patience(), self.session.confirm(&self.path)).await;
         match looked {
-            Ok(Ok(true)) => Answer::Done,
-            Ok(Ok(false)) => Answer::Refused,
-            _ if !self.session.lives() => Answer::Refused,
-            Ok(Err(why)) => {
-                warn!(election = %self.nodes.election, epoch = self.epoch.0, ?why, "a lease is not renewed");
-                Answer::Lost
-            }
-            Err(_) => Answer::Lost,
+            Ok(Ok(true)) => (Answer::Done, None),
+            Ok(Ok(false)) => (Answer::Refused, None),
+            _ if !self.session.lives() => (Answer::Refused, None),
+            Ok(Err(why)) => (Answer::Lost, Some(why)),
+            Err(_) => (Answer::Lost, None),
         }
     }
 
     async fn renew(&self) {
+        let mut is_told = false;
         loop {
             let answer = match self.step(|holder| holder.next(self.now())) {
                 HolderAsk::Wait(until) => {
                     self.inner.time.sleep_until(until).await;
                     Answer::Elapsed
                 }
-                HolderAsk::Renew => self.is_there().await,
+                HolderAsk::Renew => {
+                    let (answer, why) = self.is_there().await;
+                    if answer == Answer::Done {
+                        is_told = false;
+                    }
+                    // Once, however often it is tried again.
+                    if let Some(why) = why.filter(|_| !is_told) {
+                        is_told = true;
+                        warn!(election = %self.nodes.election, epoch = self.epoch.0, ?why, "a lease is not renewed");
+                    }
+                    answer
+                }
                 _ => return,
             };
             self.step(|holder| holder.answer(self.now(), answer));
@@ -396,7 +405,7 @@ impl Shared {
 
     /// Reads the term's record, if the node is still there.
     async fn read(&self) -> Result<Book, CoordinationError> {
-        match self.is_there().await {
+        match self.is_there().await.0 {
             // What this session has written it reads.
             Answer::Done => Book::read(&self.session, &self.nodes).await,
             Answer::Refused => Err(self.over()),

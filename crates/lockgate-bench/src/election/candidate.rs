@@ -19,7 +19,7 @@ use lockgate_client::Client;
 use lockgate_consumer::MemoryRecords;
 use lockgate_coordination::{FileRecords, RecordsCoordinator};
 use lockgate_core::{
-    ElectionName, HolderName,
+    ElectionName, Epoch, HolderName,
     coordination::{Campaign, Coordinator, ElectionState, EndReason, Observe, Tenure as _},
 };
 use lockgate_mysql::MysqlRecords;
@@ -28,7 +28,7 @@ use lockgate_redis::RedisRecords;
 use lockgate_zookeeper::ZookeeperCoordinator;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::{
-    sync::{Notify, mpsc, watch},
+    sync::{Mutex, Notify, mpsc, watch},
     task::JoinSet,
     time::sleep,
 };
@@ -226,20 +226,28 @@ async fn lead<C: Coordinator + Clone>(stand: Arc<Stand>, them: Vec<C>) -> anyhow
     .await
 }
 
-/// Whoever is elected resigns at once.
+/// Whoever is elected resigns at once. One leads at a time, and epochs rise.
 async fn churn<C: Coordinator + Clone>(stand: Arc<Stand>, them: Vec<C>) -> anyhow::Result<()> {
     let (go, may_go) = watch::channel(false);
     let terms = Arc::new(AtomicU64::new(0));
+    let last = Arc::new(Mutex::new(Epoch(0)));
     let first = them.first().context("nobody stands")?.clone();
     let mut all = JoinSet::new();
     for (candidate, coordinator) in them.into_iter().enumerate() {
         let (stand, terms, mut may_go) = (stand.clone(), terms.clone(), may_go.clone());
+        let last = last.clone();
         all.spawn(async move {
             for time in 0.. {
                 let tenure = coordinator
                     .campaign(stand.campaign(candidate, time)?)
                     .await?;
+                // It stays locked until the term ends.
+                let mut last = last.try_lock().context("two candidates lead")?;
                 may_go.wait_for(|go| *go).await?;
+                let epoch = tenure.term().epoch;
+                ensure!(*last < epoch, "{} leads behind {}", epoch.0, last.0);
+                *last = epoch;
+                drop(last);
                 terms.fetch_add(1, Relaxed);
                 tenure.resign(EndReason::EndOfTerm, None).await?;
             }

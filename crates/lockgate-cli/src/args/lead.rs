@@ -19,7 +19,8 @@ use crate::{
 /// COMMAND finds LOCKGATE_ELECTION, LOCKGATE_EPOCH and LOCKGATE_LEASE_DEADLINE in its environment. The epoch is higher than
 /// that of every earlier leader: give it to whatever COMMAND writes to, which can then refuse a leader from before.
 /// LOCKGATE_FENCE does that for all that COMMAND changes by this program (`lockgate send`, `lockgate record put`). The
-/// deadline is when the lease ends without a renewal, in milliseconds since 1970; `lead` renews the lease and moves it.
+/// deadline is when the lease ends at the latest without a renewal, in milliseconds since 1970. COMMAND is ended --margin
+/// before that; `lead` renews the lease and moves the deadline, which COMMAND is not told.
 ///
 /// COMMAND is in a process group of its own. Neither that nor whom it starts outlives the lease. If the lease is not renewed,
 /// they get SIGTERM --notice before its end, and SIGKILL --margin before the store can let another one lead. A watchdog,
@@ -41,8 +42,8 @@ use crate::{
 /// longer than --health-every, three times in a row, the term ends.
 ///
 /// Exit codes: that of COMMAND, or 128 and the number of the signal that has ended it; 120 if it was not elected in time;
-/// 121 if the leadership ended before COMMAND did; 122 if the store does not answer for as long as a lease; 126 and 127 if
-/// COMMAND cannot be run; 1 if --inaugurate or --health has failed, and if --hand-over has, where COMMAND has not.
+/// 121 if the leadership ended before COMMAND did; 122 if the store does not answer for as long as a lease, or as --timeout or
+/// (with --try) 3 s if that is shorter; 126 and 127 if COMMAND cannot be run; 1 if --inaugurate or --health has failed, and if --hand-over has, where COMMAND has not.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -4,17 +4,20 @@ use std::time::Duration;
 
 use lockgate_core::{
     ElectionName, HolderName, WallTime,
-    coordination::{AskToResign, Coordinator as _, ElectionState, Observe, PastTerm},
+    coordination::{
+        AskToResign, CoordinationError, Coordinator as _, ElectionState, Observe, PastTerm,
+    },
 };
 use serde_json::{Value, json};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
-use super::{Retry, block_on, instant, lead::word};
+use super::{Retry, block_on, environment, instant, lead::word};
 use crate::{
     args::{Leaders, LeadersList, LeadersResign, LeadersWatch},
     client::Encoding,
     exit::{Exit, Failure},
-    output::{Output, Table, note, tell},
+    output::{Output, Table, complain, note, tell},
+    settings::{resolve, table},
     units::{millis, show_duration},
     via::Via,
 };
@@ -27,35 +30,78 @@ const RETRY_FOR: Duration = Duration::from_secs(60);
 
 pub(super) fn run(args: &Leaders) -> Result<(), Failure> {
     block_on(async {
-        let via = Via::open(&args.settings().0).await?;
+        let flags = &args.settings().0;
+        let within = resolve(flags, &environment)?.get(&table::TIMEOUT);
+        let via = answered(within, Via::open(flags)).await?;
+        let store = Store { via, within };
         match args {
-            Leaders::List(args) => list(&via, args).await,
-            Leaders::Watch(args) => watch(&via, args).await,
-            Leaders::Resign(args) => resign(&via, args).await,
+            Leaders::List(args) => list(&store, args).await,
+            Leaders::Watch(args) => watch(&store, args).await,
+            Leaders::Resign(args) => resign(&store, args).await,
         }
     })
 }
 
-async fn look(via: &Via, election: &ElectionName) -> Result<ElectionState, Failure> {
-    let observe = Observe {
-        election: election.clone(),
-        seen: None,
-        wait: Duration::ZERO,
-    };
-    Ok(via.observe(observe).await?)
+/// A store, and how long it may take to answer.
+struct Store {
+    via: Via,
+    within: Duration,
 }
 
-async fn list(via: &Via, args: &LeadersList) -> Result<(), Failure> {
+impl Store {
+    async fn observe(&self, observe: Observe) -> Result<ElectionState, Failure> {
+        let within = self.within.saturating_add(observe.wait);
+        answered(within, self.via.observe(observe)).await
+    }
+
+    async fn look(&self, election: &ElectionName) -> Result<ElectionState, Failure> {
+        let observe = Observe {
+            election: election.clone(),
+            seen: None,
+            wait: Duration::ZERO,
+        };
+        self.observe(observe).await
+    }
+}
+
+/// Waits so long for an answer.
+async fn answered<T, E: Into<Failure>>(
+    within: Duration,
+    asked: impl Future<Output = Result<T, E>>,
+) -> Result<T, Failure> {
+    match timeout(within, asked).await {
+        Ok(answer) => answer.map_err(Into::into),
+        Err(_) => {
+            let within = show_duration(within);
+            let what = format!("the store has not answered within {within}");
+            Err(Failure::new(Exit::Unreachable, what))
+        }
+    }
+}
+
+async fn list(store: &Store, args: &LeadersList) -> Result<(), Failure> {
     let elections = match &args.election {
         Some(election) => vec![election.clone()],
-        None => via.elections().await?,
+        None => answered(store.within, store.via.elections()).await?,
     };
-    let mut states = Vec::new();
+    let (mut states, mut refused) = (Vec::new(), None);
     for election in elections {
-        let state = look(via, &election).await?;
-        states.push((election, state));
+        match store.look(&election).await {
+            Ok(state) => states.push((election, state)),
+            // The others are shown all the same.
+            Err(failure) if failure.exit() == Exit::Refused && args.election.is_none() => {
+                complain("warning", &failure.to_string());
+                refused = Some(failure.told());
+            }
+            Err(failure) => return Err(failure),
+        }
     }
-    if let (Some(election), [(_, state)]) = (&args.election, &states[..])
+    show(args, &states)?;
+    refused.map_or(Ok(()), Err)
+}
+
+fn show(args: &LeadersList, states: &[(ElectionName, ElectionState)]) -> Result<(), Failure> {
+    if let (Some(election), [(_, state)]) = (&args.election, states)
         && state.leader.is_none()
         && state.history.is_empty()
         && state.candidates.is_empty()
@@ -65,13 +111,13 @@ async fn list(via: &Via, args: &LeadersList) -> Result<(), Failure> {
     }
     let mut output = Output::new();
     if args.json {
-        for (election, state) in &states {
+        for (election, state) in states {
             output.json(&shown(election, state))?;
         }
         return output.flush();
     }
     let mut table = Table::new(["ELECTION", "LEADER", "EPOCH", "SINCE", "LEASE", "WAITING"]);
-    for (election, state) in &states {
+    for (election, state) in states {
         let leader = state.leader.as_ref();
         table.row([
             election.to_string(),
@@ -100,7 +146,7 @@ async fn list(via: &Via, args: &LeadersList) -> Result<(), Failure> {
     output.flush()
 }
 
-async fn watch(via: &Via, args: &LeadersWatch) -> Result<(), Failure> {
+async fn watch(store: &Store, args: &LeadersWatch) -> Result<(), Failure> {
     let (mut seen, mut is_first) = (None, true);
     let mut retry = Retry::new(RETRY_FOR);
     loop {
@@ -109,7 +155,7 @@ async fn watch(via: &Via, args: &LeadersWatch) -> Result<(), Failure> {
             seen,
             wait: if is_first { Duration::ZERO } else { WAIT },
         };
-        let state = match via.observe(observe).await.map_err(Failure::from) {
+        let state = match store.observe(observe).await {
             Err(error) if error.exit() == Exit::Unreachable && retry.again().await => continue,
             state => state?,
         };
@@ -135,8 +181,8 @@ async fn watch(via: &Via, args: &LeadersWatch) -> Result<(), Failure> {
     }
 }
 
-async fn resign(via: &Via, args: &LeadersResign) -> Result<(), Failure> {
-    let Some(leader) = look(via, &args.election).await?.leader else {
+async fn resign(store: &Store, args: &LeadersResign) -> Result<(), Failure> {
+    let Some(leader) = store.look(&args.election).await?.leader else {
         let what = format!("nobody leads {}", args.election);
         return Err(Failure::new(Exit::NotFound, what));
     };
@@ -146,16 +192,16 @@ async fn resign(via: &Via, args: &LeadersResign) -> Result<(), Failure> {
         by: by()?,
         even_if_alone: args.even_if_alone,
     };
-    via.ask_to_resign(ask).await.map_err(|error| {
-        let is_alone = matches!(
-            error,
-            lockgate_core::coordination::CoordinationError::NoSuccessor { .. }
-        );
-        match is_alone {
-            true => Failure::from(error).hint("to ask all the same: --even-if-alone"),
-            false => error.into(),
-        }
-    })?;
+    let asked = async {
+        let asked = store.via.ask_to_resign(ask).await;
+        asked.map_err(|error| match error {
+            CoordinationError::NoSuccessor { .. } => {
+                Failure::from(error).hint("to ask all the same: --even-if-alone")
+            }
+            other => other.into(),
+        })
+    };
+    answered(store.within, asked).await?;
     let mut told = json!({
         "election": args.election.as_str(), "epoch": leader.epoch.0, "leader": leader.name.as_str(),
     });
@@ -171,7 +217,7 @@ async fn resign(via: &Via, args: &LeadersResign) -> Result<(), Failure> {
             seen,
             wait: until.saturating_duration_since(Instant::now()),
         };
-        let state = via.observe(observe).await?;
+        let state = store.observe(observe).await?;
         // Between two leaders there is none for a moment.
         if state.leader.is_some() || state.candidates.is_empty() || Instant::now() >= until {
             break state;
@@ -206,7 +252,7 @@ async fn resign(via: &Via, args: &LeadersResign) -> Result<(), Failure> {
 
 /// Who asks: a person, if the system says which.
 fn by() -> Result<HolderName, Failure> {
-    let user = super::environment("USER").unwrap_or_else(|| "lockgate".to_owned());
+    let user = environment("USER").unwrap_or_else(|| "lockgate".to_owned());
     HolderName::new(&user)
         .or_else(|_| HolderName::new("lockgate"))
         .map_err(|error| Failure::from_error(Exit::Failed, error))

@@ -184,7 +184,7 @@ fn another_one_waits_and_leads_when_the_first_has_ended() {
         .run(&format!("lead --election e {} --try -- true", place.via()));
     assert!(told.fails_with(120).contains("was not won"));
     let told = place.sandbox.run(&format!(
-        "lead --election e {} --timeout 10ms -- true",
+        "lead --election e {} --timeout 300ms -- true",
         place.via()
     ));
     told.fails_with(120);
@@ -486,6 +486,7 @@ fn a_store_that_does_not_answer_is_waited_for() {
     // Nobody listens there.
     for (scheme, database) in [
         ("http", ""),
+        ("zk", "/x"),
         ("redis", "/0"),
         ("mysql", "/x"),
         ("postgres", "/x"),

@@ -31,6 +31,7 @@ mod queue_file;
 mod record;
 mod serve;
 mod shards;
+mod silent;
 mod size;
 mod support;
 mod tls;

@@ -35,6 +35,10 @@ impl Fixture for Remote {
         process
     }
 
+    fn terms(&self) -> usize {
+        100
+    }
+
     fn process_maker(&self) -> Box<dyn FnOnce() -> BoxedProcess<Process> + Send> {
         let server = self.server();
         let (address, clock) = (server.address, Arc::new(server.clock.clone()));

@@ -107,15 +107,17 @@ fn stands<C: Coordinator>(
 
 async fn one_leads_at_a_time_and_epochs_rise<F: Fixture>(f: &mut F, of: &ElectionName) -> bool {
     const CANDIDATES: usize = 8;
-    const TERMS: usize = 25;
+    let terms_each = f.terms();
     let leads = Arc::new(AtomicUsize::new(0));
     let sink = Arc::new(Mutex::new((Guard::default(), Vec::<Epoch>::new())));
+    let (end, is_over) = tokio::sync::oneshot::channel();
+    let observer = tokio::spawn(watches(f.process().await, of.clone(), is_over));
     let mut tasks = tokio::task::JoinSet::new();
     for candidate in 0..CANDIDATES {
         let (coordinator, leads, sink) = (f.process().await, leads.clone(), sink.clone());
         let campaign = campaign(of, &format!("host-{candidate}"));
         tasks.spawn(async move {
-            for _ in 0..TERMS {
+            for _ in 0..terms_each {
                 let tenure = coordinator.campaign(campaign.clone()).await.unwrap();
                 assert_eq!(leads.fetch_add(1, Ordering::SeqCst), 0, "two lead");
                 let epoch = tenure.term().epoch;
@@ -138,8 +140,55 @@ async fn one_leads_at_a_time_and_epochs_rise<F: Fixture>(f: &mut F, of: &Electio
         ended.unwrap();
     }
     let terms = sink.lock().unwrap().1.len();
-    assert_eq!(terms, CANDIDATES * TERMS);
+    assert_eq!(terms, CANDIDATES * terms_each);
+    end.send(()).unwrap();
+    let seen = observer.await.unwrap();
+    assert!(seen > 1, "the observer has seen {seen} leaders");
     true
+}
+
+/// Sees one leader after the other until it is over: how many. What it sees never goes back, and is of one instant.
+async fn watches<C: Coordinator>(
+    observer: C,
+    of: ElectionName,
+    mut is_over: tokio::sync::oneshot::Receiver<()>,
+) -> usize {
+    let (mut last, mut leaders, mut seen) = (None, 0, None);
+    loop {
+        let observe = Observe {
+            election: of.clone(),
+            seen,
+            wait: LONG,
+        };
+        let state = tokio::select! {
+            state = observer.observe(observe) => state.unwrap(),
+            _ = &mut is_over => return leaders,
+        };
+        let epochs = state.history.iter().map(|term| term.epoch);
+        let epochs = Vec::from_iter(epochs);
+        assert!(
+            epochs.is_sorted_by(|newer, older| newer > older),
+            "the history does not fall: {epochs:?}"
+        );
+        seen = state.leader.as_ref().map(|leader| leader.epoch);
+        let newest = match seen {
+            Some(epoch) => {
+                assert!(
+                    epochs.first() < Some(&epoch),
+                    "{epoch:?} leads behind {epochs:?}"
+                );
+                leaders += usize::from(last < Some(epoch));
+                Some(epoch)
+            }
+            None => epochs.first().copied(),
+        };
+        // What keeps no history shows nothing between two leaders.
+        if newest.is_some() {
+            assert!(last <= newest, "{newest:?} is seen behind {last:?}");
+            last = newest;
+        }
+        tokio::task::yield_now().await;
+    }
 }
 
 async fn candidates_lead_in_their_order<F: Fixture>(f: &mut F, of: &ElectionName) -> bool {

@@ -5,8 +5,9 @@ use std::{sync::Arc, thread, time::Duration};
 use lockgate_coordination::RecordsCoordinator;
 use lockgate_core::ManualClock;
 
-use super::{Server, fences};
+use super::{Shifts, fences};
 use crate::{
+    busy,
     coordination::{self, BoxedProcess},
     records,
 };
@@ -14,18 +15,18 @@ use crate::{
 /// Long enough for a machine that does much else.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-struct OnServer<S: Server> {
+struct OnServer<S: Shifts> {
     server: S,
     records: S::Records,
     clock: ManualClock,
     processes: Vec<RecordsCoordinator<S::Records>>,
 }
 
-async fn connect<S: Server>(url: String) -> S::Records {
+async fn connect<S: Shifts>(url: String) -> S::Records {
     S::connect(url, TIMEOUT).await.expect("the server is there")
 }
 
-pub(super) async fn suites<S: Server>(server: S) -> (S, Vec<&'static str>) {
+pub(super) async fn suites<S: Shifts>(server: S) -> (S, Vec<&'static str>) {
     println!("fences: terms_never_fall");
     fences::terms_never_fall(&server).await;
     let records = connect::<S>(server.url()).await;
@@ -36,11 +37,12 @@ pub(super) async fn suites<S: Server>(server: S) -> (S, Vec<&'static str>) {
         processes: Vec::new(),
     };
     let mut not_run = records::run(&mut on_server).await;
+    busy::one_works_on_a_key_and_late_ones_change_nothing(&mut on_server).await;
     not_run.extend(coordination::run(&mut on_server).await);
     (on_server.server, not_run)
 }
 
-impl<S: Server> OnServer<S> {
+impl<S: Shifts> OnServer<S> {
     fn pass(&mut self, span: Duration) {
         let url = self.server.url();
         // Of a thread of its own: this one has a runtime.
@@ -59,7 +61,7 @@ impl<S: Server> OnServer<S> {
     }
 }
 
-impl<S: Server> records::Fixture for OnServer<S> {
+impl<S: Shifts> records::Fixture for OnServer<S> {
     type Records = S::Records;
 
     fn records(&self) -> &S::Records {
@@ -78,7 +80,7 @@ impl<S: Server> records::Fixture for OnServer<S> {
     }
 }
 
-impl<S: Server> coordination::Fixture for OnServer<S> {
+impl<S: Shifts> coordination::Fixture for OnServer<S> {
     type Coordinator = RecordsCoordinator<S::Records>;
 
     async fn process(&mut self) -> Self::Coordinator {

@@ -28,6 +28,10 @@ pub use self::{
 
 /// A server that one test has for itself.
 pub trait Server: Send + 'static {
+    /// Whether it speaks first on a connection, or answers before it is asked for anything: nothing is asked of one that is
+    /// frozen then.
+    const GREETS: bool = true;
+
     /// Its store.
     type Records: Records + Clone + 'static;
 
@@ -40,9 +44,6 @@ pub trait Server: Send + 'static {
         timeout: Duration,
     ) -> impl Future<Output = Result<Self::Records, RecordsError>> + Send;
 
-    /// Lets all leases end so much earlier, as if time had passed, and has those who watch look again.
-    fn shift(url: String, span: Duration) -> impl Future<Output = ()> + Send;
-
     /// Kills it without warning (kill -9), and starts it again over what it has kept.
     fn crash(&mut self);
 
@@ -53,11 +54,17 @@ pub trait Server: Send + 'static {
     fn open_work(url: String) -> impl Future<Output = u64> + Send;
 }
 
-/// Runs the suites of records and of coordination, and leaders of many terms at once. Returns the names of the cases that could
-/// not be shown.
+/// A server whose time can pass faster.
+pub trait Shifts: Server {
+    /// Lets all leases end so much earlier, as if time had passed, and has those who watch look again.
+    fn shift(url: String, span: Duration) -> impl Future<Output = ()> + Send;
+}
+
+/// Runs the suites of records, of busy keys and of coordination, and leaders of many terms at once. Returns the names of the cases
+/// that could not be shown.
 ///
 /// # Panics
 /// At the first case that does not hold; its name is printed before.
-pub async fn suites<S: Server>(server: S) -> (S, Vec<&'static str>) {
+pub async fn suites<S: Shifts>(server: S) -> (S, Vec<&'static str>) {
     fixture::suites(server).await
 }

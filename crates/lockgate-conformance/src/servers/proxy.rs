@@ -43,14 +43,17 @@ impl Left {
 }
 
 impl Proxy {
-    /// In front of the server at that URL, `SCHEME://USER@HOST:PORT/REST`.
+    /// In front of the server at that URL, `SCHEME://USER@HOST:PORT/REST`; it needs no user and no rest.
     ///
     /// # Panics
     /// If the URL is another one, or there is no port.
     #[must_use]
     pub fn start(url: &str) -> Self {
-        let (before, rest) = url.rsplit_once('@').unwrap();
-        let (server, rest) = rest.split_once('/').unwrap();
+        let host = url
+            .rfind('@')
+            .map_or_else(|| url.find("://").unwrap() + 3, |at| at + 1);
+        let (before, rest) = url.split_at(host);
+        let (server, rest) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let left = Arc::new(Left {
@@ -78,7 +81,7 @@ impl Proxy {
             }
         });
         Self {
-            url: format!("{before}@{address}/{rest}"),
+            url: format!("{before}{address}{rest}"),
             left,
         }
     }
@@ -86,6 +89,13 @@ impl Proxy {
     /// Cuts after so many more bytes.
     pub fn cut_after(&self, to: To, bytes: i64) {
         self.left.of(to).store(bytes, SeqCst);
+    }
+
+    /// Ends every connection at the next byte, and lets none begin.
+    pub fn cut(&self) {
+        for to in [To::Server, To::Client] {
+            self.cut_after(to, 0);
+        }
     }
 
     /// Cuts no more.

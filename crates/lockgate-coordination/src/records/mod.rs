@@ -30,18 +30,12 @@ use self::{
 };
 use crate::{
     chronicle::{Asked, Chronicle, HISTORY_MAX},
-    time::{Time, drawn, jittered},
+    time::{Time, drawn},
 };
 
 /// How long one watch lasts, after which the caller looks again. A store that is embedded keeps a watch that is given up
 /// for so long at most.
 const WATCH: Duration = Duration::from_secs(300);
-
-/// The first pause after a lost answer; it doubles each time.
-const PAUSE: Duration = Duration::from_millis(2);
-
-/// The longest pause.
-const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 /// How often a request to resign is written again when another one was before it.
 const ASKS_MAX: u32 = 10;
@@ -127,6 +121,12 @@ impl<S: Records + Clone + 'static> RecordsCoordinator<S> {
 }
 
 impl<S> RecordsCoordinator<S> {
+    /// The store over which it elects, such as for a [registry of busy keys](crate::BusyRegistry).
+    #[must_use]
+    pub fn records(&self) -> &S {
+        &self.0.records
+    }
+
     /// Looks at the clock anew: it has been set.
     pub fn clock_changed(&self) {
         self.0.time.clock_changed();
@@ -356,23 +356,5 @@ pub(crate) fn error(error: RecordsError) -> CoordinationError {
         RecordsError::Unknown { .. } => CoordinationError::Unknown { why },
         // It may be otherwise the next time.
         _ => CoordinationError::Unavailable { why },
-    }
-}
-
-/// What waits between requests that the store does not answer: longer each time, and another time for each process.
-#[derive(Debug, Default)]
-pub struct Pauses(u32);
-
-impl Pauses {
-    /// The store has answered.
-    pub fn over(&mut self) {
-        self.0 = 0;
-    }
-
-    /// Waits, longer than the last time.
-    pub async fn wait(&mut self) {
-        let longest = (PAUSE * 2u32.saturating_pow(self.0.min(16))).min(PAUSE_MAX);
-        self.0 += 1;
-        tokio::time::sleep(jittered(longest)).await;
     }
 }

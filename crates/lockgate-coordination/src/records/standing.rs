@@ -10,13 +10,14 @@ use lockgate_core::{
 use tokio::{runtime::Handle, time::timeout};
 
 use super::{
-    Inner, Pauses, RecordsTenure, WATCH, decode, error,
+    Inner, RecordsTenure, WATCH, decode, error,
     names::{Kind, Names},
     tenure::Book,
 };
 use crate::{
     chronicle::Chronicle,
     protocol::{Ahead, Answer, Candidate, CandidateAsk, Elected, Timing, Watched},
+    silence::Silence,
     time::millis,
 };
 
@@ -66,10 +67,10 @@ impl<S: Records + 'static> Standing<S> {
 
     /// Stands until it leads.
     pub(super) async fn run(mut self) -> Result<RecordsTenure<S>, CoordinationError> {
-        let (mut pauses, mut silent_since) = (Pauses::default(), None);
+        let mut silence = Silence::new(&self.campaign, self.inner.time.now());
         loop {
-            let now = self.inner.time.now();
-            let answer = match self.candidate.next(now) {
+            let mut sent = self.inner.time.now();
+            let answer = match self.candidate.next(sent) {
                 CandidateAsk::Over(Some(elected)) => return self.lead(elected),
                 CandidateAsk::Over(None) => {
                     return Err(CoordinationError::NotElected {
@@ -77,14 +78,19 @@ impl<S: Records + 'static> Standing<S> {
                         wait: self.campaign.wait.unwrap_or_default(),
                     });
                 }
-                ask => self.ask(ask).await,
+                CandidateAsk::Watch { what, until } => {
+                    let watched = self.watch(what, until).await;
+                    // One that fails is silent from then on.
+                    sent = self.inner.time.now();
+                    watched
+                }
+                ask => self.ask(ask, silence.left(sent)).await,
             };
             let answer = match answer {
                 // A claim is no progress before its term is open, however often the store grants it.
                 Ok(claimed @ Answer::Claimed { is_open: false, .. }) => claimed,
                 Ok(answer) => {
-                    pauses.over();
-                    silent_since = None;
+                    silence.over();
                     answer
                 }
                 Err(
@@ -92,11 +98,7 @@ impl<S: Records + 'static> Standing<S> {
                     | CoordinationError::Unavailable { .. }),
                 ) => {
                     let now = self.inner.time.now();
-                    let since = *silent_since.get_or_insert(now);
-                    if now.saturating_sub(since) >= self.timing.lease {
-                        return Err(silent);
-                    }
-                    pauses.wait().await;
+                    silence.wait(sent, now, silent).await?;
                     Answer::Lost
                 }
                 Err(other) => return Err(other),
@@ -134,18 +136,19 @@ impl<S: Records + 'static> Standing<S> {
         ))
     }
 
-    async fn ask(&mut self, ask: CandidateAsk) -> Result<Answer, CoordinationError> {
-        let patience = Duration::from_millis(self.timing.renew_every());
-        let late = |_| CoordinationError::Unknown {
-            why: format!("no answer came within {} ms", patience.as_millis()),
-        };
-        match ask {
-            CandidateAsk::Watch { what, until } => self.watch(what, until).await,
-            ask => match timeout(patience, self.ask_at_once(ask)).await {
-                Ok(answer) => answer,
-                Err(elapsed) => Err(late(elapsed)),
-            },
-        }
+    /// Asks, and waits so long for the answer, or as long as it waits for one answer.
+    async fn ask(
+        &mut self,
+        ask: CandidateAsk,
+        left: Duration,
+    ) -> Result<Answer, CoordinationError> {
+        let patience = left.min(Duration::from_millis(self.timing.renew_every()));
+        let answered = timeout(patience, self.ask_at_once(ask)).await;
+        answered.unwrap_or_else(|_| {
+            Err(CoordinationError::Unknown {
+                why: format!("no answer came within {} ms", patience.as_millis()),
+            })
+        })
     }
 
     async fn ask_at_once(&mut self, ask: CandidateAsk) -> Result<Answer, CoordinationError> {

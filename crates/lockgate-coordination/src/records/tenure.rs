@@ -21,12 +21,13 @@ use tokio::{sync::watch, task::JoinHandle, time::timeout};
 use tracing::warn;
 
 use super::{
-    Inner, Pauses, WATCH, decode, error,
+    Inner, WATCH, decode, error,
     names::{Kind, Names},
 };
 use crate::{
     chronicle::{Asked, Chronicle},
     protocol::{Answer, Elected, Holder, HolderAsk, Resigned, Timing},
+    silence::Pauses,
     time::{Time, jittered},
 };
 

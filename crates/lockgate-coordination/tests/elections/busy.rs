@@ -2,92 +2,53 @@
 
 use std::{sync::Arc, time::Duration};
 
-use lockgate_conformance::records::Lossy;
+use lockgate_conformance::{
+    busy,
+    records::{Fixture, Lossy},
+};
 use lockgate_consumer::MemoryRecords;
-use lockgate_coordination::{BusyRegistry, ClaimError};
-use lockgate_core::{HolderName, Key, ManualClock, RecordsError};
+use lockgate_coordination::BusyRegistry;
+use lockgate_core::{HolderName, Key, ManualClock};
 
-const LEASE: Duration = Duration::from_secs(60);
-
-fn key(text: &str) -> Key {
-    Key::new(text).unwrap()
+struct Memory {
+    records: MemoryRecords,
+    clock: ManualClock,
 }
 
-fn worker(name: &str) -> HolderName {
-    HolderName::new(name).unwrap()
-}
+impl Fixture for Memory {
+    type Records = MemoryRecords;
 
-fn is_busy_with<T: std::fmt::Debug>(claimed: Result<T, ClaimError>, name: &str) {
-    match claimed {
-        Err(ClaimError::Busy(busy)) => assert_eq!(busy.worker, worker(name)),
-        other => panic!("expected a busy key: {other:?}"),
+    fn records(&self) -> &MemoryRecords {
+        &self.records
+    }
+
+    fn pass(&mut self, span: Duration) -> bool {
+        self.clock.advance(span.as_millis().try_into().unwrap());
+        self.records.clock_changed();
+        true
+    }
+
+    async fn restart(&mut self) -> bool {
+        false
     }
 }
 
 #[tokio::test]
 async fn one_works_on_a_key_and_late_ones_change_nothing() {
     let clock = ManualClock::default();
-    let records = MemoryRecords::new().clock(Arc::new(clock.clone()));
-    let (here, there) = (
-        BusyRegistry::new(records.clone(), worker("a")),
-        BusyRegistry::new(records.clone(), worker("b")),
-    );
-    let user = &key("user-42");
-    let mut claim = here.claim(user, LEASE).await.unwrap();
-    assert!(claim.remaining() <= LEASE);
-    is_busy_with(there.claim(user, LEASE).await, "a");
-    // Also for the worker itself: two of its tasks are two.
-    is_busy_with(here.claim(user, LEASE).await, "a");
-    let who = there.who(user).await.unwrap().unwrap();
-    assert_eq!((who.token, who.key), (claim.token(), user.clone()));
-    let other = there.claim(&key("user-7"), LEASE).await.unwrap();
-    let keys = |busy: Vec<lockgate_coordination::Busy>| busy.into_iter().map(|it| it.key);
-    let busy = here.busy(None, 10).await.unwrap();
-    assert!(keys(busy).eq([user.clone(), key("user-7")]));
-    let behind = here.busy(Some(user), 10).await.unwrap();
-    assert!(keys(behind).eq([key("user-7")]));
-    assert!(!here.free(user, Duration::ZERO).await.unwrap());
-
-    // It has died, or is frozen.
-    here.extend(&mut claim, LEASE).await.unwrap();
-    clock.advance(60_000);
-    records.clock_changed();
-    assert!(there.free(user, Duration::ZERO).await.unwrap());
-    let next = there.claim(user, LEASE).await.unwrap();
-    assert!(next.token() > claim.token());
-    let late = here.extend(&mut claim, LEASE).await;
-    assert!(
-        matches!(late, Err(RecordsError::LeaseLost { .. })),
-        "{late:?}"
-    );
-    let late = here.release(claim).await;
-    assert!(
-        matches!(late, Err(RecordsError::LeaseLost { .. })),
-        "{late:?}"
-    );
-    assert_eq!(here.who(user).await.unwrap().unwrap().token, next.token());
-
-    let (free, released) = tokio::join!(here.free(user, LEASE), there.release(next));
-    released.unwrap();
-    assert!(free.unwrap());
-    let _ = there.release(other).await;
-    assert_eq!(here.busy(None, 10).await.unwrap(), []);
-    let apart = BusyRegistry::new(records, worker("a")).prefix("other/");
-    let too_long = apart.claim(&key(&"x".repeat(510)), LEASE).await.map(drop);
-    assert!(
-        matches!(
-            too_long,
-            Err(ClaimError::Records(RecordsError::Invalid { .. }))
-        ),
-        "{too_long:?}"
-    );
+    let mut memory = Memory {
+        records: MemoryRecords::new().clock(Arc::new(clock.clone())),
+        clock,
+    };
+    busy::one_works_on_a_key_and_late_ones_change_nothing(&mut memory).await;
 }
 
 #[tokio::test]
 async fn a_claim_whose_answer_was_lost_is_asked_for_again() {
     let records = Lossy::new(MemoryRecords::new(), |number| (number == 0).then_some(true));
-    let here = BusyRegistry::new(records, worker("a"));
-    let claim = here.claim(&key("user-42"), LEASE).await.unwrap();
+    let here = BusyRegistry::new(records, HolderName::new("a").unwrap());
+    let user = Key::new("user-42").unwrap();
+    let claim = here.claim(&user, Duration::from_secs(60)).await.unwrap();
     here.release(claim).await.unwrap();
     assert_eq!(here.busy(None, 10).await.unwrap(), []);
 }

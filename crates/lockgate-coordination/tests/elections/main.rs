@@ -9,6 +9,7 @@ mod file;
 #[cfg(target_os = "linux")]
 mod frozen;
 mod lossy;
+mod lost;
 mod memory;
 mod silent;
 mod workers;

@@ -23,6 +23,10 @@ impl Fixture for Memory {
         process
     }
 
+    fn terms(&self) -> usize {
+        250
+    }
+
     fn process_maker(&self) -> Box<dyn FnOnce() -> BoxedProcess<Self::Coordinator> + Send> {
         let (records, clock) = (self.records.clone(), self.clock.clone());
         Box::new(move || {

@@ -314,8 +314,8 @@ pub trait Coordinator: Send + Sync + 'static {
     /// Stands as a candidate until it leads. Whoever stands is ready to lead: warm up before.
     ///
     /// # Errors
-    /// [`NotElected`](CoordinationError::NotElected), `Invalid`, `Damaged`, and `Unavailable` if the store does not
-    /// answer for as long as a lease.
+    /// [`NotElected`](CoordinationError::NotElected), `Invalid`, `Damaged`, and `Unavailable` or `Unknown` if the store does
+    /// not answer for as long as a lease, or not at all within the campaign's [wait](Campaign::wait) if that is not zero.
     ///
     /// # Cancellation
     /// A candidate that is dropped stands no more, and one that was just elected leads no more; if the store cannot be

@@ -45,21 +45,6 @@ impl servers::Server for Mysql {
         MysqlRecords::connect_with(&url, options).await
     }
 
-    async fn shift(url: String, span: Duration) {
-        let mut client = client(&url).await;
-        for sql in [
-            "START TRANSACTION".to_owned(),
-            "SELECT * FROM lockgate_records_store FOR UPDATE".to_owned(),
-            format!(
-                "UPDATE lockgate_records_record SET ends = ends - {}",
-                span.as_micros()
-            ),
-            "COMMIT".to_owned(),
-        ] {
-            client.query_drop(sql).await.unwrap();
-        }
-    }
-
     fn crash(&mut self) {
         self.0.crash();
     }
@@ -73,6 +58,23 @@ impl servers::Server for Mysql {
             + (SELECT COUNT(*) FROM information_schema.processlist
                 WHERE user = 'lockgate' AND command <> 'Sleep' AND id <> CONNECTION_ID())";
         client(&url).await.query_first(sql).await.unwrap().unwrap()
+    }
+}
+
+impl servers::Shifts for Mysql {
+    async fn shift(url: String, span: Duration) {
+        let mut client = client(&url).await;
+        for sql in [
+            "START TRANSACTION".to_owned(),
+            "SELECT * FROM lockgate_records_store FOR UPDATE".to_owned(),
+            format!(
+                "UPDATE lockgate_records_record SET ends = ends - {}",
+                span.as_micros()
+            ),
+            "COMMIT".to_owned(),
+        ] {
+            client.query_drop(sql).await.unwrap();
+        }
     }
 }
 

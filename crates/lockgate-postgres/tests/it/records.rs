@@ -36,16 +36,6 @@ impl servers::Server for Postgres {
         PostgresRecords::connect_with(&url, options).await
     }
 
-    async fn shift(url: String, span: Duration) {
-        let sql = format!(
-            "SELECT FROM lockgate_records.store FOR UPDATE;
-             UPDATE lockgate_records.record SET ends = ends - {};
-             SELECT pg_notify('lockgate_records', name) FROM lockgate_records.record",
-            span.as_micros()
-        );
-        client(&url).await.batch_execute(&sql).await.unwrap();
-    }
-
     fn crash(&mut self) {
         self.0.crash();
     }
@@ -68,6 +58,18 @@ impl servers::Server for Postgres {
             WHERE backend_type = 'client backend' AND state <> 'idle' AND pid <> pg_backend_pid()";
         let row = client(&url).await.query_one(sql, &[]).await.unwrap();
         row.get::<_, i64>(0).unsigned_abs()
+    }
+}
+
+impl servers::Shifts for Postgres {
+    async fn shift(url: String, span: Duration) {
+        let sql = format!(
+            "SELECT FROM lockgate_records.store FOR UPDATE;
+             UPDATE lockgate_records.record SET ends = ends - {};
+             SELECT pg_notify('lockgate_records', name) FROM lockgate_records.record",
+            span.as_micros()
+        );
+        client(&url).await.batch_execute(&sql).await.unwrap();
     }
 }
 

@@ -43,6 +43,21 @@ impl servers::Server for Redis {
         RedisRecords::connect_with(&url, options).await
     }
 
+    fn crash(&mut self) {
+        self.0.crash();
+    }
+
+    fn signal(&self, signal: &str) {
+        self.0.signal(signal);
+    }
+
+    /// A script is not interrupted, and there are no transactions.
+    async fn open_work(_: String) -> u64 {
+        0
+    }
+}
+
+impl servers::Shifts for Redis {
     async fn shift(url: String, span: Duration) {
         let script = redis::Script::new(
             "local P = '{lockgate_records}:'
@@ -57,19 +72,6 @@ impl servers::Server for Redis {
         let span = u64::try_from(span.as_micros()).unwrap();
         let shifted = script.arg(span).invoke_async::<()>(&mut client).await;
         shifted.unwrap();
-    }
-
-    fn crash(&mut self) {
-        self.0.crash();
-    }
-
-    fn signal(&self, signal: &str) {
-        self.0.signal(signal);
-    }
-
-    /// A script is not interrupted, and there are no transactions.
-    async fn open_work(_: String) -> u64 {
-        0
     }
 }
 

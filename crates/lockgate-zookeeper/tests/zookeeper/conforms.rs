@@ -10,6 +10,7 @@ use crate::server::Server;
 struct Processes {
     server: Server,
     url: String,
+    terms: usize,
 }
 
 impl Fixture for Processes {
@@ -17,6 +18,10 @@ impl Fixture for Processes {
 
     async fn process(&mut self) -> ZookeeperCoordinator {
         ZookeeperCoordinator::connect(&self.url).await.unwrap()
+    }
+
+    fn terms(&self) -> usize {
+        self.terms
     }
 
     fn process_maker(&self) -> Box<dyn FnOnce() -> BoxedProcess<ZookeeperCoordinator> + Send> {
@@ -38,10 +43,10 @@ impl Fixture for Processes {
     }
 }
 
-async fn conforms(style: &str) {
+async fn conforms(style: &str, terms: usize) {
     let server = Server::start();
     let url = format!("{}/teams/eu?style={style}", server.url);
-    let not_run = coordination::run(&mut Processes { server, url }).await;
+    let not_run = coordination::run(&mut Processes { server, url, terms }).await;
     // `faults` has them, with short leases.
     assert_eq!(
         not_run,
@@ -55,10 +60,10 @@ async fn conforms(style: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn elections_by_latches_conform() {
-    conforms("latch").await;
+    conforms("latch", 250).await;
 }
 
 #[tokio::test]
 async fn elections_by_mutexes_conform() {
-    conforms("mutex").await;
+    conforms("mutex", 25).await;
 }

@@ -1,12 +1,6 @@
 //! What goes wrong between a candidate and its ZooKeeper.
 
-use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use lockgate_coordination::{Campaign, CoordinationError, Coordinator, EndReason, Guard, Tenure};
 use lockgate_core::ManualClock;
@@ -487,47 +481,4 @@ async fn a_switch_costs_the_same_however_many_stand() {
         println!("{candidates} candidates: {each} requests a term");
         assert!(each <= 15, "{each} requests a term of {candidates}");
     }
-}
-
-/// Thousands of terms: one leads at a time, and epochs rise.
-#[tokio::test(flavor = "multi_thread")]
-async fn thousands_of_terms_are_led_one_after_the_other() {
-    const CANDIDATES: usize = 8;
-    const TERMS: usize = 250;
-    let of = election("thousands");
-    let coordinator = connect().await;
-    let leads = Arc::new(AtomicUsize::new(0));
-    let sink = Arc::new(Mutex::new((Guard::default(), 0, 0)));
-    let mut tasks = tokio::task::JoinSet::new();
-    for candidate in 0..CANDIDATES {
-        let (coordinator, leads, sink) = (coordinator.clone(), leads.clone(), sink.clone());
-        let campaign = long(&of, &format!("host-{candidate}"));
-        tasks.spawn(async move {
-            for _ in 0..TERMS {
-                let tenure = coordinator.campaign(campaign.clone()).await.unwrap();
-                assert_eq!(leads.fetch_add(1, Ordering::SeqCst), 0, "two lead");
-                {
-                    let mut sink = sink.lock().unwrap();
-                    sink.0.admit(tenure.fence()).unwrap();
-                    assert!(tenure.term().epoch.0 > sink.1);
-                    sink.1 = tenure.term().epoch.0;
-                    sink.2 += 1;
-                }
-                leads.fetch_sub(1, Ordering::SeqCst);
-                tenure.resign(EndReason::EndOfTerm, None).await.unwrap();
-            }
-        });
-    }
-    while let Some(ended) = tasks.join_next().await {
-        ended.unwrap();
-    }
-    assert_eq!(sink.lock().unwrap().2, CANDIDATES * TERMS);
-    // No number of ZooKeeper's changes can be taken twice.
-    let state = look(&coordinator, &of).await;
-    assert!(
-        state
-            .history
-            .iter()
-            .is_sorted_by(|newer, older| newer.epoch > older.epoch)
-    );
 }

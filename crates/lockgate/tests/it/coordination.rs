@@ -33,6 +33,10 @@ impl Fixture for Embedded {
         process
     }
 
+    fn terms(&self) -> usize {
+        250
+    }
+
     fn process_maker(&self) -> Box<dyn FnOnce() -> BoxedProcess<Process> + Send> {
         let (lockgate, clock) = (self.lockgate.clone(), Arc::new(self.clock.clone()));
         Box::new(|| Box::pin(async move { RecordsCoordinator::new(lockgate).clock(clock) }))

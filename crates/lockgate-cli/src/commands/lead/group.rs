@@ -160,6 +160,11 @@ impl Group {
         command
     }
 
+    /// Has whoever runs in the group hear nothing before it is killed: it is started to end what is lost already.
+    pub(super) fn runs_to_its_end(&mut self) {
+        self.has_term = true;
+    }
+
     /// Tells the watchdog how much of the term is left.
     pub(super) fn tell(&mut self, remaining: Duration) {
         let remaining = Millis::try_from(remaining.as_millis()).unwrap_or(NEVER);

@@ -36,7 +36,7 @@ use tokio::{
     net::unix::pipe,
     signal::unix::{self, SignalKind},
     task::JoinHandle,
-    time::{Instant, MissedTickBehavior, interval, sleep_until, timeout},
+    time::{Instant, MissedTickBehavior, interval, sleep_until, timeout, timeout_at},
 };
 
 use self::group::{Children, Group};
@@ -46,6 +46,7 @@ use crate::{
     exit::{Exit, Failure},
     output::note,
     telemetry::{self, LogFormat},
+    units::show_duration,
     via::{Via, ViaTenure},
 };
 
@@ -66,6 +67,12 @@ const FAILURES_MAX: u32 = 3;
 /// How long a store is told that a candidate stands no more.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
+/// The same of one that has waited as long as it wanted to. What a silent store is not told ends with its lease.
+const LEAVE_LATE_WITHIN: Duration = Duration::from_millis(500);
+
+/// How long a store may be silent to a candidate that leads now or not at all, if that is shorter than a lease.
+const TRY_WITHIN: Duration = Duration::from_secs(3);
+
 /// How long the output of a hand-over may stay open behind it.
 const READ_WITHIN: Duration = Duration::from_secs(1);
 
@@ -83,12 +90,20 @@ pub(super) fn run(args: &Lead) -> Result<(), Failure> {
     })?;
     // The kernel kills a command when the *thread* that has started it ends: this one.
     runtime()?.block_on(async {
+        let began = Instant::now();
         let mut signals = Signals::new()?;
         let mut children = Children::new()?;
         let via = tokio::select! {
             biased;
             failure = signals.end() => return Err(failure),
-            via = opened(args) => via?,
+            via = opened(args, began, patience(campaign.lease, campaign.wait)) => via?,
+        };
+        // What the store took to be there is none of the time to wait.
+        let campaign = Campaign {
+            wait: campaign
+                .wait
+                .map(|wait| wait.saturating_sub(began.elapsed())),
+            ..campaign
         };
         // It is there before it is needed, so a switch does not wait for it.
         let group = started(campaign.notice).await?;
@@ -99,13 +114,17 @@ pub(super) fn run(args: &Lead) -> Result<(), Failure> {
         let tenure = tokio::select! {
             biased;
             failure = signals.end() => Err(failure),
-            tenure = via.campaign(campaign.clone()) => tenure.map_err(not_elected),
+            tenure = elected(&via, args, campaign.clone()) => tenure,
         };
         let tenure = match tenure {
             Ok(tenure) => tenure,
             Err(failure) => {
                 // Whoever stands behind it would wait for its place to expire.
-                let _ = timeout(LEAVE_WITHIN, via.left()).await;
+                let within = match failure.exit() {
+                    Exit::NotElected | Exit::StoreUnreachable => LEAVE_LATE_WITHIN,
+                    _ => LEAVE_WITHIN,
+                };
+                let _ = timeout(within, via.left()).await;
                 return Err(failure);
             }
         };
@@ -119,6 +138,7 @@ pub(super) fn run(args: &Lead) -> Result<(), Failure> {
         let mut reign = Reign {
             args,
             notice: campaign.notice,
+            margin: campaign.margin,
             tenure: &tenure,
             signals: &mut signals,
             children: &mut children,
@@ -149,25 +169,54 @@ pub(super) fn run(args: &Lead) -> Result<(), Failure> {
     })
 }
 
-/// The store, as soon as it answers: machines that start together need not start in order. It has as long as a candidate would
-/// wait for an answer.
-async fn opened(args: &Lead) -> Result<Via, Failure> {
-    let patience = match args.try_once {
-        true => Duration::ZERO,
-        false => args.wait.unwrap_or(args.lease).min(args.lease),
-    };
-    let (mut pauses, until) = (Pauses::default(), Instant::now() + patience);
-    loop {
-        match Via::open(&args.settings.0).await {
-            Err(failure) if failure.exit() == Exit::Unreachable => {
-                if Instant::now() >= until {
-                    return Err(failure.exits(Exit::StoreUnreachable));
-                }
-                pauses.wait().await;
-            }
-            opened => return opened,
-        }
+/// How long the store may be silent to one that waits so long for the election: no longer than a lease, or than that.
+fn patience(lease: Duration, wait: Option<Duration>) -> Duration {
+    match wait {
+        None => lease,
+        Some(Duration::ZERO) => TRY_WITHIN.min(lease),
+        Some(wait) => wait.min(lease),
     }
+}
+
+/// The store, as soon as it answers: machines that start together need not start in order.
+async fn opened(args: &Lead, began: Instant, patience: Duration) -> Result<Via, Failure> {
+    let (mut pauses, mut last) = (Pauses::default(), None);
+    let opened = timeout_at(began + patience, async {
+        loop {
+            match Via::open(&args.settings.0).await {
+                Err(failure) if failure.exit() == Exit::Unreachable => last = Some(failure),
+                opened => return opened,
+            }
+            pauses.wait().await;
+        }
+    })
+    .await;
+    opened.unwrap_or_else(|_| {
+        Err(last.map_or_else(
+            || silent(patience),
+            |last| last.exits(Exit::StoreUnreachable),
+        ))
+    })
+}
+
+/// Stands until it leads. It gives up a store that is silent by itself; but one that leads now or not at all is given up here.
+async fn elected(via: &Via, args: &Lead, campaign: Campaign) -> Result<ViaTenure, Failure> {
+    let patience = match campaign.wait {
+        Some(Duration::ZERO) => patience(campaign.lease, campaign.wait),
+        _ => Duration::MAX,
+    };
+    match timeout(patience, via.campaign(campaign)).await {
+        Ok(elected) => elected.map_err(|error| not_elected(args, error)),
+        Err(_) => Err(silent(patience)),
+    }
+}
+
+fn silent(patience: Duration) -> Failure {
+    let what = format!(
+        "the store has not answered within {}",
+        show_duration(patience)
+    );
+    Failure::new(Exit::StoreUnreachable, what)
 }
 
 fn campaign(args: &Lead) -> Result<Campaign, Failure> {
@@ -207,11 +256,17 @@ async fn started(notice: Duration) -> Result<Group, Failure> {
     group.map_err(|error| Failure::from_error(Exit::Failed, error).context("starting the watchdog"))
 }
 
-fn not_elected(error: CoordinationError) -> Failure {
+fn not_elected(args: &Lead, error: CoordinationError) -> Failure {
     match error {
         CoordinationError::Unknown { .. } | CoordinationError::Unavailable { .. } => {
             Failure::from_error(Exit::StoreUnreachable, error)
         }
+        // With the time until the store was there.
+        CoordinationError::NotElected { election, .. } => CoordinationError::NotElected {
+            election,
+            wait: args.wait.unwrap_or_default(),
+        }
+        .into(),
         other => other.into(),
     }
 }
@@ -342,6 +397,7 @@ fn failure(what: &str, status: WaitStatus) -> String {
 struct Reign<'a> {
     args: &'a Lead,
     notice: Duration,
+    margin: Duration,
     tenure: &'a ViaTenure,
     signals: &'a mut Signals,
     children: &'a mut Children,
@@ -438,7 +494,9 @@ impl Reign<'_> {
         let (term, fence) = (self.tenure.term(), self.tenure.fence());
         group.tell(fence.remaining().unwrap_or_default());
         fence.check().map_err(|_| Cause::LeaseLost)?;
-        let deadline = SystemTime::now() + self.tenure.remaining();
+        // Not what is left of the lease to the store, which may let it last longer.
+        let left = fence.remaining().unwrap_or_default() + self.margin;
+        let deadline = SystemTime::now() + left;
         let deadline = deadline.duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut command = group.command(words);
         // Of a term that this process may itself be started in.
@@ -607,7 +665,10 @@ impl Reign<'_> {
         // What has ended the command ends nothing here.
         let known = match &ended.cause {
             None => Known::Ended,
-            Some(Cause::LeaseLost) => Known::LeaseLost,
+            Some(Cause::LeaseLost) => {
+                group.runs_to_its_end();
+                Known::LeaseLost
+            }
             Some(_) => Known::Called,
         };
         let outcome = async {
