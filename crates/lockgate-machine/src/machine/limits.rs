@@ -167,14 +167,15 @@ impl QueueLimits {
         }
     }
 
-    /// What an image keeps of them besides the settings.
-    pub(super) fn to_numbers(&self) -> [[u64; 4]; 3] {
-        [self.queue.saved(), self.key.saved(), self.debt.to_numbers()]
+    /// What an image keeps of them besides the settings: of the two limiters, and the debt.
+    pub(super) fn to_numbers(&self) -> ([[u64; 8]; 2], [u64; 4]) {
+        let limiters = [self.queue.saved(), self.key.saved()];
+        (limiters, self.debt.to_numbers())
     }
 
     pub(super) fn from_numbers(
         limits: Scoped<Limits>,
-        [of_queue, of_key, debt]: [[u64; 4]; 3],
+        ([of_queue, of_key], debt): ([[u64; 8]; 2], [u64; 4]),
     ) -> Option<Self> {
         let [queue, key] = both(limits);
         Some(Self {
