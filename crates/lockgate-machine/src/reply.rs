@@ -622,7 +622,8 @@ pub struct QueueCounts {
 /// A key of a keyed queue or a group of an unkeyed one, with what it waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyStatus {
-    pub key: Key,
+    /// `None`: the messages without a group of an unkeyed queue, which are one group.
+    pub key: Option<Key>,
     /// Messages that wait or are in flight.
     pub messages: u64,
     /// Messages that are not due yet; they do not block the key.

@@ -129,6 +129,9 @@ pub enum Limit {
     Rate,
     /// [`Limits::window`].
     Window,
+    /// As many members owe something as may, so one that owes nothing waits. No [`Limiter`] says so: whoever keeps
+    /// what they owe does.
+    OwingKeys,
 }
 
 /// How long a start waits.

@@ -228,6 +228,8 @@ pub struct Machine {
     waits: Wheel,
     /// Rows to look at again. Volatile.
     walks: Walks,
+    /// Keys that wait to owe something may have room now. Volatile.
+    owing_keys_fell: bool,
     /// The time of the last tick. Volatile.
     ticked: Option<MachineTime>,
     /// Unique ids remembered in all queues, including purged ones until they are freed.
@@ -312,6 +314,7 @@ impl Machine {
             by_debtor: Table::default(),
             waits: Wheel::new(),
             walks: Walks::default(),
+            owing_keys_fell: false,
             ticked: None,
             unique_ids: 0,
             key_sequences: 0,
@@ -604,7 +607,7 @@ impl Machine {
                 value,
             } => self.fold_key_state_put(*queue, key, *version, *at, value),
             Effect::KeyStateDropped { queue, key } => self.fold_key_state_dropped(*queue, key),
-            Effect::Held { queue, key, until } => self.fold_held(*queue, key.as_ref(), *until),
+            Effect::Held { queue, what, until } => self.fold_held(*queue, what, *until),
             Effect::RecordPut {
                 name,
                 version,

@@ -38,7 +38,8 @@ pub(crate) enum Step {
     /// From a queue to another one, or to where its messages came from.
     Move(usize, (MoveTo, Option<MoveCursor>), u16),
     Key(usize, usize, KeyAction),
-    /// Holds the queue if the number is 2, else a key of it; for a time that changes from record to record.
+    /// Holds the queue, or its messages without a key, if the number is 2, else a key of it; for a time that changes from
+    /// record to record.
     Hold(usize, usize),
     Damaged(usize),
     /// Wall time moves by the first (perhaps back), machine time by the second number.
@@ -388,7 +389,7 @@ impl World {
             for number in 0..3 {
                 let query = Query::ExplainKey(ExplainKey {
                     queue: name.clone(),
-                    key: key(number),
+                    key: Some(key(number)),
                 });
                 let status = match self.machine.query(&query, self.now) {
                     Ok(QueryReply::Key(status)) => Some(status),
@@ -769,7 +770,11 @@ impl World {
             }
             Step::Hold(queue, which) => Command::Hold(Hold {
                 queue: queue_name(*queue),
-                key: (*which < 2).then(|| key(*which)),
+                what: match which {
+                    0..2 => HoldTarget::Key(Some(key(*which))),
+                    _ if self.records.len() % 5 < 2 => HoldTarget::Key(None),
+                    _ => HoldTarget::Queue,
+                },
                 time: [0, 40, 300][self.records.len() % 3],
             }),
             Step::Damaged(_)

@@ -320,14 +320,7 @@ impl Model {
             AnyCommand::Caller(Command::ChangeKeyState(change)) => {
                 self.change_state(change, decision)
             }
-            AnyCommand::Caller(Command::Hold(Hold { queue, key, time })) => {
-                let until = (*time > 0).then(|| self.now.machine.plus(*time));
-                let now = self.now.machine;
-                self.found_mut(queue).map(|queue| {
-                    let until = queue.hold(key.as_ref(), until);
-                    Reply::Held(until.map(|until| until.since(now)))
-                })
-            }
+            AnyCommand::Caller(Command::Hold(hold)) => self.hold(hold),
             AnyCommand::Caller(Command::OpenProducer(open)) => self.open_producer(open),
             AnyCommand::Caller(Command::ForgetProducer(forget)) => self.forget_producer(forget),
             other => panic!("the model does not know {other:?}"),

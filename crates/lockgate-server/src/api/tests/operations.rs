@@ -533,6 +533,51 @@ async fn a_hold_is_told_whatever_else_the_key_or_group_waits_for() {
     }
 }
 
+/// A limit per key counts them as one group, so they are explained and held as one.
+#[tokio::test]
+async fn messages_without_a_key_are_explained_and_held_as_one_group() {
+    let shop = Shop::open();
+    queue(&shop, "q", json!({"limit_rate": "1/m per key"})).await;
+    queue(&shop, "q.fifo", json!({})).await;
+    for message in [
+        json!({"body": "1"}),
+        json!({"body": "2"}),
+        json!({"body": "3", "group": "g"}),
+    ] {
+        send(&shop, "q", message).await;
+    }
+    assert_eq!(receive(&shop, "q").await.len(), 2);
+    let told = shop.get("/queues/q/no-key").await;
+    assert_eq!(
+        (&told["key"], &told["limit"], &told["messages"]),
+        (&Value::Null, &json!("rate"), &json!(2))
+    );
+    assert_eq!(
+        told["explanation"],
+        "The group of messages without a key has reached its limit: limit_rate is 1/m per key. Its next message may \
+         be leased in 60 s."
+    );
+    let hold = json!({"time_ms": 90_000});
+    let held = shop.post("/queues/q/no-key/hold", hold.clone()).await;
+    assert_eq!(held["remaining_ms"], 90_000);
+    assert_eq!(shop.get("/queues/q/no-key").await["limit"], "held");
+    assert_eq!(shop.get("/queues/q").await["limited"], Value::Null);
+    let none = json!({"time_ms": 0});
+    assert_eq!(shop.post("/queues/q/no-key/hold", none).await, json!({}));
+    shop.pass(60_000);
+    let received = receive(&shop, "q").await;
+    let without_key = |message: &&Value| message.get("group").is_none();
+    assert_eq!(received.iter().filter(without_key).count(), 1);
+    for (method, rest, body) in [
+        (Method::GET, "", Value::Null),
+        (Method::POST, "/hold", hold),
+    ] {
+        let target = format!("/queues/q.fifo/no-key{rest}");
+        let (status, code, _) = shop.refused(method, &target, body).await;
+        assert_eq!((status, &*code), (400, "key_required"));
+    }
+}
+
 #[tokio::test]
 async fn a_deferral_may_hold_the_key_or_the_queue() {
     let shop = Shop::open();
@@ -904,6 +949,8 @@ async fn a_key_may_do_what_it_was_granted_and_sees_nothing_else() {
         (Verb::Manage, &post, "/resume", null.clone()),
         (Verb::Manage, &post, "/hold", json!({"time_ms": 0})),
         (Verb::Manage, &post, "/keys/k/hold", json!({"time_ms": 0})),
+        (Verb::Manage, &post, "/no-key/hold", json!({"time_ms": 0})),
+        (Verb::Read, &get, "/no-key", null.clone()),
         (Verb::Manage, &post, "/keys/k/park", null.clone()),
         (Verb::Manage, &post, "/keys/k/resume", null.clone()),
         (Verb::Send, &post, "/producers/p/open", null.clone()),
