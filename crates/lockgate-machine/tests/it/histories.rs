@@ -46,7 +46,7 @@ use lockgate_core::{
 use lockgate_machine::*;
 use proptest::prelude::*;
 
-use crate::world::{KEYED, QUEUES, Send, Step, World, Written, queue_name};
+use crate::world::{KEYED, QUEUES, Send, Step, World, Written, limits, queue_name};
 
 /// Whether the wall clock may step back. Retention goes by the oldest message first, which is exact
 /// only while the clock does not; so histories have one or the other.
@@ -416,8 +416,8 @@ proptest! {
         kept in prop::collection::vec(prop::bool::weighted(0.8), 64),
     ) {
         let records = play(&history).records;
-        let mut machine = Machine::new(MachineLimits::default());
-        let mut batched = Machine::new(MachineLimits::default());
+        let mut machine = Machine::new(limits());
+        let mut batched = Machine::new(limits());
         let mut decoder = BatchDecoder::new(&batched);
         for ((position, record), _) in records.iter().zip(kept.iter().cycle()).filter(|(_, kept)| **kept) {
             machine.fold(&decode_record(record).unwrap(), *position);

@@ -1,6 +1,8 @@
 //! A shard without engine and log: a machine, the records it would have written, a second machine
 //! that only ever folds those records, and the model. Every step goes through all of them.
 
+mod records;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
@@ -12,6 +14,7 @@ use lockgate_core::{
 };
 use lockgate_machine::*;
 
+pub(crate) use self::records::limits;
 use crate::model::{Model, State};
 
 /// What happens next. Numbers choose among what there is.
@@ -97,6 +100,8 @@ pub(crate) struct World {
     sent: Vec<(QueueName, MessageId)>,
     term: u64,
     boot: u8,
+    /// Record commands that were given.
+    record_turns: u64,
     /// Leases whose answer left before a power cut, which may have forgotten them.
     ghosts: Vec<Ghost>,
     /// For leases that a power cut must not make us forget: until when, by each command that said
@@ -135,8 +140,8 @@ pub(crate) fn producer(number: usize) -> ProducerName {
 impl World {
     pub(crate) fn new() -> Self {
         let mut world = Self {
-            machine: Machine::new(MachineLimits::default()),
-            follower: Machine::new(MachineLimits::default()),
+            machine: Machine::new(limits()),
+            follower: Machine::new(limits()),
             model: Model::default(),
             now: Now {
                 wall: WallTime(1_700_000_000_000),
@@ -151,6 +156,7 @@ impl World {
             sent: Vec::new(),
             term: 0,
             boot: 1,
+            record_turns: 0,
             ghosts: Vec::new(),
             promised: BTreeMap::new(),
         };
@@ -172,7 +178,14 @@ impl World {
                     self.now.machine = self.now.machine.plus(span);
                 }
             }
-            Step::Sync => self.sync(),
+            Step::Sync => {
+                self.sync();
+                // Without another draw, so that saved failure cases stay what they are.
+                for _ in 0..self.record_turns % 3 + 1 {
+                    let command = self.record_command();
+                    let _refused_or_not = self.run(&command);
+                }
+            }
             Step::Housekeep(budget) => {
                 self.machine.housekeep(*budget);
             }
@@ -403,6 +416,7 @@ impl World {
             self.compare_producers(&name);
             self.compare_states(&name);
         }
+        self.compare_records();
     }
 
     /// Page by page, all messages are shown once, in order.
@@ -613,7 +627,7 @@ impl World {
         let (folded, mut machine) = frozen
             .filter(|(records, _)| *records <= self.records.len())
             .map_or_else(
-                || (0, Machine::new(MachineLimits::default())),
+                || (0, Machine::new(limits())),
                 |(records, frozen)| (*records, load(frozen.fork())),
             );
         for (position, record) in &self.records[folded..] {
@@ -632,7 +646,7 @@ impl World {
             .map_or(Position(0), |(position, record)| {
                 Position(position.0 + record.len() as u64 + 16)
             });
-        let mut follower = Machine::new(MachineLimits::default());
+        let mut follower = Machine::new(limits());
         let mut decoder = BatchDecoder::new(&follower);
         for records in self.records.chunks(7) {
             for (position, record) in records {
@@ -895,7 +909,7 @@ fn order(token: LeaseToken) -> LeaseToken_ {
 
 /// The machine of an image.
 pub(crate) fn load(mut frozen: Frozen) -> Machine {
-    let mut loader = ImageLoader::new(MachineLimits::default());
+    let mut loader = ImageLoader::new(limits());
     let mut buffer = Vec::new();
     while let Some(piece) = frozen.next_piece(&mut buffer) {
         loader.piece(piece).expect("what was written can be read");
