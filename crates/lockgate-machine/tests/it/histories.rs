@@ -35,6 +35,16 @@
 //! | a duplicate by mark, or a fenced producer, does not wait | says so |
 //! | an earlier incarnation sends | a wrong reply |
 //! | producers or openings are kept too long, or not long enough | wrong counts |
+//! | a start is charged to no key, or not to its queue; what was given back is not refunded | wrong counts |
+//! | what keys owe is forgotten when their limits change | wrong counts |
+//! | leases of a key, or of a queue, do not count for its concurrency | wrong counts |
+//! | nobody is woken when a gap or a rate of the queue lets go | says so |
+//! | a hold changes nothing | wrong counts |
+//! | a version of a record comes again after a deletion, or its revision does not rise | a wrong reply |
+//! | who has lost a record's lease still writes it | a refusal with effects |
+//! | a record is not deleted with its lease; the lease ends a millisecond late | wrong records |
+//! | a command for records does not wait for the change before it | says so |
+//! | records and states, or states alone, take more memory than they may; a state takes more than its queue's quota | a refusal with effects |
 //! | folding looks at what is volatile | serving and recovering differ |
 
 use std::{str::FromStr, sync::Arc};
@@ -69,7 +79,7 @@ const RATES: [&str; 10] = [
     "1/3s per key",
 ];
 const CONCURRENCIES: [&str; 10] = [
-    "none",
+    "1",
     "none",
     "none",
     "none",

@@ -13,9 +13,9 @@ use lockgate_machine::*;
 use super::Model;
 
 /// What records and states of keys may take together.
-pub(crate) const RECORD_BYTES: u64 = 2_000;
+pub(crate) const RECORD_BYTES: u64 = 1_400;
 /// What states of keys may take of it.
-pub(crate) const STATE_BYTES: u64 = 1_200;
+pub(crate) const STATE_BYTES: u64 = 600;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Records {
