@@ -282,7 +282,9 @@ impl Service {
             } => {
                 explanation.limit = Some(LimitWord::OwingKeys);
                 let text = format!(
-                    "As many keys as may owe something under a rate or a gap of each key, in all queues together                      (owing_keys in their counts). Queue {name} gives no lease of a key that owes nothing until one of                      them has paid."
+                    "As many keys as may owe something under a rate or a gap of each key, in all queues together \
+                     (owing_keys in their counts). Queue {name} gives no lease of a key that owes nothing until one of \
+                     them has paid."
                 );
                 (WaitWord::Limit, text)
             }
