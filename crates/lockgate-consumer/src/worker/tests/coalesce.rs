@@ -118,9 +118,9 @@ async fn a_debounce_covers_what_comes_while_it_waits() {
 
 /// A key that rested runs at once, or with `throttle_trailing` at the end of a period, and what comes before the next
 /// period begins runs together.
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_throttle_lets_a_key_run_once_in_a_period() {
-    let period = Duration::from_secs(10);
+    let period = Duration::from_secs(1);
     let throttled = || Coalesce::new(Merge::Append { max: 9 });
     for (coalesce, expected) in [
         (
