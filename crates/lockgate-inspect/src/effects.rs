@@ -1,9 +1,9 @@
 //! Effects as JSON, with the names in `docs/internals/format.md`.
 
 use bytes::Bytes;
-use lockgate_core::{Key, MachineTime, Message, Now, Produced, QueueId, WallTime};
+use lockgate_core::{MachineTime, Message, Now, Produced, QueueId, WallTime};
 use lockgate_machine::{
-    DeadLetterReason, Effect, QueueSettings, SETTINGS, SettingValue, StoredMessage,
+    DeadLetterReason, Effect, HoldTarget, QueueSettings, SETTINGS, SettingValue, StoredMessage,
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -172,11 +172,15 @@ fn fields(effect: &Effect, bodies: Bodies) -> Value {
         Effect::KeyResumed { queue, key } | Effect::KeyStateDropped { queue, key } => {
             json!({ "queue": queue.0, "key": key.as_str() })
         }
-        Effect::Held { queue, key, until } => json!({
-            "queue": queue.0,
-            "key": key.as_ref().map(Key::as_str),
-            "until": until.map(|until| until.0),
-        }),
+        Effect::Held { queue, what, until } => {
+            let mut held = json!({ "queue": queue.0, "until": until.map(|until| until.0) });
+            match what {
+                HoldTarget::Queue => {}
+                HoldTarget::Key(Some(key)) => held["key"] = key.as_str().into(),
+                HoldTarget::Key(None) => held["no_key"] = true.into(),
+            }
+            held
+        }
         Effect::RecordPut {
             name,
             version,

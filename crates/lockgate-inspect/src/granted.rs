@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use lockgate_machine::QueueDescription;
+use lockgate_machine::{MachineLimits, QueueDescription};
 use serde::Serialize;
 
 /// The sums of the limits of all queues.
@@ -12,14 +12,15 @@ pub struct Granted {
     pub messages_max: Option<u64>,
     /// Bytes of bodies and headers on disk; `None` if a queue has no limit.
     pub message_bytes_max: Option<u64>,
-    /// Bytes of memory; `None` if a queue has no limit of messages, or if keys owe something in one.
+    /// Bytes of memory; `None` if a queue has no limit of messages.
     pub memory_bytes_max: Option<u64>,
     /// Bytes of memory for remembered unique ids, which always have a limit.
     pub unique_ids_bytes_max: u64,
+    /// Bytes of memory, of these, for keys that owe something under a rate or a gap of each, in all queues together; 0 if
+    /// no queue has such a limit.
+    pub owing_keys_bytes_max: u64,
     /// The queues without a limit of messages, in order of their names.
     pub messages_without_limit: Vec<String>,
-    /// The queues with a rate or a gap of each key: what keys owe is remembered without their messages.
-    pub keys_without_limit: Vec<String>,
     /// The queues without a limit of bytes.
     pub bytes_without_limit: Vec<String>,
 }
@@ -50,12 +51,15 @@ impl Granted {
             if messages.is_none() {
                 granted.messages_without_limit.push(queue.name.to_string());
             }
-            if settings.keys_owe() {
-                granted.keys_without_limit.push(queue.name.to_string());
-            }
             if bytes.is_none() {
                 granted.bytes_without_limit.push(queue.name.to_string());
             }
+        }
+        if queues.iter().any(|queue| queue.settings.keys_owe()) {
+            let keys = MachineLimits::default().owing_keys_max;
+            granted.owing_keys_bytes_max = keys * MachineLimits::OWING_KEY_BYTES;
+            let owing = Some(granted.owing_keys_bytes_max);
+            add(&mut granted.memory_bytes_max, owing);
         }
         granted
     }

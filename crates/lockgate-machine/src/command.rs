@@ -332,14 +332,23 @@ pub struct ChangeKey {
     pub action: KeyAction,
 }
 
+/// What is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HoldTarget {
+    /// A queue as a whole.
+    Queue,
+    /// A key of it, or a group of an unkeyed queue, with messages or without. `None`: the messages without a group of an
+    /// unkeyed queue, which are one group.
+    Key(Option<Key>),
+}
+
 /// Holds a queue, or one of its keys: nothing of it is leased until `time` has passed, such as what the answer of
 /// an overloaded callee names. A hold is a limit ([`Limit::Held`](lockgate_core::limits::Limit::Held)): what it
 /// holds keeps its place and its order.
 #[derive(Clone, Debug)]
 pub struct Hold {
     pub queue: QueueName,
-    /// The key, or the group of an unkeyed queue, with messages or without. `None`: the queue as a whole.
-    pub key: Option<Key>,
+    pub what: HoldTarget,
     /// From now on, up to [`TIME_MAX`](Self::TIME_MAX). A hold that lasts longer already stays, and the reply has how
     /// much longer. 0: a hold ends now.
     pub time: Millis,

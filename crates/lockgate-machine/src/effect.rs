@@ -10,7 +10,7 @@ use lockgate_core::{
 };
 use smallvec::SmallVec;
 
-use crate::{QueueSettings, slab::NONE};
+use crate::{HoldTarget, QueueSettings, slab::NONE};
 
 /// The effects of one command, in order. They become one log record: all survive or none.
 pub type Effects = SmallVec<[Effect; 1]>;
@@ -156,8 +156,7 @@ pub enum Effect {
     /// A queue or a key of it was held, or let go.
     Held {
         queue: QueueId,
-        /// `None`: the queue as a whole.
-        key: Option<Key>,
+        what: HoldTarget,
         /// Nothing of it is leased before this; an earlier time than before changes nothing. `None`: no hold is left.
         until: Option<MachineTime>,
     },

@@ -83,8 +83,8 @@ pub use codec::{
 pub use columns::ImageError;
 pub use command::{
     AnyCommand, Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command, CreateQueue, DeleteQueue,
-    EngineCommand, Fenced, ForgetProducer, Hold, KeyAction, Move, MoveTo, OpenProducer, Pause,
-    Purge, Receive, Reschedule, SendMessage, Settle, SettleAction, Transact, TypedCommand,
+    EngineCommand, Fenced, ForgetProducer, Hold, HoldTarget, KeyAction, Move, MoveTo, OpenProducer,
+    Pause, Purge, Receive, Reschedule, SendMessage, Settle, SettleAction, Transact, TypedCommand,
     WriteState,
 };
 pub use counters::{COUNTERS, Counter, CounterKind, DroppedCounts, QueueTotals};

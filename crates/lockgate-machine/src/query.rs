@@ -148,11 +148,12 @@ pub struct ListProducers {
     pub limit: usize,
 }
 
-/// What a key waits for.
+/// What a key or group waits for.
 #[derive(Clone, Debug)]
 pub struct ExplainKey {
     pub queue: QueueName,
-    pub key: Key,
+    /// `None`: the messages without a group of an unkeyed queue, which are one group.
+    pub key: Option<Key>,
 }
 
 /// The state of a key, if it has one.

@@ -357,6 +357,12 @@ pub enum Rejection {
         "the transaction writes the state of key {key} of queue {queue} twice: nothing was done"
     )]
     KeyStateTwice { queue: QueueName, key: Key },
+    /// The states of keys take as much memory as they may, so that some is left for records.
+    #[error("the states of keys may have {max} bytes together: drop some")]
+    KeyStatesFull {
+        /// The bytes that all states of the shard may have.
+        max: u64,
+    },
     /// Only the keys of a keyed queue have states.
     #[error("queue {queue} is not keyed: only the keys of a keyed queue have a state")]
     KeyStateNotTaken { queue: QueueName },
@@ -388,6 +394,9 @@ pub enum Rejection {
         queue: QueueName,
         producer: ProducerName,
     },
+    /// What was asked about the messages without a key of a keyed queue, which has none.
+    #[error("queue {queue} is keyed: it has no messages without a key")]
+    NoneWithoutKey { queue: QueueName },
     /// The queue has nothing under that key, or is not keyed.
     #[error("queue {queue} has no key {key}")]
     KeyNotFound { queue: QueueName, key: Key },
@@ -613,7 +622,8 @@ pub struct QueueCounts {
 /// A key of a keyed queue or a group of an unkeyed one, with what it waits for.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyStatus {
-    pub key: Key,
+    /// `None`: the messages without a group of an unkeyed queue, which are one group.
+    pub key: Option<Key>,
     /// Messages that wait or are in flight.
     pub messages: u64,
     /// Messages that are not due yet; they do not block the key.

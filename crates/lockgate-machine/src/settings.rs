@@ -243,16 +243,14 @@ impl QueueSettings {
 
     /// How much heap memory the machine may need for the queue, in bytes: full to its quota with
     /// messages that each have their own key and a lease or a delay, and with all the unique ids, key
-    /// sequences and producers that it may remember. `None` without a limit of messages, or with a rate or a gap of each
-    /// key: what keys owe is remembered when their messages are gone, until it is paid.
+    /// sequences and producers that it may remember. `None` without a limit of messages.
     ///
-    /// Only sends are bound by the quota; dead letters that are moved into the queue come on top.
+    /// Only sends are bound by the quota; dead letters that are moved into the queue come on top, and so does what keys
+    /// owe under a rate or a gap of each: it is remembered when their messages are gone, and has a bound for all queues
+    /// together ([`owing_keys_max`](crate::MachineLimits::owing_keys_max)).
     #[must_use]
     pub fn memory_bytes_max(&self) -> Option<u64> {
         let messages = self.quota_messages?;
-        if self.keys_owe() {
-            return None;
-        }
         let bytes = messages.saturating_mul(MESSAGE_MEMORY_MAX);
         let key_sequences = u64::from(self.key_sequences_max) * KEY_SEQUENCE_MEMORY_MAX;
         let producers = u64::from(self.producers_max) * PRODUCER_MEMORY_MAX;

@@ -74,6 +74,7 @@ pub(crate) fn kind(error: &EngineError) -> ErrorKind {
             | Rejection::OutOfDescriptors
             | Rejection::ShardFull { .. }
             | Rejection::Record(RecordsError::Full { .. })
+            | Rejection::KeyStatesFull { .. }
             | Rejection::MessageInFlight { .. },
         )
         | EngineError::Overloaded

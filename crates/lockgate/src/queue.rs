@@ -11,8 +11,8 @@ use lockgate_core::{
 use lockgate_engine::{Engine, EngineError};
 use lockgate_machine::{
     Cancel, ChangeKey, ChangeKeyState, ChangeQueue, CreateQueue, DedupScope, DeleteQueue,
-    DescribeQueue, ExplainKey, ForgetProducer, GetKeyState, Hold, KeyAction, KeyPolicy, KeyProfile,
-    KeyStatePage, KeyStatus, ListKeyStates, ListProducers, Pause, ProducerPage, Purge,
+    DescribeQueue, ExplainKey, ForgetProducer, GetKeyState, Hold, HoldTarget, KeyAction, KeyPolicy,
+    KeyProfile, KeyStatePage, KeyStatus, ListKeyStates, ListProducers, Pause, ProducerPage, Purge,
     QueueDescription, QueueSettings, Rejection, Reschedule, SendMessage, Sent,
 };
 
@@ -417,12 +417,14 @@ impl Queue {
         Ok(())
     }
 
-    /// Tells why a key moves, or does not: who holds it, and for how much longer.
+    /// Tells why a key moves, or does not: who holds it, and for how much longer. Of a queue without keys, a group;
+    /// `None` is the group of messages without one.
     ///
     /// # Errors
-    /// [`Rejection::KeyNotFound`] if the queue has nothing under that key.
-    pub async fn explain(&self, key: Key) -> Result<KeyStatus, Error> {
-        let queue = self.name.clone();
+    /// [`Rejection::KeyNotFound`] if the queue has nothing under that key; [`Rejection::NoneWithoutKey`] for `None` if it
+    /// is keyed.
+    pub async fn explain(&self, key: impl Into<Option<Key>>) -> Result<KeyStatus, Error> {
+        let (queue, key) = (self.name.clone(), key.into());
         Ok(self.engine.query(ExplainKey { queue, key }).await?)
     }
 
@@ -533,21 +535,27 @@ impl Queue {
     /// # Errors
     /// [`Rejection::OutOfRange`] for a longer time.
     pub async fn hold(&self, time: Duration) -> Result<Option<Duration>, Error> {
-        self.held(None, time).await
+        self.held(HoldTarget::Queue, time).await
     }
 
-    /// As [`hold`](Self::hold), of a key, or of a group of a queue without keys. It need not have messages yet.
+    /// As [`hold`](Self::hold), of a key, or of a group of a queue without keys. It need not have messages yet. `None` is
+    /// the group of messages without one.
     ///
     /// # Errors
-    /// [`Rejection::OutOfRange`] for a longer time.
-    pub async fn hold_key(&self, key: Key, time: Duration) -> Result<Option<Duration>, Error> {
-        self.held(Some(key), time).await
+    /// [`Rejection::OutOfRange`] for a longer time, [`Rejection::NoneWithoutKey`] for `None` if the queue is keyed, and
+    /// [`Rejection::ShardFull`] while as many keys owe something or are held as may.
+    pub async fn hold_key(
+        &self,
+        key: impl Into<Option<Key>>,
+        time: Duration,
+    ) -> Result<Option<Duration>, Error> {
+        self.held(HoldTarget::Key(key.into()), time).await
     }
 
-    async fn held(&self, key: Option<Key>, time: Duration) -> Result<Option<Duration>, Error> {
+    async fn held(&self, what: HoldTarget, time: Duration) -> Result<Option<Duration>, Error> {
         let hold = Hold {
             queue: self.name.clone(),
-            key,
+            what,
             time: millis(time),
         };
         let remaining = self.engine.submit(hold).await?;

@@ -364,7 +364,7 @@ pub(crate) struct KeyStateDrop {
     #[arg(long, value_name = "VERSION", required_unless_present = "any")]
     pub(crate) replaces: Option<u64>,
 
-    /// Whatever is there, if anything is
+    /// Whichever version it has
     #[arg(long, conflicts_with = "replaces")]
     pub(crate) any: bool,
 }
@@ -391,11 +391,13 @@ pub(crate) struct ReplacesOrNew {
 /// Says what the next message of the key waits for: who holds the message in front and for how long, how long the
 /// pause before the next attempt lasts, when it is due, that the key is parked, that the queue is paused, that
 /// it has as many messages in flight as it may, or which limit holds it. Says until when somebody holds the key or the
-/// queue, also where the key has no message. In an unkeyed queue it explains a group.
+/// queue, also where the key has no message. In an unkeyed queue it explains a group; --no-key explains its messages
+/// without a group, which are one.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lockgate key explain orders.fifo user-42
+  lockgate key explain mail --no-key
   lockgate key explain orders.fifo user-42 --json | jq -r .waits_for")]
 pub(crate) struct KeyExplain {
     /// Print a JSON object
@@ -403,7 +405,7 @@ pub(crate) struct KeyExplain {
     pub(crate) json: bool,
 
     #[command(flatten)]
-    pub(crate) key: OfQueue,
+    pub(crate) key: KeyOrNone,
 }
 
 /// Freeze a key: nobody receives its messages
@@ -441,12 +443,14 @@ pub(crate) struct KeyResume {
 
 /// Give no messages of a key to consumers for a while, as a partner that answers 429 asks for
 ///
-/// Other keys go on, and so does what is in flight. Of a queue without keys it holds a group. The hold survives a
-/// restart. One that lasts longer already stays; `none` ends it.
+/// Other keys go on, and so does what is in flight. Of a queue without keys it holds a group, or with --no-key its
+/// messages without one. The hold survives a restart. One that lasts longer already stays; `none` ends it.
 #[derive(Debug, Args)]
+#[command(allow_missing_positional = true)]
 #[command(after_help = "\
 Examples:
   lockgate key hold orders.fifo user-42 30s
+  lockgate key hold mail --no-key 30s
   lockgate key hold orders.fifo user-42 none")]
 pub(crate) struct KeyHold {
     /// Print a JSON object: until when it is held
@@ -454,7 +458,7 @@ pub(crate) struct KeyHold {
     pub(crate) json: bool,
 
     #[command(flatten)]
-    pub(crate) key: OfQueue,
+    pub(crate) key: KeyOrNone,
 
     /// For how long, up to 366d; `none` ends a hold
     #[arg(value_name = "TIME", value_parser = hold)]
@@ -496,6 +500,26 @@ pub(crate) struct OfQueue {
     /// The key
     #[arg(value_name = "KEY", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) key: String,
+}
+
+/// Which key, or which messages without one.
+#[derive(Debug, Args)]
+pub(crate) struct KeyOrNone {
+    /// Queue of the key
+    #[arg(value_name = "QUEUE", value_parser = queue_name)]
+    pub(crate) queue: String,
+
+    #[command(flatten)]
+    pub(crate) settings: ClientFlags,
+
+    /// The key
+    #[arg(value_name = "KEY", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(required_unless_present = "no_key")]
+    pub(crate) key: Option<String>,
+
+    /// The messages without a key or group of an unkeyed queue, which are one group
+    #[arg(long, conflicts_with = "key")]
+    pub(crate) no_key: bool,
 }
 
 /// Show what a server is and does: version, uptime, disk, log, queues, rates

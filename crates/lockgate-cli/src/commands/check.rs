@@ -259,25 +259,22 @@ fn tell_unreadable(unreadable: &[Unreadable], output: &mut Output) -> Result<(),
 fn tell_granted(granted: &Granted, output: &mut Output) -> Result<(), Failure> {
     let unique_ids = show_bytes(granted.unique_ids_bytes_max);
     output.line("the queues' limits")?;
-    output.line(&match granted.memory_bytes_max {
-        Some(bytes) => format!(
-            "  add up to {} of memory, {unique_ids} of it for unique ids",
+    let owing_keys = match granted.owing_keys_bytes_max {
+        0 => String::new(),
+        bytes => format!(
+            ", keys that owe a rate or a gap up to {}",
             show_bytes(bytes)
         ),
-        None => {
-            let reasons = [
-                ("messages in", &granted.messages_without_limit),
-                (
-                    "keys that owe a rate or a gap in",
-                    &granted.keys_without_limit,
-                ),
-            ];
-            let reasons = reasons.into_iter().filter(|(_, names)| !names.is_empty());
-            let reasons =
-                reasons.map(|(what, names)| format!("any number of {what} {}", some_of(names)));
-            let reasons = reasons.collect::<Vec<_>>().join(", ");
-            format!("  set no limit to memory: {reasons}; unique ids take up to {unique_ids}")
-        }
+    };
+    output.line(&match granted.memory_bytes_max {
+        Some(bytes) => format!(
+            "  add up to {} of memory, {unique_ids} of it for unique ids{owing_keys}",
+            show_bytes(bytes)
+        ),
+        None => format!(
+            "  set no limit to memory: any number of messages in {}; unique ids take up to {unique_ids}{owing_keys}",
+            some_of(&granted.messages_without_limit)
+        ),
     })?;
     output.line(&match granted.message_bytes_max {
         Some(bytes) => format!("  add up to {} of messages on the disk", show_bytes(bytes)),

@@ -9,19 +9,23 @@ use serde_json::json;
 use super::{NOTHING, block_on, client, part, peek, queue, record};
 use crate::{
     args::{
-        Key, KeyDrop, KeyExplain, KeyList, KeyState, KeyStateDrop, KeyStateGet, KeyStateList,
-        KeyStateSet, OfQueue,
+        Key, KeyDrop, KeyExplain, KeyList, KeyOrNone, KeyState, KeyStateDrop, KeyStateGet,
+        KeyStateList, KeyStateSet, OfQueue,
     },
     client::{CallError, Client, Encoding},
     exit::{Exit, Failure},
     output::{Output, Table, confirm, count, note, tell},
 };
 
+/// What stands in the place of a key where there is none.
+const WITHOUT_KEY: &str = "(without a key)";
+
 /// What the server says of a key.
 #[derive(Serialize, Deserialize)]
 struct Explanation {
     queue: String,
-    key: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
     messages: u64,
     delayed: u64,
     waits_for: String,
@@ -95,8 +99,11 @@ pub(super) fn run(args: &Key) -> Result<(), Failure> {
             Key::Park(args) => act(&client, &args.key, "park", args.json).await,
             Key::Resume(args) => act(&client, &args.key, "resume", args.json).await,
             Key::Hold(args) => {
-                let what = format!("{} of {}", args.key.key, args.key.queue);
-                queue::hold(&client, &target(&args.key), &what, args.time, args.json).await
+                let KeyOrNone { queue, key, .. } = &args.key;
+                let key = key.as_deref().unwrap_or(WITHOUT_KEY);
+                let what = format!("{key} of {queue}");
+                let target = target_or_none(&args.key);
+                queue::hold(&client, &target, &what, args.time, args.json).await
             }
             Key::Drop(args) => drop_messages(&client, args).await,
             Key::State(KeyState::List(args)) => list_states(&client, args).await,
@@ -122,7 +129,7 @@ async fn list(client: &Client, args: &KeyList) -> Result<(), Failure> {
 
 async fn explain(client: &Client, args: &KeyExplain) -> Result<(), Failure> {
     let key: Explanation = client
-        .call(Method::GET, &target(&args.key), NOTHING)
+        .call(Method::GET, &target_or_none(&args.key), NOTHING)
         .await?;
     let mut output = Output::new();
     if args.json {
@@ -130,7 +137,7 @@ async fn explain(client: &Client, args: &KeyExplain) -> Result<(), Failure> {
         return output.flush();
     }
     let mut table = Table::plain(2);
-    table.row(["key", &key.key]);
+    table.row(["key", key.key.as_deref().unwrap_or(WITHOUT_KEY)]);
     table.row(["queue", &key.queue]);
     table.row(["messages", &key.messages.to_string()]);
     table.row(["not yet due", &key.delayed.to_string()]);
@@ -240,19 +247,29 @@ async fn set_state(client: &Client, args: &KeyStateSet) -> Result<(), Failure> {
 }
 
 async fn drop_state(client: &Client, args: &KeyStateDrop) -> Result<(), Failure> {
-    let which = match args.replaces {
-        Some(version) => format!("replaces={version}"),
-        None => "any=true".to_owned(),
-    };
-    let target = format!("{}?{which}", state_target(&args.key));
-    let dropped = client.call(Method::DELETE, &target, NOTHING).await;
-    let dropped: Nothing = dropped.map_err(CallError::into_write_failure)?;
-    let done = format!("key {} of {} has no state", args.key.key, args.key.queue);
+    let state = state_target(&args.key);
+    // The server drops any state, and none, without a word about which it was.
+    let dropped = record::replacing(client, args.replaces, args.any, async |replaces| {
+        // No state has the version 0.
+        let target = format!("{state}?replaces={}", replaces.unwrap_or(0));
+        client.call(Method::DELETE, &target, NOTHING).await
+    });
+    let dropped: Nothing = dropped.await?;
+    let (key, queue) = (&args.key.key, &args.key.queue);
+    let done = format!("dropped the state of {key} of {queue}");
     tell(args.json, &dropped, &done)
 }
 
 fn state_target(key: &OfQueue) -> String {
     format!("{}/state", target(key))
+}
+
+fn target_or_none(KeyOrNone { queue, key, .. }: &KeyOrNone) -> String {
+    let queue = part(queue);
+    match key {
+        Some(key) => format!("/queues/{queue}/keys/{}", part(key)),
+        None => format!("/queues/{queue}/no-key"),
+    }
 }
 
 fn target(key: &OfQueue) -> String {

@@ -168,6 +168,24 @@ fn state(queue: &Value) -> String {
     }
 }
 
+/// Which limit holds the queue, and how long.
+fn limited(limited: &Value) -> String {
+    let name = match peek::text(&limited["limit"]).as_str() {
+        "held" => "a hold".to_owned(),
+        "owing_keys" => {
+            return "as many keys as may owe something, until one of them has paid".to_owned();
+        }
+        limit => format!("limit {limit}"),
+    };
+    match limited["remaining_ms"].as_u64() {
+        Some(left) => {
+            let left = lockgate_core::units::show_millis(left);
+            format!("{name}, for another {left}")
+        }
+        None => format!("{name}, until a lease ends"),
+    }
+}
+
 /// How long ago something was, to the second.
 fn age(instant: &Value) -> String {
     let at = instant.as_str().and_then(|text| text.parse().ok());
@@ -258,6 +276,9 @@ async fn show(client: &Client, args: &QueueShow) -> Result<(), Failure> {
     table.row(["name", &args.name]);
     table.row(["keyed", yes(&queue["keyed"])]);
     table.row(["state", &state(&queue)]);
+    if queue["limited"].is_object() {
+        table.row(["limited by", &limited(&queue["limited"])]);
+    }
     for part in ["created_at", "changed_at"] {
         table.row([&words(part), &peek::text(&queue[part])]);
     }

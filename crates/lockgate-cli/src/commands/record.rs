@@ -159,8 +159,9 @@ async fn delete(client: &Client, args: &RecordDelete) -> Result<(), Failure> {
     tell(args.json, &deleted, "deleted")
 }
 
-/// Makes a change of the version `replaces`, or with `any` of the one that is there, again while others write.
-async fn replacing<T>(
+/// Makes a change of the version `replaces` of a record or a state, or with `any` of the one that is there, again while
+/// others write.
+pub(super) async fn replacing<T>(
     client: &Client,
     mut replaces: Option<u64>,
     any: bool,

@@ -9,6 +9,7 @@ use std::{
     time::SystemTime,
 };
 
+use lockgate_machine::MachineLimits;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -154,7 +155,7 @@ fn the_sum_of_all_limits_is_told() {
             "memory_bytes_max": null,
             "unique_ids_bytes_max": 5 * (256 << 20),
             "messages_without_limit": ["b", "later", "other"],
-            "keys_without_limit": [],
+            "owing_keys_bytes_max": 0,
             "bytes_without_limit": ["b", "later", "other"],
         })
     );
@@ -187,7 +188,7 @@ fn the_sum_of_all_limits_is_told() {
         "{text}"
     );
 
-    // Dead letters come whatever the quota of their queue says, and what keys owe stays without their messages.
+    // Dead letters come whatever the quota of their queue says, and what keys owe has a bound for all queues.
     let server = Server::start(&sandbox);
     let url = server.url.clone();
     let set = "queue set a --dead-letter dead --attempts-max 3";
@@ -197,8 +198,10 @@ fn the_sum_of_all_limits_is_told() {
     server.wait();
     let (granted, text) = check(&sandbox);
     assert_eq!(granted["messages_without_limit"], json!(["dead"]));
-    let owed = "any number of messages in dead, any number of keys that owe a rate or a gap in a;";
+    let owed = "any number of messages in dead; unique ids take up to 1.2 GiB, keys that owe a rate or a gap up to ";
     assert!(text.contains(owed), "{text}");
+    let most = MachineLimits::default().owing_keys_max * MachineLimits::OWING_KEY_BYTES;
+    assert_eq!(granted["owing_keys_bytes_max"], most, "{granted}");
 }
 
 /// Not even the lock is written. Where the tests run as root, who may write everything, the program

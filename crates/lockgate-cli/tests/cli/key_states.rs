@@ -75,6 +75,32 @@ fn a_kill_leaves_the_settle_and_the_state_or_neither() {
     }
 }
 
+#[test]
+fn a_drop_says_whether_there_was_a_state() {
+    let town = Town::new();
+    town.run("queue create q.fifo").ok();
+    for how in ["--any", "--replaces 1"] {
+        let error = town
+            .run(&format!("key state drop q.fifo a {how}"))
+            .fails_with(3);
+        assert!(
+            error.contains("key a of queue q.fifo has no state"),
+            "{error}"
+        );
+    }
+    for _ in 0..2 {
+        town.run("key state set q.fifo a x --any").ok();
+        town.run("key state drop q.fifo a --replaces 9")
+            .fails_with(4);
+        let done = town.run("key state drop q.fifo a --any");
+        assert!(
+            done.stderr.contains("dropped the state of a of q.fifo"),
+            "{done:?}"
+        );
+        town.run("key state get q.fifo a").fails_with(3);
+    }
+}
+
 fn transaction(message: &Value) -> String {
     let settle = json!({
         "receipt": message["receipt"], "action": "ack", "state": {"value": "done"},

@@ -52,6 +52,116 @@ fn a_limit_holds_keys_across_a_restart_and_says_so() {
     assert_eq!(bodies(&town.drain("q.fifo")), ["a"]);
 }
 
+/// One that counts what is in flight, and one that counts from the last start.
+#[test]
+fn concurrency_and_gaps_hold_across_a_kill() {
+    let mut town = Town::new();
+    for (name, flag, value) in [
+        ("conc.fifo", "--limit-concurrency", "1"),
+        ("gap.fifo", "--limit-gap", "1h"),
+        ("keys.fifo", "--limit-concurrency", "1 per key"),
+        ("gaps.fifo", "--limit-gap", "1h per key"),
+    ] {
+        limit(&town, &format!("queue create {name} {flag}"), value).ok();
+        for body in ["one", "two"] {
+            town.run(&format!("send {name} --key a {body}")).ok();
+        }
+    }
+    let mut first = Vec::new();
+    for name in ["conc.fifo", "gap.fifo", "keys.fifo", "gaps.fifo"] {
+        let received = town.run(&format!("receive {name} --lease 1h")).json();
+        assert_eq!(bodies(&received), ["one"]);
+        first.push(received[0]["receipt"].as_str().unwrap().to_owned());
+    }
+    for name in ["gap.fifo", "gaps.fifo"] {
+        let receipt = &first[if name == "gap.fifo" { 1 } else { 3 }];
+        town.run(&format!("ack {name} {receipt}")).ok();
+    }
+    // Another key than that in flight, so that only a limit of the queue holds it.
+    town.run("send conc.fifo --key b three").ok();
+    for restarted in [false, true] {
+        if restarted {
+            town.server.signal(Signal::KILL);
+            let address = town.server.url.trim_start_matches("http://").to_owned();
+            town.server = Server::restart(town.server, &town.sandbox, &address);
+        }
+        for (name, says) in [
+            (
+                "conc.fifo",
+                "the limit_concurrency of conc.fifo holds its messages until a lease ends",
+            ),
+            (
+                "gap.fifo",
+                "the limit_gap of gap.fifo holds its messages for ",
+            ),
+            ("keys.fifo", "its only key with messages is held"),
+            (
+                "gaps.fifo",
+                "its only key with messages is held (1 held by a limit)",
+            ),
+        ] {
+            let done = town.run(&format!("receive {name}"));
+            assert!(done.stderr.contains(says), "{done:?}");
+        }
+        for (name, says) in [
+            ("conc.fifo", "limit concurrency, until a lease ends"),
+            ("gap.fifo", "limit gap, for another "),
+        ] {
+            let shown = town.run(&format!("queue show {name}")).ok();
+            assert!(
+                shown.contains("limited by") && shown.contains(says),
+                "{shown}"
+            );
+        }
+        let shown = town.run("queue show gaps.fifo").ok();
+        assert!(!shown.contains("limited by"), "{shown}");
+    }
+    town.run(&format!("ack conc.fifo {}", first[0])).ok();
+    town.run(&format!("ack keys.fifo {}", first[2])).ok();
+    assert_eq!(
+        bodies(&town.run("receive conc.fifo --max 9").json()).len(),
+        1
+    );
+    assert_eq!(bodies(&town.drain("keys.fifo")), ["two"]);
+}
+
+#[test]
+fn messages_without_a_key_are_explained_and_held() {
+    let town = Town::new();
+    limit(&town, "queue create u --limit-rate", "1/h per key").ok();
+    for body in ["one", "two"] {
+        town.run(&format!("send u {body}")).ok();
+    }
+    assert_eq!(bodies(&town.run("receive u --max 9 --ack").json()), ["one"]);
+    let why = town.run("key explain u --no-key").ok();
+    assert!(why.contains("(without a key)"), "{why}");
+    assert!(
+        why.contains("The group of messages without a key has reached its limit"),
+        "{why}"
+    );
+    let held = town.run("key hold u --no-key 2h").stderr;
+    assert!(
+        held.contains("(without a key) of u is held until "),
+        "{held}"
+    );
+    let why = town.run("key explain u --no-key --json").json();
+    assert_eq!(why[0]["limit"], "held");
+    assert!(why[0].get("key").is_none(), "{why:?}");
+    town.run("key hold u --no-key none").ok();
+    town.run("queue create q.fifo").ok();
+    let error = town.run("key explain q.fifo --no-key").fails_with(1);
+    assert!(error.contains("has no messages without a key"), "{error}");
+    // One of the two.
+    for wrong in [
+        "explain u",
+        "explain u a --no-key",
+        "hold u 1s",
+        "hold u a --no-key 1s",
+    ] {
+        town.run(&format!("key {wrong}")).fails_with(2);
+    }
+}
+
 /// Nothing else happens at the queue meanwhile.
 #[test]
 fn who_waits_gets_a_message_when_its_limit_lets_go() {

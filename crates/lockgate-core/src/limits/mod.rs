@@ -81,6 +81,8 @@ pub struct Window {
 pub struct Limiter {
     limits: Limits,
     supply: Supply,
+    /// The last gap there was: one that was removed may come back before it is over.
+    last_gap: Option<Millis>,
     /// Earlier starts are behind every gap there was.
     gap_from: Millis,
 }
@@ -127,6 +129,9 @@ pub enum Limit {
     Rate,
     /// [`Limits::window`].
     Window,
+    /// As many members owe something as may, so one that owes nothing waits. No [`Limiter`] says so: whoever keeps
+    /// what they owe does.
+    OwingKeys,
 }
 
 /// How long a start waits.
@@ -258,6 +263,7 @@ impl Limiter {
         check(&limits)?;
         let supply = Supply::new(limits.rate, now);
         Ok(Self {
+            last_gap: limits.gap,
             limits,
             supply,
             gap_from: 0,
@@ -272,14 +278,15 @@ impl Limiter {
 
     /// Other limits from now on. What members owe, what goes on and what a gap still holds stays; of a window, what
     /// the shorter one of both periods knows. Nobody owes more than the burst of the new rate: at a low rate, what a high
-    /// one has lent would take hours. Where there is no rate any more, nothing is owed.
+    /// one has lent would take hours. Where a rate or a gap is removed, nothing is held and starts cost nothing, but what
+    /// is owed runs off as if it were still there, and holds again if it comes back before.
     ///
     /// # Errors
     /// If one of them is out of range: then nothing has changed.
     pub fn change(&mut self, limits: Limits, now: Millis) -> Result<(), LimitsError> {
         check(&limits)?;
-        self.supply.change(limits.rate, now);
-        match (self.limits.gap, limits.gap) {
+        self.supply.change(self.limits.rate, limits.rate, now);
+        match (self.last_gap, limits.gap) {
             (None, Some(_)) => self.gap_from = now,
             // What is over is forgotten, so a longer gap must not bring it back.
             (Some(before), Some(gap)) if gap > before => {
@@ -288,6 +295,7 @@ impl Limiter {
             }
             _ => {}
         }
+        self.last_gap = limits.gap.or(self.last_gap);
         self.limits = limits;
         Ok(())
     }
@@ -361,11 +369,16 @@ impl Limiter {
         }
     }
 
-    /// What is not in the limits, for whoever keeps it; [`restored`](Self::restored) takes it.
+    /// What is not in the limits, for whoever keeps it; [`restored`](Self::restored) takes it. The last rate and the last
+    /// gap are among it: 0 if there never was one.
     #[must_use]
-    pub fn saved(&self) -> [u64; 4] {
+    pub fn saved(&self) -> [u64; 8] {
         let [since, low, high] = self.supply.saved();
-        [since, low, high, self.gap_from]
+        let rate = self.supply.rate();
+        let [units, period, burst] =
+            rate.map_or([0; 3], |rate| [rate.units, rate.period, rate.burst]);
+        let gap = self.last_gap.unwrap_or(0);
+        [since, low, high, self.gap_from, units, period, burst, gap]
     }
 
     /// Limits that go on from what was [saved](Self::saved).
@@ -374,11 +387,17 @@ impl Limiter {
     /// If one of them is out of range.
     pub fn restored(
         limits: Limits,
-        [since, low, high, gap_from]: [u64; 4],
+        [since, low, high, gap_from, units, period, burst, gap]: [u64; 8],
     ) -> Result<Self, LimitsError> {
         check(&limits)?;
-        let supply = Supply::restored(limits.rate, [since, low, high]);
+        let last_rate = match units {
+            0 => None,
+            _ => Some(Rate::new(units, period)?.with_burst(burst)?),
+        };
+        let rate = limits.rate.or(last_rate);
+        let supply = Supply::restored(rate, [since, low, high]);
         Ok(Self {
+            last_gap: limits.gap.or((gap > 0).then_some(gap)),
             limits,
             supply,
             gap_from,
@@ -470,7 +489,10 @@ impl LimitState {
         self.finish();
         let supply = &limiter.supply;
         let owed = limiter.owed(self.debt);
-        let unpaid = if self.debt.last_start() == Some(at) {
+        let unpaid = if limiter.limits.rate.is_none() || at < supply.since() {
+            // Nobody knows whether it was charged, and by which rate.
+            0
+        } else if self.debt.last_start() == Some(at) {
             // It is paid last.
             owed.saturating_sub(supply.at(now))
         } else {
@@ -497,13 +519,14 @@ impl LimitState {
         if self.running > 0 {
             return None;
         }
-        let Limits {
-            gap, rate, window, ..
-        } = limiter.limits;
+        // A rate or a gap that was removed may come back.
+        let (supply, window) = (&limiter.supply, limiter.limits.window);
         let times = [
             Some(self.debt.held_until),
-            limiter.gap_over(gap, self.debt),
-            rate.map(|_| limiter.supply.reaches(limiter.owed(self.debt))),
+            limiter.gap_over(limiter.last_gap, self.debt),
+            supply
+                .rate()
+                .map(|_| supply.reaches(limiter.owed(self.debt))),
             window.and_then(|window| self.starts.over_at(window)),
         ];
         times.into_iter().flatten().max()

@@ -10,16 +10,13 @@ use crate::Millis;
 /// Parts of a unit: a wait is exact to so small a part of the time that a unit takes.
 const PARTS: u128 = 1 << 20;
 
-/// What is supplied when a rate goes: more than a member owes above what was supplied, which is a burst and a
-/// cost at most.
-const FORGIVEN: u128 = 1 << 64;
-
 pub(super) fn parts(units: u64) -> u128 {
     u128::from(units) * PARTS
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Supply {
+    /// The last one there was, which goes on supplying when it was removed: what is owed runs off as it would have.
     rate: Option<Rate>,
     /// Parts supplied until then.
     since: Millis,
@@ -35,20 +32,22 @@ impl Supply {
         }
     }
 
-    pub(super) fn change(&mut self, rate: Option<Rate>, now: Millis) {
+    pub(super) fn change(&mut self, before: Option<Rate>, rate: Option<Rate>, now: Millis) {
         // The same rate again loses no part of a unit.
-        if self.rate == rate {
+        if before == rate || rate.is_none() {
             return;
         }
         self.supplied = self.at(now);
-        if rate.is_none() {
-            self.supplied = self.supplied.saturating_add(FORGIVEN);
-        }
         self.since = now;
         self.rate = rate;
     }
 
-    /// When the rate last changed.
+    /// The rate that supplies.
+    pub(super) fn rate(&self) -> Option<Rate> {
+        self.rate
+    }
+
+    /// When this rate began.
     pub(super) fn since(&self) -> Millis {
         self.since
     }
@@ -71,10 +70,6 @@ impl Supply {
 
     /// What is left now of a charge that was made at `at`, if nothing was owed then.
     pub(super) fn owed_first(&self, cost: u64, at: Millis, now: Millis) -> u128 {
-        if at < self.since {
-            // Nobody knows what had been supplied by then.
-            return 0;
-        }
         let owed = self.at(at).saturating_add(parts(cost));
         owed.saturating_sub(self.at(now))
     }

@@ -305,6 +305,44 @@ fn a_lower_rate_asks_back_one_burst_at_most() {
     start([(&limiter, &mut state)], 1, 64_999).unwrap_err();
 }
 
+/// It once forgave what was owed to remove a limit and set it again.
+#[test]
+fn what_is_owed_runs_off_while_there_is_no_limit() {
+    let rate = Limits {
+        rate: Some(Rate::new(1, 3_600_000).unwrap()),
+        ..Limits::default()
+    };
+    let gap = Limits {
+        gap: Some(3_600_000),
+        ..Limits::default()
+    };
+    for (limits, limit) in [(rate, Limit::Rate), (gap, Limit::Gap)] {
+        let mut limiter = Limiter::new(limits.clone(), 0).unwrap();
+        let mut state = LimitState::default();
+        start([(&limiter, &mut state)], 1, 1_000).unwrap();
+        state.finish();
+        limiter.change(Limits::default(), 2_000).unwrap();
+        assert_eq!(limiter.holds(&state, 1, 2_000), None);
+        // It may not be forgotten, nor by whoever keeps the limits.
+        assert_eq!(state.idle_at(&limiter), Some(3_601_000));
+        limiter = Limiter::restored(Limits::default(), limiter.saved()).unwrap();
+        // Who starts now costs another one nothing, and takes nothing of its debt when it has not happened.
+        let (mut other, mut refunded) = (LimitState::default(), state.clone());
+        start([(&limiter, &mut other)], 1, 3_000).unwrap();
+        refunded.refund(&limiter, 1, 3_000, 3_000);
+        limiter.change(limits, 4_000).unwrap();
+        refunded.refund(&limiter, 1, 3_000, 4_000);
+        for state in [&state, &refunded] {
+            let held = limiter.holds(state, 1, 4_000);
+            assert_eq!(held, Some((Wait::Until(3_601_000), limit)));
+            assert_eq!(limiter.holds(state, 1, 3_601_000), None);
+        }
+        if limit == Limit::Rate {
+            assert_eq!(limiter.holds(&other, 1, 4_000), None);
+        }
+    }
+}
+
 #[test]
 fn all_scopes_are_charged_or_none() {
     let rate = Rate::new(1, 1_000).unwrap();

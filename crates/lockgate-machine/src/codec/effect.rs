@@ -16,7 +16,7 @@ use super::{
     DecodeError, message, settings,
     wire::{Reader, Writer},
 };
-use crate::{DeadLetterReason, DropReason, Effect, Failed, QueueSettings};
+use crate::{DeadLetterReason, DropReason, Effect, Failed, HoldTarget, QueueSettings};
 
 /// Declares effects with what stands in front of each of them: never reused, and 0 stays free, so that zeroed bytes
 /// are no effect. Those that are their head and no more have its parts here, in their order.
@@ -80,7 +80,7 @@ effects! {
         RECORD_RELEASED = 26: RecordReleased { name, revision };
         KEY_STATE_PUT = 27: KeyStatePut { queue, key, version, at, value };
         KEY_STATE_DROPPED = 28: KeyStateDropped { queue, key };
-        HELD = 29: Held { queue, key, until };
+        HELD = 29: Held { queue, what, until };
         PRODUCER_OPENED = 30: ProducerOpened { queue, producer, incarnation, at };
         PRODUCER_FORGOTTEN = 31: ProducerForgotten { queue, producer };
         MARK_RAISED = 32: MarkRaised { queue, produced, at };
@@ -155,6 +155,32 @@ impl<P: Part> Part for Option<P> {
             true => P::read(reader).map(Some),
             false => Ok(None),
         }
+    }
+}
+
+const HELD_QUEUE: u8 = 0;
+const HELD_KEY: u8 = 1;
+const HELD_NO_KEY: u8 = 2;
+
+impl Part for HoldTarget {
+    fn write(&self, writer: &mut Writer<'_>) {
+        match self {
+            Self::Queue => writer.byte(HELD_QUEUE),
+            Self::Key(None) => writer.byte(HELD_NO_KEY),
+            Self::Key(Some(key)) => {
+                writer.byte(HELD_KEY);
+                key.write(writer);
+            }
+        }
+    }
+
+    fn read(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(match reader.byte()? {
+            HELD_QUEUE => Self::Queue,
+            HELD_KEY => Self::Key(Some(Key::read(reader)?)),
+            HELD_NO_KEY => Self::Key(None),
+            other => return Err(reader.newer("what is held", other)),
+        })
     }
 }
 

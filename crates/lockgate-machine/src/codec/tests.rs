@@ -13,8 +13,8 @@ use proptest::prelude::*;
 use self::drawn::*;
 use super::*;
 use crate::{
-    DeadLetterReason, DropReason, Failed, KeyPolicy, QueueSettings, SETTINGS, SettingKind,
-    SettingValue,
+    DeadLetterReason, DropReason, Failed, HoldTarget, KeyPolicy, QueueSettings, SETTINGS,
+    SettingKind, SettingValue,
 };
 
 /// The number of kinds of effects. A new effect makes the match in `place` incomplete. Giving the effect the
@@ -224,7 +224,7 @@ fn examples() -> Vec<Effect> {
         },
         Effect::Held {
             queue,
-            key: Some(key),
+            what: HoldTarget::Key(Some(key)),
             until: Some(MachineTime(5_060_000)),
         },
         Effect::ProducerOpened {
@@ -814,9 +814,11 @@ fn bring_together(effect: &mut Effect) {
             few(queue);
             few_keys(key);
         }
-        Effect::Held { queue, key, .. } => {
+        Effect::Held { queue, what, .. } => {
             few(queue);
-            key.iter_mut().for_each(few_keys);
+            if let HoldTarget::Key(Some(key)) = what {
+                few_keys(key);
+            }
         }
         Effect::ProducerOpened {
             queue, producer, ..

@@ -21,6 +21,10 @@ pub(super) struct Draft {
     pub(super) in_transaction: bool,
     /// The change in the memory of records and states of keys.
     pub(super) record_bytes: i64,
+    /// The part of it that is of states.
+    pub(super) state_bytes: i64,
+    /// Keys that come to be held and owed nothing, some perhaps counted twice.
+    pub(super) keys_held: u64,
     deltas: SmallVec<[(u32, Delta); 2]>,
     /// Unique ids sent in this command, by queue and digest.
     pub(super) unique_ids: BTreeMap<(u32, u128), Sent>,
@@ -56,6 +60,8 @@ impl Default for Draft {
             rests_on: None,
             in_transaction: false,
             record_bytes: 0,
+            state_bytes: 0,
+            keys_held: 0,
             deltas: SmallVec::new(),
             unique_ids: BTreeMap::new(),
             marks: BTreeMap::new(),

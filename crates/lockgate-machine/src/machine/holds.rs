@@ -8,32 +8,60 @@ use lockgate_core::{
 };
 
 use super::{Machine, draft::Draft, limits::QueueLimits, send::check_range};
-use crate::{Effect, Hold, KeyHeld, Rejection, Reply};
+use crate::{Effect, Hold, HoldTarget, KeyHeld, Rejection, Reply};
 
 impl Machine {
     pub(super) fn decide_hold(
         &self,
         draft: &mut Draft,
-        Hold { queue, key, time }: &Hold,
+        Hold { queue, what, time }: &Hold,
         now: Now,
     ) -> Result<Reply, Rejection> {
         check_range("time of the hold", *time, 0, Hold::TIME_MAX)?;
         let state = &self.queues[self.named_queue(queue)?];
-        let debt = match key {
-            Some(_) => self
+        let debt = match what {
+            HoldTarget::Key(None) if state.settings.keyed => {
+                let queue = queue.clone();
+                return Err(Rejection::NoneWithoutKey { queue });
+            }
+            HoldTarget::Key(key) => self
                 .debtor(state.id, key.as_ref())
                 .map(|debtor| self.debtors[debtor].debt),
-            None => state.limits.as_ref().map(|limits| limits.debt),
+            HoldTarget::Queue => state.limits.as_ref().map(|limits| limits.debt),
         };
         let held = MachineTime(debt.map_or(0, |debt| debt.held_until()));
         let until = (*time > 0).then(|| now.machine.plus(*time).max(held));
         let effect = Effect::Held {
             queue: state.id,
-            key: key.clone(),
+            what: what.clone(),
             until,
         };
+        self.check_room_to_hold(draft, state.id, what, until)?;
         draft.add(effect, state.settings.level);
         Ok(Reply::Held(until.map(|until| until.since(now.machine))))
+    }
+
+    /// A key that neither owes something nor is held would be one more.
+    fn check_room_to_hold(
+        &self,
+        draft: &mut Draft,
+        queue: QueueId,
+        what: &HoldTarget,
+        until: Option<MachineTime>,
+    ) -> Result<(), Rejection> {
+        if let HoldTarget::Key(key) = what
+            && until.is_some()
+            && self.debtor(queue, key.as_ref()).is_none()
+        {
+            if draft.keys_held >= self.owing_keys_left() {
+                return Err(Rejection::ShardFull {
+                    what: "keys that owe something or are held",
+                    max: self.limits.owing_keys_max,
+                });
+            }
+            draft.keys_held += 1;
+        }
+        Ok(())
     }
 
     /// How much longer the queue is held.
@@ -43,13 +71,23 @@ impl Machine {
     }
 
     /// How much longer the key or group itself is held.
-    pub(super) fn own_hold(&self, queue: u32, key: &Key, now: MachineTime) -> Option<Millis> {
-        let debtor = self.debtor(self.queues[queue].id, Some(key))?;
+    pub(super) fn own_hold(
+        &self,
+        queue: u32,
+        key: Option<&Key>,
+        now: MachineTime,
+    ) -> Option<Millis> {
+        let debtor = self.debtor(self.queues[queue].id, key)?;
         remaining(self.debtors[debtor].debt, now)
     }
 
     /// How much longer the key or group, or its queue, is held.
-    pub(super) fn key_held(&self, queue: u32, key: &Key, now: MachineTime) -> Option<KeyHeld> {
+    pub(super) fn key_held(
+        &self,
+        queue: u32,
+        key: Option<&Key>,
+        now: MachineTime,
+    ) -> Option<KeyHeld> {
         let of_key = self.own_hold(queue, key, now);
         let of_queue = self.queue_held(queue, now);
         let longest = of_key.max(of_queue);
@@ -67,23 +105,22 @@ impl Machine {
         (scope, delay): (HoldScope, Millis),
         now: Now,
         level: Level,
-    ) {
-        let key = match scope {
-            HoldScope::Key => self.keys[self.messages[index].key].name.clone(),
-            HoldScope::Queue => None,
+    ) -> Result<(), Rejection> {
+        let key = self.keys[self.messages[index].key].name.clone();
+        let what = match scope {
+            HoldScope::Key if key.is_some() => HoldTarget::Key(key),
+            HoldScope::Key | HoldScope::Queue => HoldTarget::Queue,
         };
-        let effect = Effect::Held {
-            queue: self.queues[queue].id,
-            key,
-            until: Some(now.machine.plus(delay)),
-        };
-        draft.add(effect, level);
+        let (queue, until) = (self.queues[queue].id, Some(now.machine.plus(delay)));
+        self.check_room_to_hold(draft, queue, &what, until)?;
+        draft.add(Effect::Held { queue, what, until }, level);
+        Ok(())
     }
 
     pub(super) fn fold_held(
         &mut self,
         id: QueueId,
-        key: Option<&Key>,
+        what: &HoldTarget,
         until: Option<MachineTime>,
     ) -> Option<()> {
         let queue = self.queue_index(id)?;
@@ -97,16 +134,16 @@ impl Machine {
         }
         let now = self.clock.now.machine;
         let limits = limits.get_or_insert_with(|| QueueLimits::none(now));
-        if key.is_none() {
+        let HoldTarget::Key(key) = what else {
             let mut state = LimitState::new(limits.debt, 0);
             change(&mut state);
             limits.debt = state.debt();
             self.await_queue(queue);
             self.wake(self.queues[queue].content);
             return Some(());
-        }
-        if until.is_some() || self.debtor(id, key).is_some() {
-            let debtor = self.change_debt(queue, id, key.cloned(), |_, state| change(state));
+        };
+        if until.is_some() || self.debtor(id, key.as_ref()).is_some() {
+            let debtor = self.change_debt(queue, id, key.clone(), |_, state| change(state));
             self.look_at_debtor(debtor);
         }
         Some(())

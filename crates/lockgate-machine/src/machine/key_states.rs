@@ -5,8 +5,8 @@
 //!   that were dropped in the queue.
 //! - Only a current lease of one of the key's messages writes it, or an operator.
 //! - States outlive messages, purges and restarts. Who deletes the queue deletes them.
-//! - The states of all keys and the records together stay within
-//!   [`record_bytes_max`](crate::MachineLimits::record_bytes_max); those of a queue count to its quota of bytes.
+//! - The states of all keys stay within [`state_bytes_max`](crate::MachineLimits::state_bytes_max), and with the records
+//!   within [`record_bytes_max`](crate::MachineLimits::record_bytes_max); those of a queue count to its quota of bytes.
 
 use std::collections::BTreeMap;
 
@@ -349,6 +349,13 @@ impl Machine {
         if after > before {
             self.check_quota_bytes(draft, index, after - before)?;
             self.check_record_room(draft, before, after)?;
+            let max = self.limits.state_bytes_max;
+            let bytes = self
+                .key_state_bytes
+                .saturating_add_signed(draft.state_bytes);
+            if bytes - before + after > max {
+                return Err(Rejection::KeyStatesFull { max });
+            }
         }
         self.draft_state_growth(draft, index, before, after);
         let dropped = queue
@@ -372,6 +379,7 @@ impl Machine {
     fn draft_state_growth(&self, draft: &mut Draft, queue: u32, before: u64, after: u64) {
         let growth = i64::try_from(after).unwrap_or(i64::MAX) - i64::try_from(before).unwrap_or(0);
         draft.record_bytes += growth;
+        draft.state_bytes += growth;
         draft.delta_mut(queue).bytes += growth;
     }
 

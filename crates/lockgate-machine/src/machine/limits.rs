@@ -12,6 +12,10 @@
 //! brings it back; it fires with [`Machine::tick`] and is not logged, because every start is checked against
 //! the debts again. A row whose debt is paid is the same as none, so its timer frees it.
 //!
+//! **Their number has a bound** ([`owing_keys_max`](crate::MachineLimits::owing_keys_max)): while it is reached, a
+//! queue gives no lease of a key that would be one more. It is looked at when a lease or a hold is decided, and
+//! never when one is folded.
+//!
 //! **A change of limits** keeps the debts. A [walk](Walks) looks at each key again, in steps; until then the queue
 //! gives no leases, so that no receive examines keys that its new limits hold.
 
@@ -19,12 +23,12 @@ use std::collections::BTreeSet;
 
 use lockgate_core::{
     Key, MachineTime, Millis, QueueId,
-    limits::{Debt, LimitState, Limiter, Limits, Scoped, Wait},
+    limits::{Debt, Limit, LimitState, Limiter, Limits, Scoped, Wait},
 };
 
 use super::{
     Machine,
-    state::{Content, Place},
+    state::{Content, Place, Queue},
     time::{MOVES_PER_STEP, TIMERS_PER_STEP},
 };
 use crate::{
@@ -167,14 +171,15 @@ impl QueueLimits {
         }
     }
 
-    /// What an image keeps of them besides the settings.
-    pub(super) fn to_numbers(&self) -> [[u64; 4]; 3] {
-        [self.queue.saved(), self.key.saved(), self.debt.to_numbers()]
+    /// What an image keeps of them besides the settings: of the two limiters, and the debt.
+    pub(super) fn to_numbers(&self) -> ([[u64; 8]; 2], [u64; 4]) {
+        let limiters = [self.queue.saved(), self.key.saved()];
+        (limiters, self.debt.to_numbers())
     }
 
     pub(super) fn from_numbers(
         limits: Scoped<Limits>,
-        [of_queue, of_key, debt]: [[u64; 4]; 3],
+        ([of_queue, of_key], debt): ([[u64; 8]; 2], [u64; 4]),
     ) -> Option<Self> {
         let [queue, key] = both(limits);
         Some(Self {
@@ -187,8 +192,8 @@ impl QueueLimits {
         })
     }
 
-    /// Whether keys owe anything under these limits.
-    fn keys_owe(&self) -> bool {
+    /// Whether keys come to owe something under these limits.
+    pub(super) fn keys_owe(&self) -> bool {
         let limits = self.key.limits();
         limits.rate.is_some() || limits.gap.is_some()
     }
@@ -265,13 +270,41 @@ impl Machine {
         self.queues[queue].limits.as_deref().is_some_and(|limits| {
             let state = self.queue_limit_state(queue, limits);
             let now = self.limit_now().0;
-            limits.walked || limits.queue.holds(&state, 1, now).is_some()
+            limits.walked
+                || limits.queue.holds(&state, 1, now).is_some()
+                || self.is_next_key_one_too_many(queue, limits)
         })
+    }
+
+    /// How many more keys may come to owe something, or be held.
+    pub(super) fn owing_keys_left(&self) -> u64 {
+        let max = self.limits.owing_keys_max;
+        max.saturating_sub(self.debtors.len() as u64)
+    }
+
+    /// Whether a lease of the key waits until other keys owe nothing any more.
+    fn is_one_too_many(&self, key: u32, limits: &QueueLimits) -> bool {
+        // Who owes something has a row already.
+        self.owing_keys_left() == 0
+            && limits.keys_owe()
+            && self.key_limit_state(key).debt() == Debt::default()
+    }
+
+    /// The same of the key whose turn it is. It keeps its turn, as under a limit of the queue as a whole.
+    fn is_next_key_one_too_many(&self, queue: u32, limits: &QueueLimits) -> bool {
+        let first = self.contents[self.queues[queue].content].ready_keys.first;
+        first != NONE && self.is_one_too_many(first, limits)
     }
 
     /// Which limit of the queue as a whole holds its messages, and how long.
     pub(super) fn queue_limited(&self, queue: u32) -> Option<QueueLimited> {
         let limits = self.queues[queue].limits.as_deref()?;
+        if self.is_next_key_one_too_many(queue, limits) {
+            return Some(QueueLimited {
+                limit: Limit::OwingKeys,
+                remaining: None,
+            });
+        }
         let now = self.limit_now();
         let state = self.queue_limit_state(queue, limits);
         let (wait, limit) = limits.queue.holds(&state, 1, now.0)?;
@@ -287,6 +320,15 @@ impl Machine {
             return Some(KeyWait::LimitsChange);
         }
         let of_key = limits.key.holds(&self.key_limit_state(key), 1, now.0);
+        if of_key.is_none()
+            && (self.is_one_too_many(key, limits) || self.is_next_key_one_too_many(queue, limits))
+        {
+            return Some(KeyWait::Limit {
+                limit: Limit::OwingKeys,
+                of_key: false,
+                remaining: None,
+            });
+        }
         let of_queue = self.queue_limit_state(queue, limits);
         let of_queue = limits.queue.holds(&of_queue, 1, now.0);
         let of_key = of_key.map(|(wait, limit)| (wait, true, limit));
@@ -428,7 +470,7 @@ impl Machine {
     /// Ends waits that are over and walks on; called with every tick. Returns whether there is more to do.
     pub(super) fn tick_limits(&mut self, now: MachineTime) -> bool {
         self.ticked = self.ticked.max(Some(now));
-        if self.waits.is_empty() && self.walks.is_over() {
+        if self.waits.is_empty() && self.walks.is_over() && !self.owing_keys_fell {
             return false;
         }
         let mut left = MOVES_PER_STEP * LOOK;
@@ -436,12 +478,23 @@ impl Machine {
             self.walk_limits(&mut left);
         }
         self.end_waits(now, TIMERS_PER_STEP, MOVES_PER_STEP);
+        if std::mem::take(&mut self.owing_keys_fell) {
+            let owe = |queue: &Queue| queue.limits.as_ref().is_some_and(|it| it.keys_owe());
+            let queues = self.queues.iter().filter(|(_, queue)| owe(queue));
+            let contents: Vec<u32> = queues.map(|(_, queue)| queue.content).collect();
+            for content in contents {
+                if !self.contents[content].ready_keys.is_empty() {
+                    self.wake(content);
+                }
+            }
+        }
         !self.walks.is_over() || self.waits.has_due(now.0)
     }
 
     /// When limits next have something to do.
     pub(super) fn next_wait(&self) -> Option<MachineTime> {
-        match (self.walks.is_over(), self.waits.is_empty()) {
+        let is_idle = self.walks.is_over() && !self.owing_keys_fell;
+        match (is_idle, self.waits.is_empty()) {
             (false, _) => Some(self.clock.now.machine),
             (true, false) => self.waits.next_deadline().map(MachineTime),
             (true, true) => None,
@@ -499,6 +552,7 @@ impl Machine {
     }
 
     fn forget_debtor(&mut self, debtor: u32) {
+        self.owing_keys_fell |= self.owing_keys_left() == 0;
         let Debtor {
             queue, key, timer, ..
         } = self.debtors.remove(debtor);

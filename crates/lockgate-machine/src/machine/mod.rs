@@ -120,6 +120,19 @@ pub struct MachineLimits {
     /// How many bytes all records and states of keys may take: their names and values, and 256 bytes for each. Where
     /// they would take more, writes are refused. Default: 256 MiB.
     pub record_bytes_max: u64,
+    /// How many of these bytes the states of keys may take, so that they leave some for records, which elections need.
+    /// Default: 192 MiB.
+    pub state_bytes_max: u64,
+    /// How many keys may owe something under a rate or a gap of each key, or be held. Each costs up to
+    /// [`OWING_KEY_BYTES`](Self::OWING_KEY_BYTES) of memory. While there are so many, a lease of a key that would be one
+    /// more waits as under a limit of its queue, and a hold of such a key is refused. Default: 10,000,000.
+    pub owing_keys_max: u64,
+}
+
+impl MachineLimits {
+    /// The most memory of a key that owes something or is held, in bytes, with a name of up to 100 bytes: while a table
+    /// grows. Mostly it is half of that.
+    pub const OWING_KEY_BYTES: u64 = 300;
 }
 
 impl Default for MachineLimits {
@@ -131,6 +144,8 @@ impl Default for MachineLimits {
             range_bits: 32,
             failure_bytes_max: 256 << 20,
             record_bytes_max: 256 << 20,
+            state_bytes_max: 192 << 20,
+            owing_keys_max: 10_000_000,
         }
     }
 }
@@ -213,6 +228,8 @@ pub struct Machine {
     waits: Wheel,
     /// Rows to look at again. Volatile.
     walks: Walks,
+    /// Keys that wait to owe something may have room now. Volatile.
+    owing_keys_fell: bool,
     /// The time of the last tick. Volatile.
     ticked: Option<MachineTime>,
     /// Unique ids remembered in all queues, including purged ones until they are freed.
@@ -297,6 +314,7 @@ impl Machine {
             by_debtor: Table::default(),
             waits: Wheel::new(),
             walks: Walks::default(),
+            owing_keys_fell: false,
             ticked: None,
             unique_ids: 0,
             key_sequences: 0,
@@ -589,7 +607,7 @@ impl Machine {
                 value,
             } => self.fold_key_state_put(*queue, key, *version, *at, value),
             Effect::KeyStateDropped { queue, key } => self.fold_key_state_dropped(*queue, key),
-            Effect::Held { queue, key, until } => self.fold_held(*queue, key.as_ref(), *until),
+            Effect::Held { queue, what, until } => self.fold_held(*queue, what, *until),
             Effect::RecordPut {
                 name,
                 version,

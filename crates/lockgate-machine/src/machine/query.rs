@@ -49,9 +49,9 @@ impl Machine {
                 after,
                 limit,
             }) => self.query_keys(queue, *parked, *after, *limit, now),
-            Query::ExplainKey(ExplainKey { queue, key }) => {
-                self.query_key(queue, key, now).map(QueryReply::Key)
-            }
+            Query::ExplainKey(ExplainKey { queue, key }) => self
+                .query_key(queue, key.as_ref(), now)
+                .map(QueryReply::Key),
             Query::GetKeyState(GetKeyState { queue, key }) => {
                 let state = self.query_key_state(queue, key)?;
                 Ok(QueryReply::KeyState(state.map(Box::new)))
@@ -169,21 +169,33 @@ impl Machine {
         QueryReply::Queues(QueuePage { queues, next })
     }
 
-    fn query_key(&self, queue: &QueueName, key: &Key, now: Now) -> Result<KeyStatus, Rejection> {
+    fn query_key(
+        &self,
+        queue: &QueueName,
+        key: Option<&Key>,
+        now: Now,
+    ) -> Result<KeyStatus, Rejection> {
         let index = self.named_queue(queue)?;
         let state = &self.queues[index];
-        if let Some(found) = self.key_of(state.content, Some(key)) {
+        if let Some(found) = self.key_of(state.content, key) {
             return Ok(self.key_status(index, found, key, now));
         }
-        let state = self.key_state_status(index, key);
-        if state.is_none() && self.own_hold(index, key, now.machine).is_none() {
+        if key.is_none() && state.settings.keyed {
+            let queue = queue.clone();
+            return Err(Rejection::NoneWithoutKey { queue });
+        }
+        let state = key.and_then(|key| self.key_state_status(index, key));
+        if let Some(key) = key
+            && state.is_none()
+            && self.own_hold(index, Some(key), now.machine).is_none()
+        {
             return Err(Rejection::KeyNotFound {
                 queue: queue.clone(),
                 key: key.clone(),
             });
         }
         Ok(KeyStatus {
-            key: key.clone(),
+            key: key.cloned(),
             messages: 0,
             delayed: 0,
             waits_for: KeyWait::NoMessage,
@@ -192,7 +204,13 @@ impl Machine {
         })
     }
 
-    pub(super) fn key_status(&self, queue: u32, found: u32, key: &Key, now: Now) -> KeyStatus {
+    pub(super) fn key_status(
+        &self,
+        queue: u32,
+        found: u32,
+        key: Option<&Key>,
+        now: Now,
+    ) -> KeyStatus {
         let state = &self.queues[queue];
         let waits_for = if state.paused {
             KeyWait::Paused
@@ -222,12 +240,12 @@ impl Machine {
         };
         let key_state = &self.keys[found];
         KeyStatus {
-            key: key.clone(),
+            key: key.cloned(),
             messages: u64::from(key_state.messages),
             delayed: u64::from(key_state.delayed_count),
             waits_for,
             held: self.key_held(queue, key, now.machine),
-            state: self.key_state_status(queue, key),
+            state: key.and_then(|key| self.key_state_status(queue, key)),
         }
     }
 

@@ -178,7 +178,7 @@ impl Machine {
                 && (key.parked || !parked)
                 && let Some(name) = &key.name
             {
-                keys.push(self.key_status(index, at, name, now));
+                keys.push(self.key_status(index, at, Some(name), now));
             }
         }
         Ok(QueryReply::Keys(KeyPage { keys, next }))

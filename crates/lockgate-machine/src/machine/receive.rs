@@ -6,7 +6,7 @@
 
 use lockgate_core::{
     HolderName, LeaseNumber, LeaseToken, Level, MachineTime, Millis, Now, QueueId, Sequence,
-    limits::{self, LimitState},
+    limits::{self, Debt, LimitState},
 };
 
 use super::{
@@ -42,6 +42,8 @@ struct Choice<'a> {
     moves_left: usize,
     /// Bytes of the messages leased so far.
     bytes: u64,
+    /// How many more keys may come to owe something.
+    owing_keys_left: u64,
     deliveries: Vec<Delivery>,
     /// The queue's limits, and what it has used with the leases of this receive.
     limits: Option<(&'a QueueLimits, LimitState)>,
@@ -106,6 +108,7 @@ impl Machine {
             key_max: usize::from(key_max),
             moves_left: MOVES_MAX,
             bytes: 0,
+            owing_keys_left: self.owing_keys_left(),
             deliveries: Vec::new(),
             limits: queue
                 .limits
@@ -244,6 +247,12 @@ impl Machine {
             }
         }
         if let Some((limits, queue)) = &mut choice.limits {
+            // As one of the queue: this key keeps its turn.
+            let is_one_more = limits.keys_owe() && used.debt() == Debt::default();
+            if is_one_more && choice.owing_keys_left == 0 {
+                choice.wanted = choice.deliveries.len();
+                return Chosen::Held;
+            }
             let scopes = [(&limits.queue, queue), (&limits.key, used)];
             if let Err(holds) = limits::start(scopes, 1, choice.now.machine.0) {
                 if holds.scope == 0 {
@@ -252,6 +261,7 @@ impl Machine {
                 }
                 return Chosen::Held;
             }
+            choice.owing_keys_left -= u64::from(is_one_more);
         }
         choice.bytes += u64::from(message.size);
         let lease = LeaseNumber(self.next_lease + choice.deliveries.len() as u64);

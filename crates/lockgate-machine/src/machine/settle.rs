@@ -162,7 +162,7 @@ impl Machine {
                         started: true,
                     }
                 });
-                self.draft_hold(draft, (queue, index), (*scope, *delay), now, level);
+                self.draft_hold(draft, (queue, index), (*scope, *delay), now, level)?;
                 self.give_back_later(draft, queue, index, now);
             }
             SettleAction::GiveBack => {

@@ -334,6 +334,32 @@ fn keys_that_were_seen_cost_no_memory() {
     );
 }
 
+/// As [`MachineLimits::OWING_KEY_BYTES`] says, whatever the moment at which their tables grow.
+#[test]
+fn a_key_that_owes_takes_no_more_memory_than_it_says() {
+    const KEYS: usize = 100_000;
+    // A text of 100 bytes and its two counters, as an allocator rounds them.
+    const NAME: usize = 128;
+    let mut shard = Shard::new(limited("1/d per key", "none"));
+    let (empty, mut worst) = (shard.machine.heap_bytes(), 0);
+    for key in 0..KEYS {
+        let name = Key::new(&format!("{key:0>100}")).unwrap();
+        shard.send_message(Message::new("x").with_key(name));
+        let token = shard.receive(1)[0];
+        shard.settle(token, SettleAction::Ack);
+        if key >= 1_000 {
+            let bytes = (shard.machine.heap_bytes() - empty) / (key + 1) + NAME;
+            worst = worst.max(bytes);
+        }
+    }
+    assert_eq!(shard.counts().owing_keys, KEYS as u64);
+    let most = MachineLimits::OWING_KEY_BYTES as usize;
+    assert!(
+        (most * 3 / 4..=most).contains(&worst),
+        "{worst} bytes a key"
+    );
+}
+
 /// Each key has its turn, however much another one has.
 #[test]
 fn a_limit_of_the_queue_is_shared_by_its_keys() {

@@ -56,7 +56,7 @@ fn read(method: &Method, path: &str, given: Option<&str>, bytes: &[u8]) -> Resul
         Operation::RescheduleMessage => {
             body::<Reschedule>(bytes)?;
         }
-        Operation::HoldQueue | Operation::HoldKey => {
+        Operation::HoldQueue | Operation::HoldKey | Operation::HoldNoKey => {
             body::<Hold>(bytes)?;
         }
         Operation::ReceiveMessages => drop(body::<ReceiveMessages>(bytes)?),
@@ -86,6 +86,7 @@ fn read(method: &Method, path: &str, given: Option<&str>, bytes: &[u8]) -> Resul
         | Operation::PauseQueue
         | Operation::ResumeQueue
         | Operation::ExplainKey
+        | Operation::ExplainNoKey
         | Operation::GetKeyState
         | Operation::ParkKey
         | Operation::ResumeKey

@@ -25,10 +25,11 @@ use hyper::{
     header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue},
 };
 use lockgate_core::{
-    HolderName, QueueName, RecordName, WallTime,
+    HolderName, Key, QueueName, RecordName, WallTime,
     coordination::{Fence, FenceMark},
 };
 use lockgate_engine::{Engine, QueueEntry};
+use lockgate_machine::HoldTarget;
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tokio::sync::Mutex;
@@ -41,6 +42,7 @@ use self::{
 pub(crate) use self::{
     problem::{Code, Problem},
     route::PREFIX,
+    shapes::LimitWord,
 };
 use crate::{
     auth::{AccessKey, Verb},
@@ -208,15 +210,26 @@ impl Service {
                 let paused = operation == Operation::PauseQueue;
                 ok(&self.pause_queue(request, part(0), paused).await?)
             }
-            Operation::HoldQueue => ok(&self.hold(request, part(0), None, &body(given)?).await?),
+            Operation::HoldQueue => {
+                let what = HoldTarget::Queue;
+                ok(&self.hold(request, part(0), what, &body(given)?).await?)
+            }
             Operation::HoldKey => {
-                let key = Some(part(1));
-                ok(&self.hold(request, part(0), key, &body(given)?).await?)
+                let what = HoldTarget::Key(Some(key_or_group(part(1))?));
+                ok(&self.hold(request, part(0), what, &body(given)?).await?)
+            }
+            Operation::HoldNoKey => {
+                let what = HoldTarget::Key(None);
+                ok(&self.hold(request, part(0), what, &body(given)?).await?)
             }
             Operation::ListKeys => ok(&self
                 .list_keys(request, part(0), query(request.query)?)
                 .await?),
-            Operation::ExplainKey => ok(&self.explain_key(request, part(0), part(1)).await?),
+            Operation::ExplainKey => {
+                let key = Some(key_or_group(part(1))?);
+                ok(&self.explain_key(request, part(0), key).await?)
+            }
+            Operation::ExplainNoKey => ok(&self.explain_key(request, part(0), None).await?),
             Operation::ParkKey | Operation::ResumeKey => {
                 let Nothing {} = body(given)?;
                 let park = operation == Operation::ParkKey;
@@ -363,6 +376,10 @@ impl Request<'_> {
             format!("the access key {id} has no grant of {verb} on {what}"),
         )
     }
+}
+
+fn key_or_group(text: &str) -> Result<Key, Problem> {
+    Key::new(text).map_err(|error| Problem::invalid("key", error))
 }
 
 fn takes_parameters(operation: Operation) -> bool {

@@ -296,6 +296,13 @@ impl From<Rejection> for Problem {
                 version: version.and_then(|version| NonZeroU64::new(version.0)),
                 ..Self::new(Code::StateConflict, detail)
             },
+            Rejection::KeyStatesFull { max } => {
+                Self::new(Code::RecordsFull, detail).of_record(RecordFault {
+                    bytes_max: Some(max),
+                    ..RecordFault::default()
+                })
+            }
+            Rejection::NoneWithoutKey { .. } => Self::new(Code::KeyRequired, detail),
             Rejection::KeyStateNotTaken { .. } => Self::new(Code::QueueNotKeyed, detail),
             Rejection::OtherShard { .. } => Self::new(Code::InvalidReceipt, detail),
             Rejection::MessageNotFound { .. } => Self::new(Code::MessageNotFound, detail),

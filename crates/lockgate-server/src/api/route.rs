@@ -100,6 +100,14 @@ operations! {
     /// Durable; of an unkeyed queue, a group. Its messages keep their order, and other keys flow. A key without
     /// messages can be held too.
     HoldKey = POST "/queues/{queue}/keys/{key}/hold";
+    /// Explain what messages without a key wait for.
+    ///
+    /// They are one group of an unkeyed queue, for limits and holds too. In the answer `key` is absent.
+    ExplainNoKey = GET "/queues/{queue}/no-key";
+    /// Hold the messages without a key: give no leases of them for a while.
+    ///
+    /// As for a key. Of an unkeyed queue only: in a keyed one each message has a key.
+    HoldNoKey = POST "/queues/{queue}/no-key/hold";
     /// Drop the messages of a key.
     ///
     /// Includes messages that are not due yet; a message in flight can still be settled. A key

@@ -3,7 +3,7 @@
 use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 use hyper::StatusCode;
-use lockgate_core::{SpaceState, WallTime, limits::Limit};
+use lockgate_core::{SpaceState, WallTime};
 use lockgate_engine::{Engine, EngineMetrics};
 use lockgate_machine::{COUNTERS, Counter, CounterKind, QueueCounts, QueueLimited};
 use tokio::time::timeout;
@@ -14,6 +14,7 @@ use super::{
     health,
     response::Response,
 };
+use crate::api::LimitWord;
 
 /// The whole page. If the engine does not answer in time, the page lacks the engine's figures.
 pub(crate) async fn page(core: &Core, of: &Queues) -> Response {
@@ -398,15 +399,18 @@ async fn queues(page: &mut Exposition, engine: &Engine, limit: usize) {
     }
     let mut limited = page.gauge(
         "lockgate_queue_limited",
-        "Whether a limit of the queue as a whole holds all its messages: 1, else 0.",
+        "Whether a limit of the queue as a whole holds all its messages, by limit: 1 for the one that lets go last, else 0.",
     );
     for queue in &queues {
-        let holds = u8::from(queue.limited.is_some());
-        limited.sample(&[("queue", queue.name.as_str())], holds);
+        let holds = queue.limited.map(|limited| limited.limit.into());
+        for limit in LimitWord::ALL {
+            let labels = [("queue", queue.name.as_str()), ("limit", limit.name())];
+            limited.sample(&labels, u8::from(holds == Some(limit)));
+        }
     }
     let mut limited = page.gauge(
         "lockgate_queue_limited_seconds",
-        "How much longer a limit of the queue as a whole holds all its messages, unless it is until a lease ends.",
+        "How much longer a limit of the queue as a whole holds all its messages, if that is known, by limit.",
     );
     for queue in &queues {
         if let Some(QueueLimited {
@@ -414,12 +418,7 @@ async fn queues(page: &mut Exposition, engine: &Engine, limit: usize) {
             remaining: Some(remaining),
         }) = queue.limited
         {
-            let limit = match limit {
-                Limit::Held => "held",
-                Limit::Concurrency => "concurrency",
-                Limit::Gap => "gap",
-                Limit::Rate | Limit::Window => "rate",
-            };
+            let limit = LimitWord::from(limit).name();
             let labels = [("queue", queue.name.as_str()), ("limit", limit)];
             limited.sample(&labels, seconds(remaining));
         }

@@ -109,6 +109,57 @@ async fn requests_and_refusals_are_counted() {
     }
 }
 
+/// Each limit has its own series, also where it is no time that it holds until.
+#[tokio::test]
+async fn the_page_says_which_limit_holds_a_queue() {
+    let server = TestServer::start().await;
+    for (queue, setting, value) in [
+        ("conc", "limit_concurrency", "1"),
+        ("gap", "limit_gap", "1h"),
+        ("rate", "limit_rate", "1/h"),
+        ("keys", "limit_rate", "1/h per key"),
+    ] {
+        let tag = format!("lockgate:{}", setting.replace('_', "-"));
+        let create = json!({"QueueName": queue, "tags": {tag: value}});
+        server.sqs("CreateQueue", &create).await;
+        let url = format!("http://localhost/000000000000/{queue}");
+        for _ in 0..2 {
+            let send = json!({"QueueUrl": url, "MessageBody": "x"});
+            server.sqs("SendMessage", &send).await;
+        }
+        server
+            .sqs("ReceiveMessage", &json!({"QueueUrl": url}))
+            .await;
+    }
+    let page = page(&server).await;
+    let series = |queue: &str, limit: &str| {
+        let labels = format!("{{queue=\"{queue}\",limit=\"{limit}\"}}");
+        let limited = page.samples[&format!("lockgate_queue_limited{labels}")];
+        let seconds = format!("lockgate_queue_limited_seconds{labels}");
+        (limited, page.samples.get(&seconds).copied())
+    };
+    for limit in ["held", "concurrency", "gap", "rate", "owing_keys"] {
+        for (queue, holds) in [("conc", "concurrency"), ("gap", "gap"), ("rate", "rate")] {
+            let (limited, seconds) = series(queue, limit);
+            assert_eq!(limited == 1.0, limit == holds, "{queue} {limit}");
+            let has_end = limit == holds && limit != "concurrency";
+            assert_eq!(
+                seconds.is_some_and(|left| left > 0.0),
+                has_end,
+                "{queue} {limit}"
+            );
+        }
+        assert_eq!(series("keys", limit), (0.0, None));
+    }
+    let keys = |queue: &str| {
+        let name = format!("lockgate_queue_limited_keys{{queue=\"{queue}\"}}");
+        page.samples[&name]
+    };
+    assert_eq!((keys("keys"), keys("rate")), (1.0, 0.0));
+    let owing = "lockgate_queue_owing_keys{queue=\"keys\"}";
+    assert_eq!(page.samples[owing], 1.0);
+}
+
 /// Storage that hangs is when somebody looks at the page.
 #[tokio::test]
 async fn the_page_answers_while_storage_hangs() {

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 
 use lockgate_core::{KeyState, KeyStateWrite, LeaseToken, RecordVersion, Replaces};
 use lockgate_engine::{Request, Work};
-use lockgate_machine::{ChangeKeyState, Command, GetKeyState, Hold, Rejection, WriteState};
+use lockgate_machine::{
+    ChangeKeyState, Command, GetKeyState, Hold, HoldTarget, Rejection, WriteState,
+};
 
 use crate::{
     Violation,
@@ -267,7 +269,10 @@ impl World {
         self.note(format!("hold {of:?} of {queue} for {time} ms"));
         let hold = Hold {
             queue: name(queue),
-            key: of.map(key),
+            what: match of {
+                None => HoldTarget::Queue,
+                of => HoldTarget::Key(of.map(key)),
+            },
             time,
         };
         let asked = Asked::Hold {

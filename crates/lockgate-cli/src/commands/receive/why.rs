@@ -186,6 +186,12 @@ async fn why(client: &Client, name: &str) -> Result<(Reason, String), CallError>
         };
         let holds = match &*limit {
             "held" => format!("somebody holds {name}"),
+            "owing_keys" => {
+                let why = format!(
+                    "as many keys as may owe something under a limit, and {name} goes on when one of them has paid{also}"
+                );
+                return Ok((Reason::Limited, why));
+            }
             limit => format!("the limit_{limit} of {name} holds its messages"),
         };
         let why = format!("{holds} {until}{also}");

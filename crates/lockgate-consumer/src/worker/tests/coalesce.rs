@@ -116,6 +116,52 @@ async fn a_debounce_covers_what_comes_while_it_waits() {
     assert_eq!(*runs.lock().unwrap(), [[("b".to_owned(), 2)]]);
 }
 
+/// A key that rested runs at once, or with `throttle_trailing` at the end of a period, and what comes before the next
+/// period begins runs together.
+#[tokio::test]
+async fn a_throttle_lets_a_key_run_once_in_a_period() {
+    let period = Duration::from_secs(1);
+    let throttled = || Coalesce::new(Merge::Append { max: 9 });
+    for (coalesce, expected) in [
+        (
+            throttled().throttle(period),
+            vec![vec!["a"], vec!["b", "c"]],
+        ),
+        (
+            throttled().throttle_trailing(period),
+            vec![vec!["a", "b", "c"]],
+        ),
+    ] {
+        let queue = queue(|_| {});
+        push(&queue, "k", "a").await;
+        let runs = Runs::default();
+        let seen = runs.clone();
+        let worker = Worker::over(queue.clone()).coalesce(coalesce);
+        let worker = worker.start(handler::batches(move |batch: Batch| {
+            note(&seen, &batch);
+            async { Ok(()) }
+        }));
+        let worker = worker.unwrap();
+        // The first has run, or has gone back to wait.
+        loop {
+            let counts = worker.state().await.unwrap().counts;
+            if counts.acknowledged + counts.deferred > 0 {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        for body in ["b", "c"] {
+            push(&queue, "k", body).await;
+        }
+        to_the_end(&queue, worker).await;
+        let bodies = |run: &Vec<(String, usize)>| -> Vec<String> {
+            run.iter().map(|(body, _)| body.clone()).collect()
+        };
+        let runs: Vec<_> = runs.lock().unwrap().iter().map(bodies).collect();
+        assert_eq!(runs, expected);
+    }
+}
+
 #[tokio::test]
 async fn what_does_not_go_together_with_it_is_refused() {
     let coalesce = || Coalesce::new(Merge::KeepLast);

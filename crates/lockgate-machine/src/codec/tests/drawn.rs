@@ -404,7 +404,12 @@ pub(super) fn effect_at(place: usize) -> BoxedStrategy<Effect> {
         28 => (queue(), prop::option::of(key()), prop::option::of(number()))
             .prop_map(|(queue, key, until)| Effect::Held {
                 queue,
-                key,
+                // Without another draw, so that saved failure cases stay what they are.
+                what: match (key, until) {
+                    (None, Some(until)) if until % 2 == 1 => HoldTarget::Key(None),
+                    (None, _) => HoldTarget::Queue,
+                    (key, _) => HoldTarget::Key(key),
+                },
                 until: until.map(MachineTime),
             })
             .boxed(),

@@ -629,19 +629,21 @@ impl Row for Queue {
         columns.bytes(
             |queue, out| {
                 let numbers = queue.limits.as_ref().map(|limits| limits.to_numbers());
-                for number in numbers.iter().flatten().flatten() {
+                let numbers = numbers.iter();
+                for number in numbers.flat_map(|(of, debt)| of.iter().flatten().chain(debt)) {
                     out.extend_from_slice(&number.to_le_bytes());
                 }
             },
             |queue, bytes| {
                 if !bytes.is_empty() {
                     let input = &mut Input::new(bytes);
-                    let mut numbers = [[0; 4]; 3];
-                    for number in numbers.iter_mut().flatten() {
+                    let (mut of, mut debt) = ([[0; 8]; 2], [0; 4]);
+                    for number in of.iter_mut().flatten().chain(&mut debt) {
                         *number = input.u64().ok()?;
                     }
                     input.expect_end().ok()?;
-                    let limits = QueueLimits::from_numbers(queue.settings.limits(), numbers)?;
+                    let limits = queue.settings.limits();
+                    let limits = QueueLimits::from_numbers(limits, (of, debt))?;
                     queue.limits = Some(Box::new(limits));
                 }
                 Some(())

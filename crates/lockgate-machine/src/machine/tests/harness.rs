@@ -20,11 +20,12 @@ use lockgate_core::{
 use crate::{
     AnyCommand, BatchDecoder, COUNTERS, Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command,
     CreateQueue, CreatedQueue, DedupScope, DeleteQueue, DescribeQueue, Effects, EngineCommand,
-    ExplainKey, ForgetProducer, GetKeyState, Hold, KeyAction, KeyHeld, KeyPolicy, KeyProfile,
-    KeyStatePage, KeyStatus, KeyWait, ListKeyStates, ListProducers, Machine, MachineLimits, Move,
-    MoveCursor, MoveTo, Moved, OpenProducer, Pause, Purge, Query, QueryReply, QueueDescription,
-    QueueSettings, Receive, RecordBatch, Rejection, Reply, Reschedule, SendMessage, Settle,
-    SettleAction, Settled, Transact, Transacted, WriteState, decode_record, encode_record,
+    ExplainKey, ForgetProducer, GetKeyState, Hold, HoldTarget, KeyAction, KeyHeld, KeyPolicy,
+    KeyProfile, KeyStatePage, KeyStatus, KeyWait, ListKeyStates, ListProducers, Machine,
+    MachineLimits, Move, MoveCursor, MoveTo, Moved, OpenProducer, Pause, Purge, Query, QueryReply,
+    QueueDescription, QueueSettings, Receive, RecordBatch, Rejection, Reply, Reschedule,
+    SendMessage, Settle, SettleAction, Settled, Transact, Transacted, WriteState, decode_record,
+    encode_record,
 };
 
 /// Wall time at which every script starts.
@@ -299,10 +300,13 @@ impl Run {
                     action,
                 })))
             }
-            // `hold q 30s`, `hold q 30s a`
+            // `hold q 30s`, `hold q 30s a`, `hold q 30s -` for messages without a group
             "hold" => match self.give(&Command::Hold(Hold {
                 queue: name(words[0]),
-                key: words.get(2).map(|key| Key::new(key).unwrap()),
+                what: match words.get(2) {
+                    None => HoldTarget::Queue,
+                    Some(word) => HoldTarget::Key(key_or_none(word)),
+                },
                 time: millis(words[1]),
             })) {
                 Ok(Reply::Held(None)) => "free".to_owned(),
@@ -753,7 +757,7 @@ impl Run {
     fn key(&self, queue: &str, key: &str) -> String {
         let query = Query::ExplainKey(ExplainKey {
             queue: name(queue),
-            key: Key::new(key).unwrap(),
+            key: key_or_none(key),
         });
         match self.machine.query(&query, self.now) {
             Ok(QueryReply::Key(status)) => self.waits(status),
@@ -795,6 +799,10 @@ impl Run {
     }
 }
 
+fn key_or_none(word: &str) -> Option<Key> {
+    (word != "-").then(|| Key::new(word).unwrap())
+}
+
 /// `v2 text`: replaces version 2; `none text`: there must be none; `any -`: drops whatever is there.
 fn state_write(words: &[&str]) -> KeyStateWrite {
     let version = |text: &str| RecordVersion(text[1..].parse().unwrap());
@@ -834,6 +842,8 @@ fn set(settings: &mut QueueSettings, word: &str) {
         "content-based" => settings.dedup_content = true,
         "survives-purge" => settings.dedup_survives_purge = true,
         "producer-age" => settings.producer_age = millis(value),
+        "rate" => settings.limit_rate = value.replace('_', " ").parse().unwrap(),
+        "gap" => settings.limit_gap = value.replace('_', " ").parse().unwrap(),
         "producers" => settings.producers_max = value.parse().unwrap(),
         "dedup-bytes" => settings.dedup_bytes_max = value.parse().unwrap(),
         "message-bytes" => settings.message_bytes_max = value.parse().unwrap(),

@@ -269,7 +269,7 @@ fn walk(mut machine: Machine) {
                 let _ = machine.query(
                     &Query::ExplainKey(ExplainKey {
                         queue: queue.clone(),
-                        key: key.clone(),
+                        key: Some(key.clone()),
                     }),
                     now,
                 );

@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 use lockgate_core::{
-    HolderName, Key, KeyStateWrite, Message, RECORD_BYTES_MAX, RecordsError, Replaces,
+    HolderName, Key, KeyStateWrite, Message, PutRecord, RECORD_BYTES_MAX, RecordName, RecordsError,
+    Replaces,
 };
 
 use super::harness::{Run, check, name};
@@ -339,6 +340,44 @@ fn states_and_records_stay_within_their_memory() {
     full(&mut run, &keys[0], 244);
     full(&mut run, &keys[2], 0);
     give_state(&mut run, &keys[0], 242).unwrap();
+    run.check_recovery();
+}
+
+/// Elections need records, however many states there are.
+#[test]
+fn states_leave_memory_for_records() {
+    let mut run = Run::with_limits(MachineLimits {
+        record_bytes_max: 1_500,
+        state_bytes_max: 1_000,
+        ..MachineLimits::default()
+    });
+    run.lines("queue q keyed");
+    let keys = ["a", "b", "c"].map(|key| Key::new(key).unwrap());
+    give_state(&mut run, &keys[0], 243).unwrap();
+    give_state(&mut run, &keys[1], 243).unwrap();
+    let full = Rejection::KeyStatesFull { max: 1_000 };
+    for (key, bytes) in [(&keys[1], 244), (&keys[2], 0)] {
+        let refused = give_state(&mut run, key, bytes);
+        assert_eq!(refused.unwrap_err(), full);
+    }
+    // Nor in one transaction.
+    let most = "x".repeat(485);
+    run.lines(&format!(
+        "
+        send q key=a
+        send q key=b
+        receive q 9
+        transact state q 1 v1 y; state q 2 v1 {most}    => v2 v2
+        transact state q 1 v2 yy; state q 2 v2 {most}   => refused KeyStatesFull
+        "
+    ));
+    let put = PutRecord {
+        name: RecordName::new("leader").unwrap(),
+        value: Bytes::from(vec![b'x'; 200]),
+        replaces: None,
+        epoch: None,
+    };
+    run.give(&Command::PutRecord(Box::new(put))).unwrap();
     run.check_recovery();
 }
 

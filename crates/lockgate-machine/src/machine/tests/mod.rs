@@ -14,6 +14,7 @@ mod images;
 mod key_sequences;
 mod key_states;
 mod keys;
+mod owing_keys;
 mod producers;
 mod queues;
 mod random;

@@ -147,6 +147,7 @@ pub(super) fn limits() -> MachineLimits {
         failure_bytes_max: 2_000,
         // Too little for all.
         record_bytes_max: 800,
+        state_bytes_max: 600,
         ..MachineLimits::default()
     }
 }

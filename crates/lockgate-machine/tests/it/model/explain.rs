@@ -59,7 +59,7 @@ impl Model {
         let state = queue.state_status(key);
         if order.is_empty() && delayed == 0 && !parked {
             let nothing_waits = KeyStatus {
-                key: key.clone(),
+                key: Some(key.clone()),
                 messages: 0,
                 delayed: 0,
                 waits_for: KeyWait::NoMessage,
@@ -105,7 +105,7 @@ impl Model {
             },
         };
         Some(KeyStatus {
-            key: key.clone(),
+            key: Some(key.clone()),
             messages: order.len() as u64,
             delayed,
             waits_for,

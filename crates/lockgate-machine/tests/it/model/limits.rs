@@ -8,7 +8,7 @@ use lockgate_core::{
 };
 use lockgate_machine::*;
 
-use super::{Message, Model, Queue, State};
+use super::{Message, Model, Queue, State, not_found};
 
 /// The limits of a queue, with all that was ever charged.
 #[derive(Clone, Debug, Default)]
@@ -46,16 +46,16 @@ impl Queue {
     /// Holds it, or a key of it; ends a hold with `None`. Returns until when it is held then.
     pub(super) fn hold(
         &mut self,
-        key: Option<&Key>,
+        what: &HoldTarget,
         until: Option<MachineTime>,
     ) -> Option<MachineTime> {
         if until.is_none() && !self.charged.ever {
             return None;
         }
         self.charged.ever = true;
-        let state = match key {
-            None => &mut self.charged.of_queue,
-            key => self.charged.of_keys.entry(key.cloned()).or_default(),
+        let state = match what {
+            HoldTarget::Queue => &mut self.charged.of_queue,
+            HoldTarget::Key(key) => self.charged.of_keys.entry(key.clone()).or_default(),
         };
         match until {
             Some(until) => state.hold_until(until.0),
@@ -177,6 +177,17 @@ fn remaining(wait: Wait, now: MachineTime) -> Option<Millis> {
 }
 
 impl Model {
+    pub(super) fn hold(&mut self, Hold { queue, what, time }: &Hold) -> Result<Reply, Rejection> {
+        let now = self.now.machine;
+        let found = self.queues.get_mut(queue).ok_or_else(|| not_found(queue))?;
+        if found.settings.keyed && *what == HoldTarget::Key(None) {
+            let queue = queue.clone();
+            return Err(Rejection::NoneWithoutKey { queue });
+        }
+        let until = found.hold(what, (*time > 0).then(|| now.plus(*time)));
+        Ok(Reply::Held(until.map(|until| until.since(now))))
+    }
+
     /// Those of the messages that no limit of their keys holds.
     pub(super) fn unlimited(&self, queue: &Queue, mut messages: Vec<Sequence>) -> Vec<Sequence> {
         let now = self.now.machine;

@@ -10,6 +10,7 @@ mod explain;
 mod limits;
 mod producers;
 mod receive;
+pub(crate) mod records;
 mod send;
 mod settle;
 mod states;
@@ -37,10 +38,9 @@ pub(crate) struct Model {
     boot: BootId,
     started: bool,
     pub(crate) queues: BTreeMap<QueueName, Queue>,
+    records: records::Records,
     next_queue: u32,
     arrivals: u64,
-    /// The last incarnation that was given to a producer.
-    revision: u64,
     /// Everything that starts before it is durable. `None`: everything is.
     pub(crate) durable: Option<Position>,
     /// Where the record of the command in hand is.
@@ -153,6 +153,7 @@ impl Model {
             machine: now.machine.max(self.now.machine),
         };
         let now = self.now;
+        self.records.advance(now);
         for queue in self.queues.values_mut() {
             if queue.held_until.is_some_and(|until| until <= now.machine) {
                 queue.held_until = None;
@@ -214,7 +215,8 @@ impl Model {
     /// How long it is until each thing that time alone will bring about.
     pub(crate) fn upcoming(&self) -> Vec<Millis> {
         let now = self.now;
-        let mut spans = Vec::new();
+        let ends = self.records.ends();
+        let mut spans: Vec<_> = ends.map(|end| end.since(now.machine)).collect();
         for queue in self.queues.values() {
             spans.extend(queue.held_until.map(|until| until.since(now.machine)));
             spans.extend(queue.limited_for(now.machine));
@@ -320,17 +322,10 @@ impl Model {
             AnyCommand::Caller(Command::ChangeKeyState(change)) => {
                 self.change_state(change, decision)
             }
-            AnyCommand::Caller(Command::Hold(Hold { queue, key, time })) => {
-                let until = (*time > 0).then(|| self.now.machine.plus(*time));
-                let now = self.now.machine;
-                self.found_mut(queue).map(|queue| {
-                    let until = queue.hold(key.as_ref(), until);
-                    Reply::Held(until.map(|until| until.since(now)))
-                })
-            }
+            AnyCommand::Caller(Command::Hold(hold)) => self.hold(hold),
             AnyCommand::Caller(Command::OpenProducer(open)) => self.open_producer(open),
             AnyCommand::Caller(Command::ForgetProducer(forget)) => self.forget_producer(forget),
-            other => panic!("the model does not know {other:?}"),
+            AnyCommand::Caller(command) => self.take_record(command, decision),
         };
         if expected.is_err() {
             *self = Self {

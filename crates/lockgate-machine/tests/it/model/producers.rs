@@ -1,6 +1,8 @@
 //! Producers, and which of their records were accepted.
 
-use lockgate_core::{Produced, ProducerIncarnation, ProducerMark, ProducerName, ProducerRefused};
+use lockgate_core::{
+    Produced, ProducerIncarnation, ProducerMark, ProducerName, ProducerRefused, Revision,
+};
 use lockgate_machine::*;
 
 use super::*;
@@ -23,7 +25,7 @@ pub(crate) struct Opening {
 impl Model {
     pub(super) fn open_producer(&mut self, open: &OpenProducer) -> Result<Reply, Rejection> {
         let (now, at) = (self.now, self.at);
-        let incarnation = (now.wall.0 * 1_000).max(self.revision + 1);
+        let incarnation = self.records.revision.next(now.wall).0;
         let queue = self.found_mut(&open.queue)?;
         let max = queue.settings.producers_max;
         let is_full = queue.producers.len() as u64 >= u64::from(max);
@@ -42,7 +44,7 @@ impl Model {
             openings: openings.map(|known| known.openings).unwrap_or_default(),
         };
         queue.producers.insert(open.producer.clone(), producer);
-        self.revision = incarnation;
+        self.records.revision = Revision(incarnation);
         Ok(Reply::ProducerOpened(ProducerIncarnation(incarnation)))
     }
 

@@ -180,8 +180,11 @@ impl Model {
             }
             SettleAction::Hold { delay, scope } => {
                 queue.give_back(token.sequence, now, true);
-                let held = key.filter(|_| *scope == HoldScope::Key);
-                queue.hold(held.as_ref(), Some(now.machine.plus(*delay)));
+                let held = match (scope, key) {
+                    (HoldScope::Key, Some(key)) => HoldTarget::Key(Some(key)),
+                    _ => HoldTarget::Queue,
+                };
+                queue.hold(&held, Some(now.machine.plus(*delay)));
                 assert!(refused || decision.level >= level);
             }
             SettleAction::Reject { reason } => {

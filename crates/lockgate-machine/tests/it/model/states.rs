@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use lockgate_core::{Key, KeyState, KeyStateWrite, LeaseToken, Level, QueueName, RecordVersion};
 use lockgate_machine::*;
 
-use super::{Model, Queue, State, not_found};
+use super::{Model, Queue, State, not_found, records::STATE_BYTES};
 
 /// What a state takes beside its key and value.
 const OVERHEAD: u64 = 256;
@@ -133,7 +133,7 @@ impl Model {
         write: &KeyStateWrite,
     ) -> Result<Option<RecordVersion>, Rejection> {
         let (now, at) = (self.now, self.at);
-        let queue = self.queues.get_mut(name).unwrap();
+        let queue = self.queues.get(name).unwrap();
         let version = queue.states.get(key).map(|state| state.version);
         if !write.replaces.takes(version) {
             return Err(Rejection::KeyStateConflict {
@@ -145,6 +145,7 @@ impl Model {
         let before = queue.states.get(key);
         let before = before.map_or(0, |state| bytes_of(key, state.value.len()));
         let Some(value) = &write.value else {
+            let queue = self.queues.get_mut(name).unwrap();
             if let Some(version) = version {
                 queue.states.remove(key);
                 queue.dropped_version = queue.dropped_version.max(version);
@@ -165,6 +166,12 @@ impl Model {
                 max,
             });
         }
+        self.check_record_room(before, after)?;
+        let (_, states) = self.record_bytes();
+        if after > before && states - before + after > STATE_BYTES {
+            return Err(Rejection::KeyStatesFull { max: STATE_BYTES });
+        }
+        let queue = self.queues.get_mut(name).unwrap();
         let last = version.unwrap_or(queue.dropped_version);
         let state = KeyState {
             value: value.clone(),

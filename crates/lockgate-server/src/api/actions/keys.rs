@@ -3,8 +3,8 @@
 use lockgate_core::{Key, Millis, limits::Limit};
 use lockgate_engine::{EngineError, QueueEntry};
 use lockgate_machine::{
-    self as machine, ChangeKey, ExplainKey, KeyAction, KeyHeld, KeyPage, KeyStatus, KeyWait,
-    Rejection,
+    self as machine, ChangeKey, ExplainKey, HoldTarget, KeyAction, KeyHeld, KeyPage, KeyStatus,
+    KeyWait, Rejection,
 };
 
 use super::{invalid_page, page_after, page_limit, page_start};
@@ -51,10 +51,9 @@ impl Service {
         &self,
         request: &Request<'_>,
         queue: &str,
-        key: &str,
+        key: Option<Key>,
     ) -> Result<KeyExplanation, Problem> {
         let queue = self.queue(request, Verb::Read, queue)?;
-        let key = Key::new(key).map_err(|error| Problem::invalid("key", error))?;
         self.explain(&queue, key).await
     }
 
@@ -80,23 +79,21 @@ impl Service {
                 action,
             })
             .await?;
-        self.explain(&queue, key).await
+        self.explain(&queue, Some(key)).await
     }
 
-    /// Holds a key or group, or without one the queue.
+    /// Holds a queue, or a key or group of it.
     pub(in crate::api) async fn hold(
         &self,
         request: &Request<'_>,
         queue: &str,
-        key: Option<&str>,
+        what: HoldTarget,
         input: &Hold,
     ) -> Result<Held, Problem> {
         let queue = self.queue(request, Verb::Manage, queue)?;
-        let key = key.map(Key::new).transpose();
-        let key = key.map_err(|error| Problem::invalid("key", error))?;
         let hold = machine::Hold {
             queue: queue.name.clone(),
-            key,
+            what,
             time: input.time_ms.get(),
         };
         let remaining_ms = self.engine.submit(hold).await?;
@@ -135,7 +132,11 @@ impl Service {
         }
     }
 
-    async fn explain(&self, queue: &QueueEntry, key: Key) -> Result<KeyExplanation, Problem> {
+    async fn explain(
+        &self,
+        queue: &QueueEntry,
+        key: Option<Key>,
+    ) -> Result<KeyExplanation, Problem> {
         let query = ExplainKey {
             queue: queue.name.clone(),
             key: key.clone(),
@@ -165,12 +166,16 @@ impl Service {
     }
 
     fn in_words(&self, queue: &QueueEntry, status: KeyStatus) -> KeyExplanation {
-        let (key, name) = (status.key.as_str(), &queue.name);
-        let word = if queue.settings.keyed { "key" } else { "group" };
+        let name = &queue.name;
+        let word = match &status.key {
+            None => "group of messages without a key",
+            Some(_) if queue.settings.keyed => "key",
+            Some(_) => "group",
+        };
         let now = self.engine.now().wall;
         let mut explanation = KeyExplanation {
             queue: name.to_string(),
-            key: key.to_owned(),
+            key: status.key.map(|key| key.to_string()),
             messages: status.messages,
             delayed: status.delayed,
             waits_for: WaitWord::Nothing,
@@ -270,6 +275,18 @@ impl Service {
                     span(remaining)
                 );
                 (WaitWord::LeaseBound, text)
+            }
+            KeyWait::Limit {
+                limit: Limit::OwingKeys,
+                ..
+            } => {
+                explanation.limit = Some(LimitWord::OwingKeys);
+                let text = format!(
+                    "As many keys as may owe something under a rate or a gap of each key, in all queues together \
+                     (owing_keys in their counts). Queue {name} gives no lease of a key that owes nothing until one of \
+                     them has paid."
+                );
+                (WaitWord::Limit, text)
             }
             KeyWait::Limit {
                 limit,

@@ -39,8 +39,9 @@ pub(crate) struct Keys {
 pub(crate) struct KeyExplanation {
     /// Its queue.
     pub(crate) queue: String,
-    /// The key, or the group of an unkeyed queue.
-    pub(crate) key: String,
+    /// The key, or the group of an unkeyed queue; absent for the messages without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) key: Option<String>,
     /// Messages of the key that wait or are in flight.
     pub(crate) messages: u64,
     /// Messages that are not due yet; they do not block the key.
@@ -122,6 +123,30 @@ pub(crate) enum LimitWord {
     Gap,
     /// The setting `limit_rate`.
     Rate,
+    /// As many keys of the shard owe something under a rate or a gap as may: one that owes nothing waits until others
+    /// have paid.
+    OwingKeys,
+}
+
+impl LimitWord {
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Held,
+        Self::Concurrency,
+        Self::Gap,
+        Self::Rate,
+        Self::OwingKeys,
+    ];
+
+    /// As it is written in an answer.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Concurrency => "concurrency",
+            Self::Gap => "gap",
+            Self::Rate => "rate",
+            Self::OwingKeys => "owing_keys",
+        }
+    }
 }
 
 impl From<Limit> for LimitWord {
@@ -132,6 +157,7 @@ impl From<Limit> for LimitWord {
             Limit::Gap => Self::Gap,
             // No setting of a queue is a window.
             Limit::Rate | Limit::Window => Self::Rate,
+            Limit::OwingKeys => Self::OwingKeys,
         }
     }
 }

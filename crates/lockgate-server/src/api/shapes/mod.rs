@@ -19,6 +19,7 @@ use jiff::Timestamp;
 use lockgate_core::WallTime;
 use serde::{Deserialize, Serialize, Serializer};
 
+pub(crate) use self::keys::LimitWord;
 pub(super) use self::{
     dead_letters::*, keys::*, leases::*, messages::*, peek::*, producers::*, queues::*, records::*,
     server::*, settings::*, within::Within,

@@ -101,7 +101,7 @@ pub(crate) struct Sending {
 pub(crate) struct Limited {
     /// Which one. Of several, the one that lets go last.
     pub(crate) limit: LimitWord,
-    /// How much longer it holds; absent: until a lease ends.
+    /// How much longer it holds; absent: until a lease ends, or with `owing_keys` until another key owes nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remaining_ms: Option<Millis>,
 }

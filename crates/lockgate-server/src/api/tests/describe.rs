@@ -124,6 +124,12 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
             body: to.input::<Hold>(),
             ..queue("manage", to.ok::<Held>())
         },
+        Operation::HoldNoKey => Described {
+            codes: &[Code::QueueNotFound, Code::KeyRequired],
+            tag: "keys",
+            body: to.input::<Hold>(),
+            ..queue("manage", to.ok::<Held>())
+        },
         Operation::HoldKey => Described {
             tag: "keys",
             body: to.input::<Hold>(),
@@ -138,6 +144,11 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
         Operation::ExplainKey => Described {
             tag: "keys",
             codes: &[Code::QueueNotFound],
+            ..queue("read", to.ok::<KeyExplanation>())
+        },
+        Operation::ExplainNoKey => Described {
+            tag: "keys",
+            codes: &[Code::QueueNotFound, Code::KeyRequired],
             ..queue("read", to.ok::<KeyExplanation>())
         },
         Operation::ParkKey => Described {

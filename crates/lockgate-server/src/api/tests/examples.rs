@@ -279,6 +279,10 @@ pub(super) async fn record() -> Vec<Example> {
     to.post("drop", &format!("{target}/drop"), Value::Null)
         .await;
     to.get("a group", "/queues/mail/keys/user-7").await;
+    to.get("messages without a group", "/queues/mail/no-key")
+        .await;
+    let hold = json!({"time_ms": 1});
+    to.post("hold", "/queues/mail/no-key/hold", hold).await;
     to.get("not keyed", "/queues/mail/keys").await;
     to.get("sending", "/queues/orders.fifo/sending").await;
 

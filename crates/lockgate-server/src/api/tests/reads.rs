@@ -10,8 +10,10 @@ use crate::api::route::Operation;
 #[tokio::test]
 async fn what_is_asked_by_get_changes_nothing() {
     let shop = Shop::open();
-    shop.ok(Method::POST, "/queues", json!({"name": "q.fifo"}))
-        .await;
+    for name in ["q.fifo", "q"] {
+        shop.ok(Method::POST, "/queues", json!({"name": name}))
+            .await;
+    }
     let messages = json!({"messages": [{"body": "a", "key": "k"}, {"body": "b", "key": "k"}]});
     shop.ok(Method::POST, "/queues/q.fifo/messages", messages)
         .await;
@@ -24,7 +26,12 @@ async fn what_is_asked_by_get_changes_nothing() {
     let before = shop.engine.metrics().records;
     for operation in Operation::ALL {
         if operation.method() == Method::GET {
-            let path = operation.path().replace("{queue}", "q.fifo");
+            // Each message of a keyed queue has a key.
+            let queue = match operation {
+                Operation::ExplainNoKey => "q",
+                _ => "q.fifo",
+            };
+            let path = operation.path().replace("{queue}", queue);
             let path = path.replace("{record}", "r");
             shop.get(&path.replace("{key}", "k").replace("{id}", &id))
                 .await;
