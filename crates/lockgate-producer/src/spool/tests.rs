@@ -234,7 +234,7 @@ fn set_aside(disk: &FaultyDisk) -> Vec<String> {
 fn damage_of_the_last_file_is_noticed_and_counted() {
     let last = "00000002.log";
     let whole = two_files().contents(last).unwrap();
-    let noise: Vec<u8> = (0..whole.len()).map(|at| (at * 31 % 251) as u8).collect();
+    let noise: Vec<u8> = (0..=250).cycle().step_by(31).take(whole.len()).collect();
     for (case, bytes) in [
         ("empty", Some(Vec::new())),
         ("zeros", Some(vec![0; whole.len()])),

@@ -107,7 +107,7 @@ fn check(args: &Forward) -> Result<(), Failure> {
     }
     let useless = args.settings.0.of_listener();
     let mut useless =
-        useless.filter(|flag| !is_http && !(args.metrics.is_some() && OF_METRICS.contains(flag)));
+        useless.filter(|flag| !(is_http || args.metrics.is_some() && OF_METRICS.contains(flag)));
     if let Some(flag) = useless.next() {
         let and = if OF_METRICS.contains(&flag) {
             ", or for --metrics"
