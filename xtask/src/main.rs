@@ -21,7 +21,8 @@ Tasks:
   licenses          check licences, sources and duplicates of all dependencies against deny.toml
   wasm              build the pure crates for wasm32-unknown-unknown
   golden            write the golden data folders anew, for a new version of the format
-  kill --times N    the process kill test in its long form, over a release build (default: 50)
+  kill --times N    the process kill tests in their long form, over a release build (default: 50): servers, and twice as
+                    many producers, whose sink is also away for minutes
   models --runs N   the models of what threads hand over, in N other orders each (default: 50000)
   instructions      what the machine executes for each message: `instructions --help`
   fuzz              every decoder under a coverage-guided fuzzer: `fuzz --help`
@@ -117,10 +118,18 @@ fn kill(times: &str) -> Result<()> {
         .parse()
         .with_context(|| format!("--times {times} is not a number"))?;
     ensure!(kills > 0, "--times must be at least 1");
-    run(cargo()
-        .args(["test", "--release", "--package", "lockgate-cli"])
-        .args(["--test", "kill", "--", "--nocapture"])
-        .env("LOCKGATE_KILLS", times))
+    let long = |package, test, only: &[&str]| {
+        let mut cargo = cargo();
+        cargo
+            .args(["test", "--release", "--package", package])
+            .args(["--test", test, "--", "--nocapture"])
+            .args(only);
+        cargo
+    };
+    run(long("lockgate-cli", "kill", &[]).env("LOCKGATE_KILLS", times))?;
+    let producers = kills.saturating_mul(2).to_string();
+    run(long("lockgate-producer", "kill", &[]).env("LOCKGATE_KILLS", producers))?;
+    run(long("lockgate-cli", "cli", &["answers_after_the_deadline"]).env("LOCKGATE_AWAY", "150"))
 }
 
 /// With a seed of its own each time; a failure prints it, and the schedule.

@@ -62,5 +62,5 @@ pub use memory::{MemoryOptions, MemoryQueue};
 pub use memory_records::MemoryRecords;
 pub use worker::{
     Coalesce, CoalesceError, Ended, StartError, StateError, TokioClock, Worker, WorkerBuilder,
-    WorkerState,
+    WorkerState, WorkerWatch,
 };

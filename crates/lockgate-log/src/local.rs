@@ -17,11 +17,11 @@ use crate::{
         Point, RECORD_HEADER_LEN, RecordHeader, SEGMENT_HEADER_LEN, SegmentHeader, first_record,
         offset_of, segment_of, segment_start,
     },
-    names::{StartMark, segment_file, segment_name},
+    names::{FileKind, StartMark, SyncedMark, segment_file, segment_name},
     options::{LocalLogOptions, OpenError},
     preallocated::{Large, NoRoom, Preallocated, Retired},
     reader::Reader,
-    recover::{Plan, apply, mark_start, read, starting_point},
+    recover::{Plan, apply, mark_start, read, set_aside, starting_point},
     reserve::SharedReserve,
     shared::{LocalMaintenance, ProgressHandle, SegmentInfo, Shared},
     sizes::Limits,
@@ -51,6 +51,8 @@ pub struct LocalLog {
     next_number: u64,
     /// Where the log starts; `None` before the first start mark.
     start: Option<StartMark>,
+    /// The mark of how far the log is durable, if this instance has written one.
+    synced_mark: Option<SyncedMark>,
     /// Bytes of records appended by this instance.
     appended_bytes: u64,
     /// Bytes of the segments behind the present one. Changes only between two groups: a group
@@ -140,6 +142,7 @@ impl LocalLog {
             epoch: Epoch(0),
             next_number: 1,
             start: None,
+            synced_mark: None,
             appended_bytes: 0,
             random: RandomState::new(),
         })
@@ -492,6 +495,79 @@ impl LocalLog {
     /// As [`SnapshotStore::begin`].
     pub fn begin_snapshot(&self) -> Result<Box<dyn SnapshotWriter>, LogError> {
         self.snapshots().begin(self.tail(), self.next_number)
+    }
+}
+
+impl LocalLog {
+    /// Writes down how far the log is durable, so that a recovery notices the loss of records behind which there are none. It
+    /// renames an empty file and syncs nothing: the death of the process keeps the mark, and a power cut may leave an
+    /// older one.
+    ///
+    /// # Errors
+    /// If there is no mark now, or an older one. The log goes on, and the next call writes one.
+    pub fn mark_synced(&mut self) -> Result<(), DiskError> {
+        let mark = SyncedMark(self.shared.synced());
+        match self.synced_mark.take() {
+            Some(before) if before == mark => {}
+            Some(before) => self.disk.rename(&before.to_string(), &mark.to_string())?,
+            None => drop(self.disk.open(&mark.to_string(), OpenMode::CreateNew)?),
+        }
+        self.synced_mark = Some(mark);
+        Ok(())
+    }
+
+    /// Lets the log start with the oldest segment of those right before the mark of its start, or of all if the mark's own
+    /// segment is not there: for whoever would rather see records again than miss some where that mark is wrong. Such
+    /// segments are there also where a crash came between the mark and their release. [Recover](LogSource::recover)
+    /// again then. Returns whether the mark was moved; it is not once an epoch has begun.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub fn start_at_oldest(&mut self) -> Result<bool, LogError> {
+        let (Phase::Recovered { .. }, Some(start)) = (&self.phase, self.start) else {
+            return Ok(false);
+        };
+        let marked = segment_of(start.0.at);
+        let mut oldest = None;
+        {
+            let segments = self.shared.segments();
+            let mut next = marked;
+            for (&segment, info) in segments.range(..marked).rev() {
+                if segments.contains_key(&marked) && segment.saturating_add(1) != next {
+                    break;
+                }
+                next = segment;
+                let at = first_record(segment);
+                oldest = info
+                    .first_number
+                    .map(|number| StartMark(Point { at, number }))
+                    .or(oldest);
+            }
+        }
+        let Some(oldest) = oldest else {
+            return Ok(false);
+        };
+        self.disk.rename(&start.to_string(), &oldest.to_string())?;
+        self.disk.sync_folder()?;
+        self.start = Some(oldest);
+        Ok(true)
+    }
+
+    /// Sets a segment file aside that the disk does not read, as `.damaged`, and puts a copy in its place that has zeros for
+    /// what cannot be read; no copy if there is no room for it. For a log that has not recovered, because of that file:
+    /// `name` is the one in the error. Returns whether it is the name of a segment.
+    ///
+    /// # Errors
+    /// If the disk fails otherwise.
+    pub fn set_aside(&mut self, name: &str) -> Result<bool, LogError> {
+        let name = name.rsplit('/').next().unwrap_or(name);
+        match (&self.phase, FileKind::of(name)) {
+            (Phase::Opened, FileKind::Segment(segment)) => {
+                set_aside(&*self.disk, segment)?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
     }
 }
 

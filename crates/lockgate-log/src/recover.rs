@@ -26,13 +26,19 @@ use crate::{
         FoundHeader, Point, RECORD_HEADER_LEN, SEGMENT_HEADER_LEN, SegmentHeader, VERSION,
         first_record, offset_of, position, segment_of, segment_start,
     },
-    names::{FileKind, SnapshotName, StartMark, SyncedMark, segment_name},
+    names::{
+        FileKind, SnapshotName, StartMark, SyncedMark, damaged_name, preallocated_name,
+        segment_name,
+    },
     scan::SegmentScan,
     shared::SegmentInfo,
 };
 
 /// Bytes copied at a time when surviving bytes are written again.
 const REWRITE_BYTES: usize = 1 << 20;
+
+/// Bytes read at a time of a file that the disk does not read as a whole.
+const COPIED_BYTES: usize = 4 << 10;
 
 /// What appending and reading need to know after a recovery.
 pub(crate) struct Recovered {
@@ -652,7 +658,11 @@ impl<'a> Recovery<'a> {
         let last = self.found.last().map(|found| found.number);
         // The number of a lost segment is not used again. Behind the last number there is none:
         // then the file exists already, which is an error.
-        let next_segment_min = segment_of(self.from.at).saturating_add(self.is_begun.into());
+        let mut next_segment_min = segment_of(self.from.at).saturating_add(self.is_begun.into());
+        if offset_of(self.synced.at) > SEGMENT_HEADER_LEN {
+            // It held records, also if it is gone as a whole. A mark may name a point in it.
+            next_segment_min = next_segment_min.max(segment_of(self.synced.at).saturating_add(1));
+        }
         let mut next_segment = last.map_or(1, |last| last.saturating_add(1));
         next_segment = next_segment.max(next_segment_min);
         if self.expected < self.synced.number && self.gap.is_none() {
@@ -782,6 +792,55 @@ impl<'a> Recovery<'a> {
             })
             .collect()
     }
+}
+
+/// Puts a copy of what can be read in the place of a segment, and keeps the segment as damaged.
+pub(crate) fn set_aside(disk: &dyn Disk, segment: u32) -> Result<(), DiskError> {
+    let name = segment_name(segment);
+    let taken: BTreeSet<String> = disk.list()?.into_iter().collect();
+    if taken.contains(&damaged_name(segment)) {
+        // It is the copy, and the disk does not read that either.
+        disk.remove(&name)?;
+        return disk.sync_folder();
+    }
+    // What a crash leaves of the copy is a file for a segment to come.
+    let free = (0..u32::MAX).map(preallocated_name);
+    let mut free = free.filter(|name| !taken.contains(name));
+    let copy = free.next().unwrap_or_else(|| preallocated_name(u32::MAX));
+    let copied = match copy_readable(disk, &name, &copy) {
+        Ok(()) => true,
+        Err(error) if error.is_full() || error.is_out_of_descriptors() => {
+            disk.remove(&copy)?;
+            false
+        }
+        Err(error) => return Err(error),
+    };
+    disk.rename(&name, &damaged_name(segment))?;
+    if copied {
+        disk.rename(&copy, &name)?;
+    }
+    disk.sync_folder()
+}
+
+/// Blocks that cannot be read become zeros.
+fn copy_readable(disk: &dyn Disk, from: &str, to: &str) -> Result<(), DiskError> {
+    let file = disk.open(from, OpenMode::Read)?;
+    let copy = disk.open(to, OpenMode::CreateNew)?;
+    let len = file.len()?;
+    copy.set_len(len)?;
+    let mut block = [0; COPIED_BYTES];
+    for at in (0..len).step_by(COPIED_BYTES) {
+        let count = usize::try_from(len - at).map_or(COPIED_BYTES, |left| left.min(COPIED_BYTES));
+        let mut read = 0;
+        while read < count {
+            match file.read_at(&mut block[read..count], at + read as u64) {
+                Ok(0) | Err(_) => break,
+                Ok(more) => read += more,
+            }
+        }
+        copy.write_at(&block[..read], at)?;
+    }
+    copy.sync()
 }
 
 /// Durably records where the log starts.

@@ -1,6 +1,9 @@
 //! What a producer counts.
 
-use std::fmt::{self, Write as _};
+use std::{
+    fmt::{self, Write as _},
+    time::Duration,
+};
 
 /// Why a record that was accepted is not delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -138,6 +141,10 @@ pub struct Figures {
     pub fenced: bool,
     /// How long batches take, in milliseconds: an average over about the last eight.
     pub batch_millis: u64,
+    /// How long batches took in all until they were answered, those on their way included; counted in milliseconds.
+    pub sending: Duration,
+    /// Batches that are on their way at the same time at most.
+    pub batches_in_flight_max: u64,
 }
 
 impl Figures {
@@ -178,10 +185,6 @@ impl Figures {
     }
 
     fn write(&self, producer: &str, to: &mut String) -> fmt::Result {
-        let producer = producer
-            .replace('\\', "\\\\")
-            .replace('"', "\\\"")
-            .replace('\n', "\\n");
         let counters = [
             ("accepted", "Records accepted.", self.accepted),
             (
@@ -234,13 +237,17 @@ impl Figures {
             ),
         ];
         for (name, help, value) in counters {
-            writeln!(to, "# HELP lockgate_producer_{name}_total {help}")?;
-            writeln!(to, "# TYPE lockgate_producer_{name}_total counter")?;
-            writeln!(
-                to,
-                "lockgate_producer_{name}_total{{producer=\"{producer}\"}} {value}"
-            )?;
+            let name = format!("lockgate_producer_{name}_total");
+            to.push_str(&metric(&name, help, "counter", producer, value));
         }
+        to.push_str(&metric(
+            "lockgate_producer_sending_seconds_total",
+            "Seconds that batches took until they were answered, together.",
+            "counter",
+            producer,
+            self.sending.as_secs_f64(),
+        ));
+        let label = escaped(producer);
         let name = "lockgate_producer_dropped_total";
         writeln!(to, "# HELP {name} Records dropped, by reason.")?;
         writeln!(to, "# TYPE {name} counter")?;
@@ -248,7 +255,7 @@ impl Figures {
             let (reason, count) = (reason.name(), self.dropped(reason));
             writeln!(
                 to,
-                "{name}{{producer=\"{producer}\",reason=\"{reason}\"}} {count}"
+                "{name}{{producer=\"{label}\",reason=\"{reason}\"}} {count}"
             )?;
         }
         let gauges = [
@@ -290,15 +297,35 @@ impl Figures {
                 self.delayed_lanes,
             ),
             ("fenced", "1 if another has taken over.", self.fenced.into()),
+            (
+                "batches_in_flight_max",
+                "Batches on their way at the same time at most.",
+                self.batches_in_flight_max,
+            ),
         ];
         for (name, help, value) in gauges {
-            writeln!(to, "# HELP lockgate_producer_{name} {help}")?;
-            writeln!(to, "# TYPE lockgate_producer_{name} gauge")?;
-            writeln!(
-                to,
-                "lockgate_producer_{name}{{producer=\"{producer}\"}} {value}"
-            )?;
+            let name = format!("lockgate_producer_{name}");
+            to.push_str(&metric(&name, help, "gauge", producer, value));
         }
         Ok(())
     }
+}
+
+/// A metric in the text format of Prometheus, with what it is.
+pub(crate) fn metric(
+    name: &str,
+    help: &str,
+    kind: &str,
+    producer: &str,
+    value: impl fmt::Display,
+) -> String {
+    let label = escaped(producer);
+    format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name}{{producer=\"{label}\"}} {value}\n")
+}
+
+fn escaped(label: &str) -> String {
+    label
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
 }

@@ -46,7 +46,7 @@ pub use options::{
     AnswerLevel, Breaker, Linger, OptionsError, PackOptions, Persist, ProducerOptions, Quota,
     RetryBudget, SpoolOptions, TenantFn, WhenFull, WhenSpoolFull, WhenUnknown,
 };
-pub use pipeline::{Pipeline, PipelineFigures};
+pub use pipeline::{Pipeline, PipelineFigures, PipelineWatch, StageFigures};
 pub use producer::{Closed, OpenError, Producer};
 pub use send::{Answer, Full, Refusal, Refused, Send, SendError, Ticket};
 #[doc(hidden)]

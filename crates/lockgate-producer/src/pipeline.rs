@@ -3,19 +3,21 @@
 use std::{
     fmt,
     future::Future,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use lockgate_consumer::{Ended, Failure, Job, StartError, Worker, WorkerBuilder, WorkerState};
+use lockgate_consumer::{
+    Ended, Failure, Job, StartError, Worker, WorkerBuilder, WorkerState, WorkerWatch,
+};
 use lockgate_core::{Fate, Message, MessageName, Sink, UniqueId};
 use tokio::{task::spawn_blocking, time::Instant};
 use tracing::warn;
 
-use crate::{DropReason, Figures, Producer, SendError};
+use crate::{
+    DropReason, Figures, Producer, SendError,
+    sizing::{Model, Reading, ReadingError, Readings},
+};
 
 /// Workers that take messages from a source, make other messages of them, and hand those to a [`Producer`]. A message
 /// is acknowledged to its source only when all that was made of it has reached the level.
@@ -55,14 +57,36 @@ pub struct Pipeline<S: Sink + 'static> {
     meter: Arc<Meter>,
 }
 
+/// Sees how a [`Pipeline`] does. It keeps the producer, but not the workers.
+pub struct PipelineWatch<S: Sink + 'static> {
+    worker: WorkerWatch,
+    producer: Producer<S>,
+    meter: Arc<Meter>,
+}
+
 /// What happens between a source and a sink.
 struct Meter {
     started: Instant,
-    began: AtomicU64,
-    ended: AtomicU64,
-    /// Nanoseconds that work took, and that its records waited for their level.
-    worked: AtomicU64,
-    waited: AtomicU64,
+    /// What the producer had counted before.
+    before: Figures,
+    runs_max: usize,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    ended: u64,
+    working: Spells,
+    waiting: Spells,
+}
+
+/// Stretches of time, of which several go on at once.
+#[derive(Clone, Copy, Default)]
+struct Spells {
+    now: u64,
+    begun: u64,
+    /// The ends of those that are over less the begins of all, in nanoseconds since the meter started.
+    nanos: i128,
 }
 
 /// How a pipeline does, at one moment.
@@ -73,26 +97,209 @@ pub struct PipelineFigures {
     pub elapsed: Duration,
     /// The worker: what it holds, and what became of messages. `None`: it has ended.
     pub worker: Option<WorkerState>,
-    /// Messages on which work began, and those on which it ended, well or not, with the wait for their level.
+    /// Messages on which it works at the same time at most.
+    pub workers: usize,
+    /// Messages on which work began.
     pub began: u64,
-    /// Messages on which work ended.
+    /// Messages on which work ended, well or not, with the wait for their level.
     pub ended: u64,
-    /// How long the work itself took in all: divided by `elapsed` and by the worker's concurrency, it is how much of the
-    /// workers is in use.
+    /// Messages on which the work itself goes on.
+    pub working: u64,
+    /// Messages whose records wait for their level. Each has a worker, as those that are worked on have.
+    pub waiting: u64,
+    /// How long the work itself took in all, that which goes on included.
     pub worked: Duration,
-    /// How long workers waited in all until records had reached their level.
+    /// How long workers waited in all for room in the producer and until records had reached their level, those included
+    /// that still wait.
     pub waited: Duration,
-    /// The producer.
+    /// The producer. It counts from its own opening on.
     pub producer: Figures,
+    /// What the producer had counted when the pipeline started.
+    before: Figures,
+}
+
+/// How a stage of a pipeline does. Its rate and its utilisation are averages since the pipeline started: for those of a
+/// shorter time, compare figures of two moments.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct StageFigures {
+    /// `work`: messages that came, and the workers. `sink`: records in the producer, and batches on their way to the sink.
+    pub name: &'static str,
+    /// Messages or records that wait now, those not counted that are worked on or sent.
+    pub depth: u64,
+    /// Messages a second that are done, or records that the sink has confirmed.
+    pub per_second: f64,
+    /// Share of the workers, or of the batches that may be sent at the same time, that is in use: 0 to 1.
+    pub utilisation: f64,
 }
 
 impl PipelineFigures {
-    /// Messages that one worker can take in a second, by what work took so far; `None` before the first one ended.
+    /// Messages that one worker can take in a second, as long as the sink is as fast as it was: a worker is taken by the
+    /// work and by the wait for the level. `None` before the first one ended.
     #[must_use]
     pub fn service_rate(&self) -> Option<f64> {
-        let worked = self.worked.as_secs_f64();
-        #[expect(clippy::cast_precision_loss, reason = "a rate is no count")]
-        (self.ended > 0 && worked > 0.0).then(|| self.ended as f64 / worked)
+        let taken = self.taken().as_secs_f64();
+        (self.ended > 0 && taken > 0.0).then(|| float(self.ended) / taken)
+    }
+
+    /// How the workers do, and how the producer and its sink do.
+    #[must_use]
+    pub fn stages(&self) -> [StageFigures; 2] {
+        let elapsed = self.elapsed.as_secs_f64();
+        let by = |sum: f64, by: f64| if by > 0.0 { sum / by } else { 0.0 };
+        let Figures {
+            pending,
+            in_flight,
+            delivered,
+            sending,
+            batches_in_flight_max,
+            ..
+        } = self.producer;
+        let held = self.worker.as_ref().map_or(0, |worker| worker.held as u64);
+        let sent = sending.saturating_sub(self.before.sending).as_secs_f64();
+        let workers = float(self.workers as u64);
+        [
+            StageFigures {
+                name: "work",
+                depth: held.saturating_sub(self.working + self.waiting),
+                per_second: by(float(self.ended), elapsed),
+                utilisation: by(self.taken().as_secs_f64(), elapsed * workers).min(1.0),
+            },
+            StageFigures {
+                name: "sink",
+                depth: pending.saturating_sub(in_flight),
+                per_second: by(float(delivered - self.before.delivered), elapsed),
+                utilisation: by(sent, elapsed * float(batches_in_flight_max)).min(1.0),
+            },
+        ]
+    }
+
+    /// A model for [sizing](crate::sizing) of what was measured since the pipeline started: a stage `work` and a stage
+    /// `sink`, in messages of the source. See [`Readings::model`].
+    ///
+    /// # Errors
+    /// Too little has happened.
+    pub fn model(&self) -> Result<Model, ReadingError> {
+        let mut readings = Readings::default();
+        let reading = self.reading();
+        readings.add(0.0, self.since(&reading))?;
+        readings.add(self.elapsed.as_secs_f64(), reading)?;
+        readings.model(None)
+    }
+
+    /// The figures in the text format of Prometheus: those of the producer, and `lockgate_pipeline_...` beside them, each
+    /// with the label `producer`.
+    #[must_use]
+    pub fn prometheus(&self, producer: &str) -> String {
+        let [work, _] = self.stages();
+        let counted = |name, help, value: f64| (name, help, "counter", value);
+        let metrics = [
+            counted(
+                "began_total",
+                "Messages on which work began.",
+                float(self.began),
+            ),
+            counted(
+                "ended_total",
+                "Messages on which work ended, with the wait for their level.",
+                float(self.ended),
+            ),
+            counted(
+                "worked_seconds_total",
+                "Seconds of workers that work took.",
+                self.worked.as_secs_f64(),
+            ),
+            counted(
+                "waited_seconds_total",
+                "Seconds of workers that waited for the level of their records.",
+                self.waited.as_secs_f64(),
+            ),
+            (
+                "depth",
+                "Messages here that wait for a worker.",
+                "gauge",
+                float(work.depth),
+            ),
+            (
+                "busy",
+                "Workers that work or wait for a level.",
+                "gauge",
+                float(self.working + self.waiting),
+            ),
+            (
+                "workers",
+                "Workers that there are.",
+                "gauge",
+                float(self.workers as u64),
+            ),
+        ];
+        let mut text = self.producer.prometheus(producer);
+        for (name, help, kind, value) in metrics {
+            text.push_str(&crate::figures::metric(
+                &format!("lockgate_pipeline_{name}"),
+                help,
+                kind,
+                producer,
+                value,
+            ));
+        }
+        text
+    }
+
+    /// For how long workers were taken.
+    fn taken(&self) -> Duration {
+        self.worked + self.waited
+    }
+
+    /// What was counted, for a model.
+    fn reading(&self) -> Reading {
+        Reading {
+            workers: float(self.workers as u64),
+            began: float(self.began),
+            ended: float(self.ended),
+            taken_seconds: self.taken().as_secs_f64(),
+            ..Reading::of(&self.producer)
+        }
+    }
+
+    /// What was counted when the pipeline started.
+    fn since(&self, now: &Reading) -> Reading {
+        Reading {
+            workers: now.workers,
+            ..Reading::of(&self.before)
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate is no count")]
+fn float(count: u64) -> f64 {
+    count as f64
+}
+
+impl<S: Sink + 'static> PipelineWatch<S> {
+    /// As [`Pipeline::figures`].
+    pub async fn figures(&self) -> PipelineFigures {
+        let worker = self.worker.state().await;
+        let (counts, elapsed) = (*self.meter.counts(), self.meter.started.elapsed());
+        PipelineFigures {
+            elapsed,
+            worker,
+            workers: self.meter.runs_max,
+            began: counts.working.begun,
+            ended: counts.ended,
+            working: counts.working.now,
+            waiting: counts.waiting.now,
+            worked: counts.working.total(elapsed),
+            waited: counts.waiting.total(elapsed),
+            producer: self.producer.figures(),
+            before: self.meter.before.clone(),
+        }
+    }
+}
+
+impl<S: Sink + 'static> fmt::Debug for PipelineWatch<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PipelineWatch").finish_non_exhaustive()
     }
 }
 
@@ -119,10 +326,9 @@ impl<S: Sink + 'static> Pipeline<S> {
     {
         let meter = Arc::new(Meter {
             started: Instant::now(),
-            began: AtomicU64::new(0),
-            ended: AtomicU64::new(0),
-            worked: AtomicU64::new(0),
-            waited: AtomicU64::new(0),
+            before: producer.figures(),
+            runs_max: worker.runs_max(),
+            counts: Mutex::default(),
         });
         let work = Arc::new(work);
         let (to, metered) = (producer.clone(), meter.clone());
@@ -169,15 +375,16 @@ impl<S: Sink + 'static> Pipeline<S> {
 
     /// How it does.
     pub async fn figures(&self) -> PipelineFigures {
-        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        PipelineFigures {
-            elapsed: self.meter.started.elapsed(),
-            worker: self.worker.state().await,
-            began: load(&self.meter.began),
-            ended: load(&self.meter.ended),
-            worked: Duration::from_nanos(load(&self.meter.worked)),
-            waited: Duration::from_nanos(load(&self.meter.waited)),
-            producer: self.producer.figures(),
+        self.watch().figures().await
+    }
+
+    /// For whoever wants to see how it does while another has the pipeline.
+    #[must_use]
+    pub fn watch(&self) -> PipelineWatch<S> {
+        PipelineWatch {
+            worker: self.worker.watch(),
+            producer: self.producer.clone(),
+            meter: self.meter.clone(),
         }
     }
 
@@ -241,45 +448,71 @@ fn failure(error: &SendError) -> Failure {
 }
 
 impl Meter {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn work(self: &Arc<Self>) -> Spell {
-        self.began.fetch_add(1, Ordering::Relaxed);
+        let mut counts = self.counts();
+        counts.working.begin(self.started.elapsed());
+        drop(counts);
         Spell {
             meter: self.clone(),
-            since: Instant::now(),
             is_wait: false,
         }
     }
 }
 
-/// A stretch of time that is counted when it ends, however it does.
+impl Spells {
+    fn begin(&mut self, at: Duration) {
+        self.now += 1;
+        self.begun += 1;
+        self.nanos -= nanos(at);
+    }
+
+    fn end(&mut self, at: Duration) {
+        self.now = self.now.saturating_sub(1);
+        self.nanos += nanos(at);
+    }
+
+    /// How long all took together until then.
+    fn total(&self, at: Duration) -> Duration {
+        let total = self.nanos + i128::from(self.now) * nanos(at);
+        Duration::from_nanos(u64::try_from(total.max(0)).unwrap_or(u64::MAX))
+    }
+}
+
+fn nanos(time: Duration) -> i128 {
+    i128::try_from(time.as_nanos()).unwrap_or(i128::MAX)
+}
+
+/// A message that has a worker: first it is worked on, then its records wait. However that ends, it is counted.
 struct Spell {
     meter: Arc<Meter>,
-    since: Instant,
     is_wait: bool,
 }
 
 impl Spell {
     /// The work is done, and its records wait for their level.
     fn wait(mut self) -> Self {
-        self.count();
-        self.since = Instant::now();
+        let mut counts = self.meter.counts();
+        let now = self.meter.started.elapsed();
+        counts.working.end(now);
+        counts.waiting.begin(now);
+        drop(counts);
         self.is_wait = true;
         self
-    }
-
-    fn count(&self) {
-        let counter = match self.is_wait {
-            true => &self.meter.waited,
-            false => &self.meter.worked,
-        };
-        let nanos = u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        counter.fetch_add(nanos, Ordering::Relaxed);
     }
 }
 
 impl Drop for Spell {
     fn drop(&mut self) {
-        self.count();
-        self.meter.ended.fetch_add(1, Ordering::Relaxed);
+        let mut counts = self.meter.counts();
+        let now = self.meter.started.elapsed();
+        match self.is_wait {
+            true => counts.waiting.end(now),
+            false => counts.working.end(now),
+        }
+        counts.ended += 1;
     }
 }

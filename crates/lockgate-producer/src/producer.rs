@@ -240,7 +240,7 @@ impl<S: Sink + 'static> Producer<S> {
     /// What it has counted, and what it holds.
     #[must_use]
     pub fn figures(&self) -> Figures {
-        self.0.inner.lock().figures()
+        self.0.inner.with(|buffer, now| buffer.figures_at(now))
     }
 
     /// What the sink said, if nothing is sent any more because another has taken over: a producer with this one's name or
@@ -289,7 +289,7 @@ impl<S: Sink + 'static> Producer<S> {
         let ended = stopped.wait_for(|stopped| stopped.spool_ended);
         let has_ended = timeout(SETTLE_WAIT, ended).await.is_ok();
         inner.with(|buffer, _| buffer.drop_unwritten(has_ended));
-        let figures = inner.lock().figures();
+        let figures = inner.with(|buffer, now| buffer.figures_at(now));
         Closed {
             left: figures.pending,
             figures,

@@ -35,7 +35,7 @@ pub trait Handler: fmt::Debug + Send + Sync + 'static {
     fn ready(&self) -> Result<(), String>;
 
     /// What `/metrics` has beside the figures of the listener, in the text format of Prometheus.
-    fn metrics(&self) -> String;
+    fn metrics(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>>;
 }
 
 /// A request for a [`Handler`].

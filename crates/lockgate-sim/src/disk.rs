@@ -161,6 +161,12 @@ impl FaultyDisk {
         self.state().damage(name, damage, within, seed)
     }
 
+    /// From now on the disk does not read these bytes of a file: each read of one of them fails, also under another name of
+    /// the file, until a crash. Whether there is such a file.
+    pub fn make_unreadable(&self, name: &str, within: Range<u64>) -> bool {
+        self.state().make_unreadable(name, within)
+    }
+
     /// Limits the space: from now on blocks of 512 bytes may be taken up to `free` bytes, then a
     /// write stops where space ends. `None` lifts the limit.
     pub fn set_free_bytes(&self, free: Option<u64>) {

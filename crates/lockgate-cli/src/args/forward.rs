@@ -44,6 +44,10 @@ use crate::{
 /// Answers are 200 with the message's id when it is delivered, and 202 at a level below; 400 or 413 for what can never be taken; 503
 /// with Retry-After where there is no room. /healthz, /readyz and /metrics are beside it.
 ///
+/// With --metrics ADDRESS:PORT the command serves these three pages also where messages do not come over HTTP, by the same
+/// rules. `lockgate size --from http://ADDRESS:PORT/metrics` reads there how fast it is, and says how large its buffers must
+/// be.
+///
 /// --when-full says what happens when the buffer is full: `block` waits, `reject` refuses (HTTP: 503), `drop-newest` and
 /// `drop-oldest` drop, `spool` keeps on disk only. Default: `spool` with a --spool, else `reject` for HTTP and `block`
 /// for all others. What finds the spool full waits, or is refused over HTTP.
@@ -56,7 +60,7 @@ use crate::{
 Examples:
   lockgate forward --from http://127.0.0.1:8080 --to clicks --spool ./clicks-spool
   tail -F access.log | lockgate forward --from stdin --raw --to access --spool ./access-spool
-  lockgate forward --from orders.fifo --to bills.fifo --exec 'jq -c .total' --concurrency 8
+  lockgate forward --from orders.fifo --to bills.fifo --exec 'jq -c .total' --concurrency 8 --metrics 127.0.0.1:9400
   lockgate forward --from stdin --to orders.fifo --json < orders.jsonl | jq .delivered")]
 pub(crate) struct Forward {
     /// Where messages come from: stdin, a queue, or an address to listen on such as http://127.0.0.1:8080
@@ -113,6 +117,10 @@ pub(crate) struct Forward {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) deliver_within: Option<Duration>,
 
+    /// Send messages again whose batch was not answered within this time; at a queue of Lockgate none comes twice
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = send_timeout)]
+    pub(crate) send_timeout: Duration,
+
     /// Name as a producer at the queue; never the same twice at the same time [default: a random one, kept in the spool]
     #[arg(long, value_name = "NAME", value_parser = producer)]
     pub(crate) producer: Option<ProducerName>,
@@ -153,6 +161,10 @@ pub(crate) struct Forward {
     #[arg(long)]
     pub(crate) until_empty: bool,
 
+    /// From stdin or a queue: serve /metrics, /healthz and /readyz at this address
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = address)]
+    pub(crate) metrics: Option<SocketAddr>,
+
     /// Print the figures as a JSON object at the end
     #[arg(long)]
     pub(crate) json: bool,
@@ -184,6 +196,11 @@ fn from(text: &str) -> Result<From, String> {
             format!("it is neither stdin nor an address such as http://127.0.0.1:8080, and {error}")
         }),
     }
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let wrong = |_| format!("{text:?} is no address and port, such as 127.0.0.1:9400");
+    text.parse().map_err(wrong)
 }
 
 fn level(text: &str) -> Result<AnswerLevel, String> {
@@ -247,6 +264,13 @@ fn replay_rate(text: &str) -> Result<NonZeroU32, String> {
 fn exec_timeout(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         Duration::ZERO => Err("a command needs some time: write 1ms or more".to_owned()),
+        time => Ok(time),
+    }
+}
+
+fn send_timeout(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("an answer needs some time: write 1ms or more".to_owned()),
         time => Ok(time),
     }
 }

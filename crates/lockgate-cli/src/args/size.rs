@@ -14,9 +14,10 @@ use crate::units::{duration, per_second, size};
 /// fills in a burst or while a stage stands still, when it overflows, and how soon it drains. A buffer is large enough
 /// if it overflows once in a thousand times. docs/sizing.md has the formulas.
 ///
-/// The stages come from --stage, from a JSON file of a model, or from the figures of a running producer: --from then
-/// names an address that serves them, which is read a hundred times while --over lasts, or files of them in their order,
-/// evenly spaced over --over. The model has one stage then, `sink`.
+/// The stages come from --stage, from a JSON file of a model or of what --json printed, or from the figures of a running
+/// producer: --from then names an address that serves them, such as the /metrics of `lockgate forward`, which is read a
+/// hundred times while --over lasts, or files of them in their order, evenly spaced over --over. The model has one stage
+/// then, `sink`, and before it `work` if the figures are those of a pipeline, as of `lockgate forward --from QUEUE`.
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("pipeline").required(true).args(["stages", "from"])))]
 #[command(after_help = "\
@@ -43,15 +44,20 @@ pub(crate) struct Size {
     pub(crate) from: Vec<String>,
 
     /// Producer whose figures to take, if there are several
-    #[arg(long, value_name = "NAME", requires = "from")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        requires = "from",
+        conflicts_with = "stages"
+    )]
     pub(crate) producer: Option<String>,
 
-    /// Batches that the producer sends at the same time
-    #[arg(long, value_name = "N", requires = "from", default_value_t = 4)]
-    pub(crate) workers: u32,
+    /// Batches that the producer may send at the same time [default: as its figures say, or else 4]
+    #[arg(long, value_name = "N", requires = "from", conflicts_with = "stages")]
+    pub(crate) workers: Option<u32>,
 
     /// Time over which figures are read, or between the first and the last file, 1s to 1d
-    #[arg(long, value_name = "TIME", requires = "from", default_value = "10s", value_parser = over)]
+    #[arg(long, value_name = "TIME", requires = "from", conflicts_with = "stages", default_value = "10s", value_parser = over)]
     pub(crate) over: Duration,
 
     /// Have a stage stand still for so long, up to 30d: the last one, or the one named as in parse:60s

@@ -18,6 +18,18 @@ pub(crate) struct Flags {
     pub(crate) config: Option<String>,
 }
 
+impl Flags {
+    /// The flags that were given of those that only a command which listens needs. How a log is written is none of them.
+    pub(crate) fn of_listener(&self) -> impl Iterator<Item = &'static str> {
+        let given = self.given.keys().copied();
+        given.filter(|name| {
+            let mut settings = SETTINGS.iter().map(|setting| setting.about());
+            let about = settings.find(|about| about.name == *name);
+            about.is_some_and(|about| about.scope == Scope::Listener) && !name.starts_with("log-")
+        })
+    }
+}
+
 /// Declares a group of flags: those of the scopes it takes, and what those of a listener stand under in help.
 macro_rules! flag_group {
     ($(#[$doc:meta])* $type:ident, $takes:expr, $listener:expr) => {

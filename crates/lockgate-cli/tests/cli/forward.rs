@@ -83,7 +83,7 @@ impl Forwarder {
         (status, serde_json::from_str(&answer).unwrap())
     }
 
-    fn get(&self, path: &str) -> (u16, String) {
+    pub(crate) fn get(&self, path: &str) -> (u16, String) {
         Wire::to(&self.url).ask(&format!("GET {path} HTTP/1.1"), "")
     }
 
@@ -93,9 +93,17 @@ impl Forwarder {
 
     /// How many messages it has that are neither delivered nor dropped.
     pub(crate) fn pending(&self) -> u64 {
+        self.figure("producer_pending")
+    }
+
+    /// A whole number that /metrics has.
+    #[track_caller]
+    pub(crate) fn figure(&self, name: &str) -> u64 {
         let (_, metrics) = self.get("/metrics");
-        let line = (metrics.lines()).find(|line| line.starts_with("lockgate_producer_pending{"));
-        line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+        let name = format!("lockgate_{name}{{");
+        let line = metrics.lines().find(|line| line.starts_with(&name));
+        let line = line.unwrap_or_else(|| panic!("{name} is not in {metrics}"));
+        line.rsplit(' ').next().unwrap().parse().unwrap()
     }
 
     pub(crate) fn kill(mut self) {
@@ -245,6 +253,36 @@ fn raw_lines_are_bodies() {
 fn flags_that_say_nothing_are_wrong_usage() {
     let sandbox = Sandbox::new();
     for (arguments, what) in [
+        (
+            "--from stdin --to q --allow-remote",
+            "--allow-remote is for messages that come over HTTP, or for --metrics",
+        ),
+        (
+            "--from stdin --to q --tls-cert x",
+            "--tls-cert is for messages that come over HTTP",
+        ),
+        (
+            "--from q --to p --body-max 1MiB",
+            "--body-max is for messages that come over HTTP",
+        ),
+        (
+            "--from q --to p --region here --metrics 127.0.0.1:0",
+            "--region is for messages that come over HTTP",
+        ),
+        ("--from stdin --to q --retry-delay 1s", "--exec"),
+        (
+            "--from http://127.0.0.1:0 --to q --metrics 127.0.0.1:0",
+            "an address of --from has /metrics",
+        ),
+        ("--from stdin --to q --metrics 0.0.0.0:0", "--allow-remote"),
+        (
+            "--from stdin --to q --metrics localhost",
+            "\"localhost\" is no address and port",
+        ),
+        (
+            "--from stdin --to q --send-timeout 0s",
+            "an answer needs some time",
+        ),
         (
             "--from stdin --to q --exec cat",
             "--exec is for messages from a queue",
@@ -670,6 +708,46 @@ fn a_command_that_cannot_be_started_ends_the_run_and_costs_no_message() {
         .fails_with(1);
     assert!(stderr.contains("there is no such command"), "{stderr}");
     assert_eq!(bodies(&town.drain("in")), ["a"]);
+}
+
+/// Who has a pipeline that runs learns from it what it takes, and which stage is the narrow one.
+#[test]
+fn a_running_pipeline_serves_figures_of_which_a_model_is_made() {
+    let town = Town::new();
+    town.run("queue create in").ok();
+    town.run("queue create clicks").ok();
+    let lines: Vec<String> = (0..300)
+        .map(|number| format!("{{\"body\":{number}}}"))
+        .collect();
+    town.send_lines("in", &lines.join("\n")).ok();
+    let arguments =
+        "forward --from in --to clicks --exec cat --concurrency 2 --metrics 127.0.0.1:0";
+    let mut forwarder = Forwarder::spawn(&town.sandbox, arguments);
+    let url = forwarder.event("figures")["url"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    forwarder.url = url.strip_suffix("/metrics").unwrap().to_owned();
+    assert_eq!(forwarder.get("/healthz").0, 200);
+    assert_eq!(forwarder.get("/readyz").0, 200);
+    assert_eq!(forwarder.get("/").0, 404);
+    let said = town.run(&format!("size --from {url} --over 1s --json"));
+    let model = said.json().remove(0)["model"].clone();
+    let stages = model["stages"].as_array().unwrap();
+    let names: Vec<_> = stages.iter().map(|stage| &stage["name"]).collect();
+    assert_eq!(names, ["work", "sink"], "{model}");
+    assert_eq!(
+        (&stages[0]["workers"], &stages[1]["workers"]),
+        (&json!(2), &json!(4)),
+        "{model}"
+    );
+    while forwarder.figure("pipeline_ended_total") < 300 {
+        std::thread::yield_now();
+    }
+    assert_eq!(forwarder.figure("pipeline_workers"), 2);
+    assert_eq!(forwarder.figure("pipeline_busy"), 0);
+    assert_eq!(forwarder.figure("producer_delivered_total"), 300);
+    assert_eq!(forwarder.terminate().code, Some(0));
 }
 
 /// The queue that messages come from has them until they are where they go.

@@ -1,6 +1,6 @@
 //! `lockgate forward` beside what fails: a queue that hangs, a disk that is full, a file that is damaged.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path, process::Command, time::Duration};
 
 use rustix::process::Signal;
 
@@ -48,6 +48,74 @@ fn a_queue_that_hangs_or_is_away_delays_messages_and_loses_none() {
     assert_eq!(done.code, Some(0), "{done:?}");
     assert_eq!(ended(&done)["left"], 0, "{done:?}");
     assert!(numbers(&town).into_iter().eq(0..70));
+}
+
+/// The sink answers after the deadline, again and again, dies, and comes back: each message is there once, and in the order of
+/// its key. `LOCKGATE_AWAY=150` leaves it away for so many seconds, with the usual deadline; `cargo xtask kill` does.
+#[test]
+fn answers_after_the_deadline_lose_nothing_and_bring_nothing_twice() {
+    let away = std::env::var("LOCKGATE_AWAY").ok();
+    let away = away.map(|away| Duration::from_secs(away.parse().unwrap()));
+    let timeout = if away.is_some() { "30s" } else { "200ms" };
+    let town = Town::new();
+    town.run("queue create clicks.fifo").ok();
+    let arguments = format!(
+        "forward --from http://127.0.0.1:0 --to clicks.fifo {SPOOL} --send-timeout {timeout}"
+    );
+    let mut forwarder = Forwarder::spawn(&town.sandbox, &arguments);
+    forwarder.listens();
+    let mut sent = 0..;
+    let mut post = |forwarder: &Forwarder, count: usize| {
+        for number in sent.by_ref().take(count) {
+            let key = format!("lockgate-key: k{}", number % 3);
+            let (status, answer) = forwarder.post(&key, &u32::to_string(&number));
+            assert!([200, 202].contains(&status), "{status}: {answer}");
+        }
+    };
+    post(&forwarder, 20);
+    for _ in 0..2 {
+        town.server.signal(Signal::STOP);
+        let failed = forwarder.figure("producer_failed_batches_total");
+        post(&forwarder, 20);
+        while forwarder.figure("producer_failed_batches_total") == failed {
+            std::thread::yield_now();
+        }
+        post(&forwarder, 10);
+        // It answers what nobody waits for any more.
+        town.server.signal(Signal::CONT);
+        post(&forwarder, 10);
+        while forwarder.pending() > 0 {
+            std::thread::yield_now();
+        }
+    }
+    town.server.signal(Signal::STOP);
+    post(&forwarder, 10);
+    town.server.signal(Signal::KILL);
+    if let Some(away) = away {
+        std::thread::sleep(away);
+    }
+    post(&forwarder, 10);
+    let address = address(&town.server.url);
+    let Town { sandbox, server } = town;
+    let server = Server::restart(server, &sandbox, &address);
+    let town = Town { sandbox, server };
+    while forwarder.pending() > 0 {
+        std::thread::yield_now();
+    }
+    let done = forwarder.terminate();
+    assert_eq!(done.code, Some(0), "{done:?}");
+    let received = town.drain("clicks.fifo");
+    assert_eq!(received.len(), 120);
+    for key in 0..3 {
+        let key = format!("k{key}");
+        let of_key = received.iter().filter(|it| it["key"] == key.as_str());
+        let numbers = of_key.map(|it| it["body"].as_str().unwrap().parse::<u32>().unwrap());
+        let numbers: Vec<u32> = numbers.collect();
+        assert!(
+            numbers.is_sorted() && numbers.len() == 40,
+            "{key}: {numbers:?}"
+        );
+    }
 }
 
 /// Whether this process may mount a file system of its own.

@@ -72,6 +72,9 @@ fn json_has_the_report_and_the_model_that_gives_it_again() {
 
     sandbox.write("model.json", &said["model"].to_string());
     let again = sandbox.run("size --from model.json --json");
+    assert_eq!(again.json(), std::slice::from_ref(&said));
+    sandbox.write("printed.json", &said.to_string());
+    let again = sandbox.run("size --from printed.json --json");
     assert_eq!(again.json(), [said]);
     // Flags come before the file.
     let other = sandbox.run("size --from model.json --arrivals 200 --outage a:1s --json");
@@ -108,7 +111,8 @@ fn the_simulation_stands_beside_the_prediction() {
     let typed = "size --arrivals 80 --stage a=100x1 --outage 10s --simulate 3";
     let said = sandbox.run(typed).ok();
     let table = said.split("SIMULATED\t").nth(1).unwrap();
-    assert!(table.contains("\na\t3."), "{said}");
+    let row = table.lines().nth(1).unwrap();
+    assert!(row.starts_with("a\t") && row.contains("\t3."), "{said}");
     assert_eq!(sandbox.run(typed).ok(), said, "the same seed");
     let found = sandbox.run(&format!("{typed} --json")).json().remove(0);
     let predicted = found["stages"][0]["depth_at_end"].as_f64().unwrap();
@@ -117,6 +121,30 @@ fn the_simulation_stands_beside_the_prediction() {
         (predicted - outcome).abs() < outcome / 10.0,
         "{predicted}, {outcome}"
     );
+}
+
+/// What was not simulated is no number.
+#[test]
+fn without_burst_and_outage_only_the_long_run_is_simulated() {
+    let sandbox = Sandbox::new();
+    let typed = "size --arrivals 80 --stage a=100x1 --simulate";
+    let found = sandbox.run(&format!("{typed} --json")).json().remove(0);
+    let simulated = &found["simulated"][0];
+    assert!(simulated["queue"].as_f64().unwrap() > 2.0, "{simulated}");
+    for name in ["depth_at_end", "peak", "overflows", "drains_after_seconds"] {
+        assert_eq!(simulated[name], Value::Null, "{name}");
+    }
+    let said = sandbox.run(typed).ok();
+    assert!(said.contains("\t-\t-\t-\t-\n"), "{said}");
+
+    let typed = "size --arrivals 150 --stage a=100x1 --simulate --json";
+    let found = sandbox.run(typed).json().remove(0);
+    let (stage, simulated) = (&found["stages"][0], &found["simulated"][0]);
+    assert_eq!(simulated["queue"], Value::Null);
+    let predicted = stage["depth_at_end"].as_f64().unwrap();
+    let outcome = simulated["depth_at_end"].as_f64().unwrap();
+    assert!((predicted - 3000.0).abs() < 1e-6, "{predicted}");
+    assert!((outcome - 3000.0).abs() < 300.0, "{outcome}");
 }
 
 #[test]
@@ -239,6 +267,21 @@ fn what_cannot_be_sized_is_said() {
             "--arrivals 1/s+2/s --stage a=1x1",
             2,
             "is no rate of records",
+        ),
+        (
+            "--arrivals 1 --stage a=1x1 --over 5s",
+            2,
+            "cannot be used with",
+        ),
+        (
+            "--arrivals 1 --stage a=1x1 --workers 5",
+            2,
+            "cannot be used with",
+        ),
+        (
+            "--arrivals 1 --stage a=1x1 --producer p",
+            2,
+            "cannot be used with",
         ),
         ("--from nowhere", 3, "reading nowhere"),
         ("--from bad.json", 2, "unknown field `speed`"),

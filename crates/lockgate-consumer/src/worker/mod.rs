@@ -266,14 +266,31 @@ impl Worker {
 
     /// How it is. `None`: it has ended.
     pub async fn state(&self) -> Option<WorkerState> {
-        let (answer, answered) = oneshot::channel();
-        self.ask(Ask::State(answer));
-        answered.await.ok()
+        self.watch().state().await
+    }
+
+    /// For whoever wants to see how it is while another has the worker.
+    pub fn watch(&self) -> WorkerWatch {
+        WorkerWatch(self.asks.clone())
     }
 
     fn ask(&self, ask: Ask) {
         // A worker that has ended has no more to do.
         let _ = self.asks.send(ask);
+    }
+}
+
+/// Sees how a [`Worker`] is, and does not keep it alive.
+#[derive(Clone, Debug)]
+pub struct WorkerWatch(mpsc::UnboundedSender<Ask>);
+
+impl WorkerWatch {
+    /// As [`Worker::state`].
+    pub async fn state(&self) -> Option<WorkerState> {
+        let (answer, answered) = oneshot::channel();
+        // A worker that has ended has no more to do.
+        let _ = self.0.send(Ask::State(answer));
+        answered.await.ok()
     }
 }
 
@@ -300,6 +317,11 @@ impl WorkerBuilder {
     pub fn concurrency(mut self, runs: usize) -> Self {
         self.options.concurrency = runs;
         self
+    }
+
+    /// How many runs there may be at the same time, as far as it is set.
+    pub fn runs_max(&self) -> usize {
+        self.options.concurrency
     }
 
     /// Sets which messages wait for each other. Default: those of one key.

@@ -1,5 +1,7 @@
 //! What the sink says of a batch, and what follows for its records.
 
+use std::time::Duration;
+
 use lockgate_core::{Accepted, Fate, Millis, ProducerRefused, TransportError};
 
 use super::{Buffer, Sending, packing::Packing};
@@ -35,6 +37,7 @@ impl<T, I: Clone> Buffer<T, I> {
         let Some(sent) = self.batches.try_remove(id) else {
             return refused;
         };
+        self.figures.sending += Duration::from_millis(now.saturating_sub(sent.at));
         let was_fenced = self.fenced.is_some();
         let mut results = results.into_iter();
         let (mut took, mut failed) = (false, false);

@@ -24,7 +24,10 @@ mod spooling;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use lockgate_core::{
     Accepted, Key, Message, Millis, ProducerIncarnation, ProducerMark, ProducerName,
@@ -789,6 +792,17 @@ impl<T, I: Clone> Buffer<T, I> {
         self.fenced.clone()
     }
 
+    /// With the time of batches that are on their way.
+    pub(crate) fn figures_at(&self, now: Millis) -> Figures {
+        let underway = self.batches.iter();
+        let underway = underway.map(|(_, it)| Duration::from_millis(now.saturating_sub(it.at)));
+        let figures = self.figures();
+        Figures {
+            sending: figures.sending + underway.sum::<Duration>(),
+            ..figures
+        }
+    }
+
     pub(crate) fn figures(&self) -> Figures {
         let spool = self.spool.as_ref();
         Figures {
@@ -807,6 +821,7 @@ impl<T, I: Clone> Buffer<T, I> {
             delayed_lanes: self.lanes.delayed() as u64,
             fenced: self.fenced.is_some(),
             batch_millis: self.health.latency(),
+            batches_in_flight_max: self.rules.in_flight_max as u64,
             ..self.figures.clone()
         }
     }

@@ -1,5 +1,6 @@
 //! Histories of a machine with a sink, a log and time that a seed decides.
 
+mod linger;
 mod mixed;
 mod returns;
 

@@ -107,6 +107,22 @@ impl Course {
         self.moments.push(moment);
     }
 
+    /// The depth then: between two moments, or behind the last.
+    pub(super) fn depth_at(&self, seconds: f64) -> f64 {
+        let last = self.last();
+        if seconds >= last.seconds {
+            return last.depth + self.grows * (seconds - last.seconds);
+        }
+        let pairs = self.moments.windows(2).find_map(|pair| match pair {
+            [from, to] if to.seconds >= seconds => Some((from, to)),
+            _ => None,
+        });
+        pairs.map_or(0.0, |(from, to)| {
+            let share = (seconds - from.seconds) / (to.seconds - from.seconds);
+            from.depth + share * (to.depth - from.depth)
+        })
+    }
+
     /// When the depth rises above so many records, if it does.
     pub(super) fn above(&self, records: f64) -> Option<f64> {
         let rises = self.moments.windows(2).find_map(|pair| {

@@ -1,12 +1,16 @@
-//! A model from what a running producer has counted.
+//! A model from what a running producer has counted, or a pipeline.
 
 use std::{cmp::Ordering, collections::BTreeMap};
 
-use super::{Model, Service, SizingError, Stage, within};
+use super::{Model, Service, SizingError, Stage, float, within};
+use crate::Figures;
 
-const PREFIX: &str = "lockgate_producer_";
+const PREFIX: &str = "lockgate_";
 
-/// What a producer had counted at one moment.
+/// Batches that a producer sends at the same time if its figures do not say how many.
+const IN_FLIGHT_MAX: u32 = 4;
+
+/// What a producer had counted at one moment, and the workers of a [pipeline](crate::Pipeline) before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Reading {
@@ -22,6 +26,18 @@ pub struct Reading {
     pub memory_records: f64,
     /// Their bytes.
     pub memory_bytes: f64,
+    /// Seconds that batches took together; 0: unknown.
+    pub sending_seconds: f64,
+    /// Batches that are sent at the same time at most; 0: unknown.
+    pub batches_in_flight_max: f64,
+    /// Workers before the producer; 0: there are none.
+    pub workers: f64,
+    /// Messages on which they have begun to work.
+    pub began: f64,
+    /// Messages that are done.
+    pub ended: f64,
+    /// Seconds for which workers were taken, together: by work, and by the wait for the level.
+    pub taken_seconds: f64,
 }
 
 /// Readings of one producer, one after the other.
@@ -49,7 +65,7 @@ pub enum ReadingError {
     #[error("there are figures of several producers, {}: name one", .0.join(", "))]
     Several(Vec<String>),
     /// A figure is missing.
-    #[error("{PREFIX}{0} is missing")]
+    #[error("lockgate_producer_{0} is missing")]
     Missing(&'static str),
     /// There is one reading, or the time did not pass.
     #[error("it takes two readings, and time between them")]
@@ -69,15 +85,38 @@ pub enum ReadingError {
 }
 
 impl Reading {
-    /// Reads the text that [`Figures::prometheus`](crate::Figures::prometheus) writes. Other metrics may stand beside them.
-    /// `producer` is the label of the producer; it may be left out if there is one only.
+    /// What those figures say.
+    #[must_use]
+    pub fn of(figures: &Figures) -> Self {
+        Self {
+            arrived: float(figures.accepted + figures.refused),
+            sent: float(figures.sent),
+            batches: float(figures.batches),
+            in_flight: float(figures.in_flight),
+            memory_records: float(figures.memory_count),
+            memory_bytes: float(figures.memory_bytes),
+            sending_seconds: figures.sending.as_secs_f64(),
+            batches_in_flight_max: float(figures.batches_in_flight_max),
+            ..Self::default()
+        }
+    }
+
+    /// Reads the text that [`Figures::prometheus`] or [`PipelineFigures::prometheus`](crate::PipelineFigures::prometheus)
+    /// writes. Other metrics may stand beside them. `producer` is the label of the producer; it may be left out if there is
+    /// one only.
     ///
     /// # Errors
     /// A figure is missing, or no number, or it is not clear whose it is.
     pub fn parse(text: &str, producer: Option<&str>) -> Result<Self, ReadingError> {
         let mut producers: BTreeMap<String, BTreeMap<&str, f64>> = BTreeMap::new();
         for (number, line) in (1..).zip(text.lines()) {
-            let Some(line) = line.trim().strip_prefix(PREFIX) else {
+            let line = line.trim().strip_prefix(PREFIX);
+            let is_ours = |line: &&str| {
+                ["producer_", "pipeline_"]
+                    .iter()
+                    .any(|it| line.starts_with(it))
+            };
+            let Some(line) = line.filter(is_ours) else {
                 continue;
             };
             let (name, label, value) = metric(line).ok_or(ReadingError::Line(number))?;
@@ -90,12 +129,13 @@ impl Reading {
             1 => producers.into_values().next().unwrap_or_default(),
             _ => return Err(ReadingError::Several(producers.into_keys().collect())),
         };
-        let get = |name| {
-            figures
-                .get(name)
-                .copied()
-                .ok_or(ReadingError::Missing(name))
+        let get = |name: &'static str| {
+            let found = |(key, value): (&&str, &f64)| {
+                (key.strip_prefix("producer_") == Some(name)).then_some(*value)
+            };
+            (figures.iter().find_map(found)).ok_or(ReadingError::Missing(name))
         };
+        let of_pipeline = |name| figures.get(name).copied().unwrap_or_default();
         Ok(Self {
             arrived: get("accepted_total")? + get("refused_total")?,
             sent: get("sent_total")?,
@@ -103,6 +143,14 @@ impl Reading {
             in_flight: get("in_flight")?,
             memory_records: get("memory_records")?,
             memory_bytes: get("memory_bytes")?,
+            // An earlier version does not write these.
+            sending_seconds: get("sending_seconds_total").unwrap_or_default(),
+            batches_in_flight_max: get("batches_in_flight_max").unwrap_or_default(),
+            workers: of_pipeline("pipeline_workers"),
+            began: of_pipeline("pipeline_began_total"),
+            ended: of_pipeline("pipeline_ended_total"),
+            taken_seconds: of_pipeline("pipeline_worked_seconds_total")
+                + of_pipeline("pipeline_waited_seconds_total"),
         })
     }
 }
@@ -118,6 +166,8 @@ impl Readings {
             (last.arrived, reading.arrived),
             (last.sent, reading.sent),
             (last.batches, reading.batches),
+            (last.began, reading.began),
+            (last.ended, reading.ended),
         ];
         if self.first.is_some() && counts.iter().any(|(before, now)| now < before) {
             return Err(ReadingError::Backwards);
@@ -131,54 +181,85 @@ impl Readings {
         Ok(())
     }
 
-    /// A model of the producer's buffer and its sink, as one stage `sink`: what arrives; how long a batch takes, by Little's
-    /// law from the records that were being sent and the rate at which they were; its mean size, rounded up; the bytes that a
-    /// record takes in memory. `workers` is
-    /// [`ProducerOptions::batches_in_flight`](crate::ProducerOptions::batches_in_flight).
+    /// A model of what was measured: a stage `work` if workers of a pipeline stand before the producer, and a stage `sink`
+    /// of the producer's buffer and its sink.
     ///
-    /// Batches that are fuller under more load make the sink faster than this model has it.
+    /// What arrives is what was sent to the producer, or with workers the messages on which they began. As many as there
+    /// were, each took as long as the figures say: the time of all divided by their number. With workers everything is in
+    /// messages of the source: where a message becomes two records, a batch of ten records is one of five messages. A
+    /// worker is taken until the records have their level, so a slower sink makes `work` slower too.
+    ///
+    /// A batch of the sink has the mean size, rounded up, and its time is longer by as much, so the stage takes what was
+    /// measured. `batches` says how many are sent at the same time at most. `None`: as the figures say, or else
+    /// 4, the default of [`ProducerOptions::batches_in_flight`](crate::ProducerOptions::batches_in_flight). Where the
+    /// figures have no time of batches, it follows by Little's law from the records that were being sent. Batches that are
+    /// fuller under more load make the sink faster than this model has it.
     ///
     /// # Errors
     /// There were too few readings, or nothing happened between them.
-    pub fn model(&self, workers: u32) -> Result<Model, ReadingError> {
+    pub fn model(&self, batches: Option<u32>) -> Result<Model, ReadingError> {
         let ((from, first), (to, last)) = (self.first.ok_or(ReadingError::TooFew)?, self.last);
         // Also if one of them is no number.
         if (to - from).partial_cmp(&0.0) != Some(Ordering::Greater) {
             return Err(ReadingError::TooFew);
         }
         let seconds = to - from;
-        let arrived = last.arrived - first.arrived;
-        let (sent, batches) = (last.sent - first.sent, last.batches - first.batches);
+        let mut arrived = last.arrived - first.arrived;
+        let (sent, sendings) = (last.sent - first.sent, last.batches - first.batches);
         if arrived <= 0.0 {
             return Err(ReadingError::Idle("accepted"));
         }
-        if sent <= 0.0 || batches <= 0.0 {
+        if sent <= 0.0 || sendings <= 0.0 {
             return Err(ReadingError::Idle("sent"));
         }
-        let in_flight = self.in_flight / self.count;
-        if in_flight <= 0.0 {
-            return Err(ReadingError::NothingInFlight);
+        let mut stages = Vec::new();
+        let mut records_of_message = 1.0;
+        if last.workers > 0.0 {
+            let (began, ended) = (last.began - first.began, last.ended - first.ended);
+            if began <= 0.0 || ended <= 0.0 {
+                return Err(ReadingError::Idle("worked on"));
+            }
+            records_of_message = arrived / began;
+            arrived = began;
+            within(
+                "the number of workers",
+                last.workers,
+                (1.0..=10_000.0).contains(&last.workers),
+                "1 to 10000",
+            )?;
+            let call = Service::Seconds((last.taken_seconds - first.taken_seconds) / ended);
+            stages.push(Stage::new("work", call, small(last.workers)));
         }
-        let batch = (sent / batches).ceil();
+        let call = match last.sending_seconds - first.sending_seconds {
+            spent if spent > 0.0 => spent / sendings,
+            _ => {
+                let in_flight = self.in_flight / self.count;
+                if in_flight <= 0.0 {
+                    return Err(ReadingError::NothingInFlight);
+                }
+                in_flight * seconds / sent
+            }
+        };
+        let mean = sent / sendings / records_of_message;
+        let batch = mean.ceil();
         within(
             "the mean batch",
             batch,
             (1.0..=100_000.0).contains(&batch),
             "1 to 100000",
         )?;
-        let mut model = Model::new(
-            arrived / seconds,
-            [Stage {
-                batch: small(batch),
-                ..Stage::new(
-                    "sink",
-                    Service::Seconds(in_flight * seconds / sent),
-                    workers,
-                )
-            }],
-        );
+        let in_flight_max = match (batches, last.batches_in_flight_max) {
+            (Some(batches), _) => batches,
+            (None, max) if (1.0..=10_000.0).contains(&max) => small(max),
+            (None, _) => IN_FLIGHT_MAX,
+        };
+        stages.push(Stage {
+            batch: small(batch),
+            ..Stage::new("sink", Service::Seconds(call * batch / mean), in_flight_max)
+        });
+        let mut model = Model::new(arrived / seconds, stages);
         if self.memory_records > 0.0 {
-            let bytes = (self.memory_bytes / self.memory_records).ceil();
+            let bytes = (self.memory_bytes / self.memory_records * records_of_message).ceil();
             let in_range = (1.0..=f64::from(1 << 30)).contains(&bytes);
             within("the bytes of a record", bytes, in_range, "1 to 2^30")?;
             model.record_bytes = Some(small(bytes).into());

@@ -29,6 +29,9 @@ pub struct Report {
     pub bottleneck: String,
     /// When burst and outage are over, in seconds from their begin; 0 without them.
     pub events_end_seconds: f64,
+    /// How long the pipeline is watched, from the begin of burst and outage: until they are over, but for a minute at least
+    /// where a stage is overloaded.
+    pub watched_seconds: f64,
     /// In the order of the model.
     pub stages: Vec<StageReport>,
     /// The same in words: the bottleneck, and what each stage lacks.
@@ -52,9 +55,13 @@ pub struct StageReport {
     pub overflows_from_per_second: Option<f64>,
     /// The long run.
     pub steady: Steady,
-    /// Records that wait when burst and outage are over, on average.
+    /// Whether `steady` is rough: a stage before takes several records at once, or has calls that do not take exponentially
+    /// distributed times, so what comes here does not come at random. Then how many wait may be off by half, and by more
+    /// behind several of them. Otherwise it is within a tenth.
+    pub rough: bool,
+    /// Records that wait after [`Report::watched_seconds`], on average.
     pub depth_at_end: f64,
-    /// The most that wait, on average, and when.
+    /// The most that wait, on average, and when; of a stage that is overloaded, after [`Report::watched_seconds`].
     pub peak: Point,
     /// What its buffer has.
     pub buffer: Option<u64>,
@@ -141,18 +148,20 @@ impl Model {
     /// A value is out of its range, or a need has more bytes than can be counted.
     pub fn report(&self) -> Result<Report, SizingError> {
         self.check()?;
-        let mut inflow = Inflow {
-            rate: self.arrivals_per_second,
-            variability: self.arrivals_variability,
-            bulk: 1.0,
-        };
+        let mut inflow = Inflow::singly(self.arrivals_per_second, self.arrivals_variability);
         let courses = courses(self);
+        let watched = self.watched_seconds(&courses);
+        let mut rough = false;
         let mut stages = Vec::with_capacity(self.stages.len());
         let (mut least, mut bottleneck) = (f64::INFINITY, "");
         for (stage, course) in self.stages.iter().zip(&courses) {
             let queue = Queue::of(stage, inflow);
             let shielded = stage.capacity() >= least;
-            stages.push(self.stage(stage, inflow, queue.as_ref(), course, shielded)?);
+            let mut told = self.stage(stage, inflow, queue.as_ref(), course, watched)?;
+            told.overflows_from_per_second = (!shielded).then_some(stage.capacity());
+            told.rough = rough;
+            stages.push(told);
+            rough |= stage.batch > 1 || stage.variability != 1.0;
             if !shielded {
                 (least, bottleneck) = (stage.capacity(), &stage.name);
             }
@@ -171,11 +180,20 @@ impl Model {
             capacity_per_second: least,
             bottleneck: bottleneck.to_owned(),
             events_end_seconds: self.events_end(),
+            watched_seconds: watched,
             stages,
             verdict: Vec::new(),
         };
         report.verdict = report.words();
         Ok(report)
+    }
+
+    fn watched_seconds(&self, courses: &[Course]) -> f64 {
+        let end = self.events_end();
+        match courses.iter().any(|course| course.grows > 0.0) {
+            true => end.max(GROWS_SECONDS),
+            false => end,
+        }
     }
 
     fn stage(
@@ -184,7 +202,7 @@ impl Model {
         inflow: Inflow,
         queue: Option<&Queue>,
         course: &Course,
-        shielded: bool,
+        watched: f64,
     ) -> Result<StageReport, SizingError> {
         let capacity = stage.capacity();
         let mean = queue.map_or(0.0, |queue| queue.mean);
@@ -203,8 +221,17 @@ impl Model {
                 let seconds = moment.seconds;
                 peak = Point { seconds, records };
             }
-            if moment.seconds == end {
+            if moment.seconds == watched {
                 at_end = records;
+            }
+        }
+        if course.grows > 0.0 || watched > end {
+            at_end = mean + course.depth_at(watched);
+            if at_end > peak.records {
+                peak = Point {
+                    seconds: watched,
+                    records: at_end,
+                };
             }
         }
         let needs = match queue {
@@ -244,8 +271,9 @@ impl Model {
             inflow_per_second: inflow.rate,
             capacity_per_second: capacity,
             utilisation: inflow.rate / capacity,
-            overflows_from_per_second: (!shielded).then_some(capacity),
+            overflows_from_per_second: None,
             steady,
+            rough: false,
             depth_at_end: at_end,
             peak,
             buffer: stage.buffer,
@@ -273,7 +301,8 @@ impl Chance<'_> {
         };
         // Records leave in batches.
         let calls = self.stage.variability * f64::from(self.stage.batch);
-        let deviation = (self.inflow.dispersion() * moment.came + calls * moment.taken).sqrt();
+        let dispersion = self.inflow.dispersion(moment.seconds);
+        let deviation = (dispersion * moment.came + calls * moment.taken).sqrt();
         // As if the queue had been empty.
         let from_empty = reflected(moment.came - moment.taken, deviation);
         let by_flow = mean + moment.depth;
@@ -307,12 +336,12 @@ fn reflected(mean: f64, deviation: f64) -> f64 {
 }
 
 /// The density of the standard normal distribution.
-fn density(at: f64) -> f64 {
+pub(super) fn density(at: f64) -> f64 {
     (-0.5 * at * at).exp() / std::f64::consts::TAU.sqrt()
 }
 
 /// How probable a lower value is in the standard normal distribution, to 10⁻⁷ (Abramowitz and Stegun 1964, 26.2.17).
-fn below(at: f64) -> f64 {
+pub(super) fn below(at: f64) -> f64 {
     let t = 1.0 / (1.0 + 0.231_641_9 * at.abs());
     let factors = [
         1.330_274_429,
@@ -389,6 +418,14 @@ impl Report {
         let mut words: Vec<_> = std::iter::once(bottleneck).chain(lacks).collect();
         if words.len() == 1 {
             words.push("no buffer overflows".to_owned());
+        }
+        let rough = self.stages.iter().filter(|stage| stage.rough);
+        let names: Vec<&str> = rough.map(|stage| stage.name.as_str()).collect();
+        if !names.is_empty() {
+            words.push(format!(
+                "how many wait at {} in the long run may be off by half: what the stages before let through does not come at random",
+                names.join(", ")
+            ));
         }
         words
     }

@@ -21,26 +21,29 @@ pub struct Simulation {
     pub runs: u32,
 }
 
-/// What a simulated stage did: averages over time in the long run, and over runs of burst and outage.
+/// What a simulated stage did: averages over time in the long run, and over runs of burst and outage. `None` is what was
+/// not simulated: there is no long run where a stage is overloaded, and nothing but the long run without burst and outage.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct SimulatedStage {
     /// Its name.
     pub name: String,
+    /// Records that its workers take in a second, in the long run, or until [`Report::watched_seconds`] where a stage is
+    /// overloaded.
+    pub takes_per_second: f64,
     /// Records that wait in the long run.
-    pub queue: f64,
+    pub queue: Option<f64>,
     /// Seconds that a record waits in the long run.
-    pub wait_seconds: f64,
-    /// Records that wait when burst and outage are over.
-    pub depth_at_end: f64,
-    /// The most that wait, from their begin until all is as it was.
-    pub peak: f64,
+    pub wait_seconds: Option<f64>,
+    /// Records that wait after [`Report::watched_seconds`].
+    pub depth_at_end: Option<f64>,
+    /// The most that wait, from the begin of burst and outage until all is as it was.
+    pub peak: Option<f64>,
     /// Seconds from their begin until its buffer overflows, of the runs in which it does.
     pub overflows_after_seconds: Option<f64>,
     /// Share of runs in which its buffer overflows.
-    pub overflows: f64,
-    /// Seconds from their end until no more wait than in the long run, here and in all stages before; `None` if more comes
-    /// than it takes.
+    pub overflows: Option<f64>,
+    /// Seconds from their end until no more wait than in the long run, here and in all stages before.
     pub drains_after_seconds: Option<f64>,
 }
 
@@ -66,8 +69,8 @@ impl Simulation {
 }
 
 /// Simulates a pipeline: first the long run, then burst and outage again and again, each when all is as it was. A stage
-/// that is overloaded has no long run; all begins with empty buffers then, and is followed for 60 seconds, or until burst
-/// and outage are over.
+/// that is overloaded has no long run; all begins with empty buffers then, and is followed for
+/// [`Report::watched_seconds`].
 ///
 /// During an outage calls that are under way stand still too. What differs from one call or arrival to the next is drawn
 /// from an exponential distribution for a variability of 1, and from those with the same two moments otherwise (Henk Tijms,
@@ -91,11 +94,10 @@ pub fn simulate(model: &Model, options: Simulation) -> Result<Vec<SimulatedStage
         world.measure();
         world.arrivals(options.records)?;
     }
-    let long_run = world.measured();
-    let mut stages: Vec<_> = long_run.into_iter().map(Tried::new).collect();
-    let end = model.events_end();
-    if stable && end == 0.0 {
-        return Ok(stages.into_iter().map(|stage| stage.average()).collect());
+    let mut stages: Vec<_> = world.measured(stable).into_iter().map(Tried::new).collect();
+    let end = report.watched_seconds;
+    if end == 0.0 {
+        return Ok(stages.into_iter().map(|stage| stage.done).collect());
     }
     for _ in 0..options.runs {
         if stable {
@@ -104,34 +106,34 @@ pub fn simulate(model: &Model, options: Simulation) -> Result<Vec<SimulatedStage
             world.empty();
         }
         world.events();
-        let until = if stable { end } else { end.max(60.0) };
-        world.until(until)?;
+        world.until(end)?;
         for (stage, tank) in stages.iter_mut().zip(&world.tanks) {
             stage.at_end += float(tank.waiting);
         }
         if stable {
-            let drained: Vec<_> = stages.iter().map(|stage| stage.done.queue).collect();
+            let drained = stages.iter().map(|stage| stage.done.queue);
+            let drained: Vec<_> = drained.map(Option::unwrap_or_default).collect();
             world.until_drained(&drained)?;
         }
         for (stage, tank) in stages.iter_mut().zip(&world.tanks) {
             stage.run(tank, end, stable);
         }
     }
-    Ok(stages.into_iter().map(|stage| stage.average()).collect())
+    Ok(stages.into_iter().map(|stage| stage.average(end)).collect())
 }
 
 /// How many steps a simulation takes at least, by the mean rates.
 fn expected_steps(model: &Model, report: &Report, options: Simulation, stable: bool) -> f64 {
     let rate = model.arrivals_per_second;
     let settling = f64::from(options.records / 10);
-    let end = model.events_end();
+    let end = report.watched_seconds;
     let runs = f64::from(options.runs);
     let more = model
         .burst
         .map_or(0.0, |it| rate * (it.times - 1.0) * it.seconds);
     if !stable {
         // How many calls end is not told by what arrives.
-        return runs * (rate * end.max(60.0) + more);
+        return runs * (rate * end + more);
     }
     // Each call takes a full batch at most.
     let calls: f64 = (model.stages.iter())
@@ -151,6 +153,8 @@ fn expected_steps(model: &Model, report: &Report, options: Simulation, stable: b
 struct Tried {
     done: SimulatedStage,
     runs: u32,
+    /// Records that were taken, where there is no long run.
+    taken: Option<u64>,
     at_end: f64,
     peak: f64,
     overflows: u32,
@@ -161,6 +165,7 @@ struct Tried {
 impl Tried {
     fn new(done: SimulatedStage) -> Self {
         Self {
+            taken: done.queue.is_none().then_some(0),
             done,
             runs: 0,
             at_end: 0.0,
@@ -173,6 +178,9 @@ impl Tried {
 
     fn run(&mut self, tank: &Tank, end: f64, stable: bool) {
         self.runs += 1;
+        if let Some(taken) = &mut self.taken {
+            *taken += tank.taken;
+        }
         self.peak += float(tank.peak);
         if let Some(seconds) = tank.overflowed {
             self.overflows += 1;
@@ -184,13 +192,15 @@ impl Tried {
         }
     }
 
-    fn average(self) -> SimulatedStage {
+    fn average(self, end: f64) -> SimulatedStage {
         let runs = f64::from(self.runs.max(1));
         let overflows = f64::from(self.overflows);
+        let taken = self.taken.map(|taken| float(taken) / (runs * end));
         SimulatedStage {
-            depth_at_end: self.at_end / runs,
-            peak: self.peak / runs,
-            overflows: overflows / runs,
+            takes_per_second: taken.unwrap_or(self.done.takes_per_second),
+            depth_at_end: Some(self.at_end / runs),
+            peak: Some(self.peak / runs),
+            overflows: Some(overflows / runs),
             overflows_after_seconds: (self.overflows > 0)
                 .then(|| self.overflow_seconds / overflows),
             drains_after_seconds: self.drain_seconds.map(|seconds| seconds / runs),
@@ -282,15 +292,17 @@ impl<'a> World<'a> {
         }
     }
 
-    fn measured(&mut self) -> Vec<SimulatedStage> {
+    /// What was measured, if it is the long run.
+    fn measured(&mut self, stable: bool) -> Vec<SimulatedStage> {
         let seconds = self.now - self.measured_from;
         let stages = self.model.stages.iter().zip(&mut self.tanks);
         let stages = stages.map(|(stage, tank)| {
             tank.pass(self.now);
             SimulatedStage {
                 name: stage.name.clone(),
-                queue: ratio(tank.waited, seconds),
-                wait_seconds: ratio(tank.waited, float(tank.taken)),
+                takes_per_second: ratio(float(tank.taken), seconds),
+                queue: stable.then(|| ratio(tank.waited, seconds)),
+                wait_seconds: stable.then(|| ratio(tank.waited, float(tank.taken))),
                 ..SimulatedStage::default()
             }
         });

@@ -1,3 +1,5 @@
+mod random;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -118,10 +120,6 @@ fn the_long_run_is_as_simulated() {
             "regular calls before a stage",
             Model::new(90.0, [with(stage("a", 100.0, 1), 0.2), stage("b", 75.0, 2)]),
         ),
-        (
-            "a stage behind batches",
-            Model::new(850.0, [batches("a", 0.02, 2, 10), stage("b", 500.0, 2)]),
-        ),
     ];
     for (case, model) in cases {
         let report = model.report().unwrap();
@@ -142,7 +140,7 @@ fn the_long_run_is_as_simulated() {
                 case,
                 &format!("queue of {}", stage.name),
                 queue,
-                simulated.queue,
+                simulated.queue.unwrap(),
                 0.25,
             );
             let allowed = 0.25 / stage.inflow_per_second;
@@ -150,7 +148,7 @@ fn the_long_run_is_as_simulated() {
                 case,
                 &format!("wait at {}", stage.name),
                 wait_seconds,
-                simulated.wait_seconds,
+                simulated.wait_seconds.unwrap(),
                 allowed,
             );
         }
@@ -212,12 +210,18 @@ fn burst_and_outage_are_as_simulated() {
                 case,
                 &of("depth at the end"),
                 stage.depth_at_end,
-                simulated.depth_at_end,
+                simulated.depth_at_end.unwrap(),
                 1.5,
             );
             // Where flows decide, and not chance.
             if stage.peak.records > 1000.0 {
-                close(case, &of("peak"), stage.peak.records, simulated.peak, 0.0);
+                close(
+                    case,
+                    &of("peak"),
+                    stage.peak.records,
+                    simulated.peak.unwrap(),
+                    0.0,
+                );
                 let Drain::AfterSeconds(drains) = stage.drains else {
                     panic!("{case}: {} never drains", stage.name);
                 };
@@ -228,9 +232,9 @@ fn burst_and_outage_are_as_simulated() {
                 Some(Overflow::AfterSeconds(seconds)) => {
                     let after = simulated.overflows_after_seconds.unwrap();
                     close(case, &of("overflow"), seconds, after, 0.0);
-                    assert!(simulated.overflows > 0.9, "{case}: {simulated:?}");
+                    assert!(simulated.overflows.unwrap() > 0.9, "{case}: {simulated:?}");
                 }
-                Some(Overflow::Never) => assert_eq!(simulated.overflows, 0.0, "{case}"),
+                Some(Overflow::Never) => assert_eq!(simulated.overflows, Some(0.0), "{case}"),
                 _ => {}
             }
         }
@@ -246,7 +250,9 @@ fn stages_of_the_same_load_behind_regular_calls_are_within_a_fifth() {
     };
     let model = Model::new(90.0, [regular, stage("b", 100.0, 1)]);
     let predicted = queue(&model.report().unwrap().stages[1]);
-    let outcome = simulate(&model, Simulation::seeded(7)).unwrap()[1].queue;
+    let outcome = simulate(&model, Simulation::seeded(7)).unwrap()[1]
+        .queue
+        .unwrap();
     println!("predicted {predicted:.2}, simulated {outcome:.2}");
     assert!((predicted - outcome).abs() < outcome / 5.0);
 }
@@ -276,7 +282,7 @@ fn what_a_buffer_needs_is_enough_and_not_much_more() {
                 runs: 200,
                 ..Simulation::seeded(3)
             };
-            simulate(&model, options).unwrap()[0].overflows
+            simulate(&model, options).unwrap()[0].overflows.unwrap()
         };
         assert!(overflows(needs) < 0.01, "{case}: {needs}");
         assert!(overflows(needs * 9 / 10) > 0.05, "{case}: {needs}");
@@ -555,7 +561,7 @@ fn a_model_is_made_of_what_a_producer_has_counted() {
         assert_eq!(Reading::parse(&text, None), Ok(reading));
         readings.add(seconds, reading).unwrap();
     }
-    let model = readings.model(4).unwrap();
+    let model = readings.model(Some(4)).unwrap();
     // 400 records are sent in a second and 30 are on their way.
     let mut expected = Model::new(800.0, [batches("sink", 0.075, 4, 10)]);
     expected.record_bytes = Some(500);
@@ -590,7 +596,7 @@ fn figures_that_say_nothing_are_refused() {
         for (seconds, text) in (0..).zip(texts) {
             readings.add(f64::from(seconds), Reading::parse(text, None)?)?;
         }
-        readings.model(1)
+        readings.model(Some(1))
     };
     let first = figures(5, 5, 5, 0);
     for (texts, error) in [

@@ -20,8 +20,9 @@ use std::{
 };
 
 use lockgate_core::{
-    AppendError, Disk, DiskError, Epoch, Log as _, LogError, LogReader, LogSource as _, Position,
-    ProducerName, Purpose, ReadError, RecordGroup, ReserveError, Scanned,
+    AppendError, Disk, DiskError, DiskOperation, Epoch, Log as _, LogError, LogReader,
+    LogSource as _, Position, ProducerName, Purpose, ReadError, RecordGroup, RecoveryReport,
+    ReserveError, Scanned,
 };
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, OpenError};
 use tracing::warn;
@@ -167,6 +168,8 @@ pub(crate) struct Store {
     /// Where the last checkpoint stands, and the last that is durable.
     checkpoint: Option<Position>,
     durable_checkpoint: Option<Position>,
+    /// Whether it was told that the log's mark could not be written.
+    mark_failed: bool,
 }
 
 impl Store {
@@ -216,15 +219,20 @@ impl Store {
             folder: folder(),
             source,
         })?;
-        let mut found = Found::default();
-        let range_bits = log.capabilities().range_bits;
-        let report = log.recover(Position(0), Epoch(0), &mut |record, stamp| {
-            found.visit(range_bits, record.position, stamp.number, record.payload);
-        });
-        let report = report.map_err(|source| SpoolError::Log {
+        let unread = |source| SpoolError::Log {
             folder: folder(),
             source,
-        })?;
+        };
+        let (mut report, mut found) = recover(&mut log).map_err(unread)?;
+        // Files before the start are there if a crash came before they were removed, or if the mark of the start is wrong.
+        // What is over in them is known, or sent again, and the rest must not be left out.
+        if log.start_at_oldest().map_err(unread)? {
+            warn!(
+                folder = %folder().display(),
+                "the spool has files before the mark of where it starts, and begins with them"
+            );
+            (report, found) = recover(&mut log).map_err(unread)?;
+        }
         if found.name.is_none() && found.is_spool {
             // The record that has it is damaged. Without any records the numbers begin anew, and so must the name.
             found.name = kept.cloned();
@@ -293,6 +301,7 @@ impl Store {
             cursors: Streams::default(),
             checkpoint: None,
             durable_checkpoint: None,
+            mark_failed: false,
             log,
         };
         Ok((store, recovered, report))
@@ -368,6 +377,14 @@ impl Store {
         let synced = self.log.progress().sync();
         synced.map_err(|error| lockgate_core::with_sources(&error))?;
         self.durable_checkpoint = self.checkpoint;
+        if let Err(error) = self.log.mark_synced()
+            && !std::mem::replace(&mut self.mark_failed, true)
+        {
+            warn!(
+                error = lockgate_core::with_sources(&error),
+                "how far the spool is durable is not written down; if its last file is damaged, nobody will notice"
+            );
+        }
         Ok(before)
     }
 
@@ -393,17 +410,15 @@ impl Store {
         let count = self.releasable(floor, self.durable_checkpoint);
         let text = |error: LogError| lockgate_core::with_sources(&error);
         for _ in 0..count {
+            self.files.pop_front();
+        }
+        if let (1.., Some(first)) = (count, self.files.front()) {
             let range_bits = self.log.capabilities().range_bits;
-            let Some(file) = self.files.pop_front() else {
-                break;
-            };
-            if let Some(next) = self.files.front() {
-                self.log
-                    .trim(Position(next.range << range_bits))
-                    .map_err(text)?;
-            }
+            let start = Position(first.range << range_bits);
+            self.log.trim(start).map_err(text)?;
+            // Those too in which nothing could be read: the next opening would begin with them.
             for range in self.log.ranges() {
-                if range.first.0 >> range_bits <= file.range {
+                if range.first < start {
                     self.log.release(range.first).map_err(text)?;
                 }
             }
@@ -472,6 +487,37 @@ impl Store {
         }
         self.cursors[load.stream] = more.or(behind).map(|position| (next, position));
         Ok((loaded, next, unreadable))
+    }
+}
+
+/// Reads the log. Of a file that the disk does not read, also at a second attempt, what can be read is taken, and the file
+/// is set aside: messages wait in the others.
+fn recover(log: &mut LocalLog) -> Result<(RecoveryReport, Found), LogError> {
+    let range_bits = log.capabilities().range_bits;
+    let mut failed = None;
+    loop {
+        let mut found = Found::default();
+        let report = log.recover(Position(0), Epoch(0), &mut |record, stamp| {
+            found.visit(range_bits, record.position, stamp.number, record.payload);
+        });
+        let error = match report {
+            Ok(report) => return Ok((report, found)),
+            Err(LogError::Disk(error)) if error.operation == DiskOperation::Read => error,
+            Err(error) => return Err(error),
+        };
+        if failed.as_ref() != Some(&error.name) {
+            failed = Some(error.name);
+            continue;
+        }
+        if !log.set_aside(&error.name)? {
+            return Err(LogError::Disk(error));
+        }
+        warn!(
+            file = error.name,
+            error = lockgate_core::with_sources(&error),
+            "the disk does not read a file of the spool, so it is kept as .damaged; what can be read of it is taken"
+        );
+        failed = None;
     }
 }
 

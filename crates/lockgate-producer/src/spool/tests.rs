@@ -201,6 +201,139 @@ fn damage_costs_what_was_damaged_and_no_start() {
     assert_eq!(there.count() as u64, recovered.count);
 }
 
+/// Two files of messages that are all durable, and nothing is over.
+fn two_files() -> FaultyDisk {
+    let disk = FaultyDisk::new();
+    let (mut store, _, _) = open(&disk);
+    // The first opening of a log writes to its first file, and the next one to another.
+    for _ in 0..5 {
+        let spot = store.log.next_number();
+        store.write(&[message(spot, 1_000)]).unwrap();
+        store.sync().unwrap();
+    }
+    drop(store);
+    let disk = disk.kill();
+    let (mut store, recovered, _) = open(&disk);
+    assert_eq!(recovered.count, 5);
+    for _ in 0..7 {
+        let spot = store.log.next_number();
+        store.write(&[message(spot, 1_000)]).unwrap();
+        store.sync().unwrap();
+    }
+    drop(store);
+    disk.kill()
+}
+
+fn set_aside(disk: &FaultyDisk) -> Vec<String> {
+    let names = disk.image().into_keys();
+    names.filter(|name| name.ends_with(".damaged")).collect()
+}
+
+/// Nothing stands behind the records of the last file, so no record says that they were durable.
+#[test]
+fn damage_of_the_last_file_is_noticed_and_counted() {
+    let last = "00000002.log";
+    let whole = two_files().contents(last).unwrap();
+    let noise: Vec<u8> = (0..=250).cycle().step_by(31).take(whole.len()).collect();
+    for (case, bytes) in [
+        ("empty", Some(Vec::new())),
+        ("zeros", Some(vec![0; whole.len()])),
+        ("noise", Some(noise)),
+        ("cut in its header", Some(whole[..30].to_vec())),
+        ("cut behind its header", Some(whole[..5_000].to_vec())),
+        ("gone", None),
+    ] {
+        let mut image = two_files().image();
+        match bytes.clone() {
+            Some(bytes) => image.insert(last.to_owned(), bytes),
+            None => image.remove(last),
+        };
+        let disk = FaultyDisk::from_image(image);
+        let (mut store, recovered, report) = open(&disk);
+        assert_eq!((recovered.count, report.records), (5, 5), "{case}");
+        assert_eq!(report.damaged_records, 7, "{case}");
+        assert!(report.damaged_stretches > 0, "{case}");
+        // Its number is not used again, and when it is not needed any more it is set aside.
+        assert_eq!(disk.contents(last), bytes, "{case}");
+        let mut done = recovered.done;
+        done.insert_all(done.floor(), store.log.next_number(), true);
+        for _ in 0..2 {
+            let spot = store.log.next_number();
+            store.write(&[message(spot, 50_000)]).unwrap();
+            done.insert(spot);
+            done.insert_blank(spot + 1);
+            store.write(&[checkpoint(&done)]).unwrap();
+            store.sync().unwrap();
+        }
+        assert!(store.release(done.floor()).unwrap(), "{case}");
+        drop(store);
+        let is_kept = set_aside(&disk).contains(&"00000002.damaged".to_owned());
+        assert_eq!(is_kept, bytes.is_some(), "{case}");
+        let (_, _, report) = open(&disk.kill());
+        assert_eq!(report.damaged_records, 0, "{case}: it is told once");
+    }
+}
+
+#[test]
+fn a_wrong_mark_of_the_start_leaves_nothing_out() {
+    let right = "0000000100001000-0000000000000001.start";
+    for wrong in [
+        "0000000200001000-0000000000000006.start",
+        "0000000200001000-0000000000000004.start",
+        "0000000900001000-0000000000000033.start",
+    ] {
+        let mut image = two_files().image();
+        let mark = image.remove(right).unwrap();
+        image.insert(wrong.to_owned(), mark);
+        let (mut store, recovered, report) = open(&FaultyDisk::from_image(image));
+        assert_eq!(
+            (recovered.count, report.damaged_records),
+            (12, 0),
+            "{wrong}"
+        );
+        let (spots, lost) = load_all(&mut store, recovered.done.floor());
+        assert_eq!((spots.len(), lost), (12, Vec::new()), "{wrong}");
+    }
+}
+
+#[test]
+fn a_file_that_the_disk_does_not_read_costs_what_cannot_be_read() {
+    for (name, start) in [("00000001.log", 3_000), ("00000002.log", 5_000)] {
+        let disk = two_files();
+        // A sector in the middle of a record.
+        assert!(disk.make_unreadable(name, start + 4_096..start + 4_608));
+        let (mut store, recovered, report) = open(&disk);
+        let lost = 12 - recovered.count;
+        assert!((1..=4).contains(&lost), "{name}: {lost}");
+        assert_eq!(report.damaged_records, lost, "{name}");
+        assert_eq!(set_aside(&disk), [name.replace("log", "damaged")]);
+        let (spots, _) = load_all(&mut store, recovered.done.floor());
+        let there = spots.iter().filter(|spot| !recovered.done.contains(**spot));
+        assert_eq!(there.count() as u64, recovered.count, "{name}");
+        drop(store);
+        let (_, again, _) = open(&disk.kill());
+        assert_eq!(again.count, recovered.count, "{name}");
+    }
+}
+
+/// A disk that reads nothing of that name, so that the copy is no better.
+#[test]
+fn a_copy_that_the_disk_does_not_read_either_is_given_up() {
+    let disk = two_files();
+    assert!(disk.make_unreadable("00000001.log", 4_096..5_000));
+    let arc: Arc<dyn Disk> = Arc::new(disk.clone());
+    let mut log = LocalLog::open(arc, LocalLogOptions::default()).unwrap();
+    assert!(log.set_aside("folder/00000001.log").unwrap());
+    assert!(disk.contents("00000001.log").is_some());
+    assert!(log.set_aside("folder/00000001.log").unwrap());
+    assert_eq!(disk.contents("00000001.log"), None);
+    assert_eq!(set_aside(&disk), ["00000001.damaged"]);
+    assert!(!log.set_aside("folder/other").unwrap());
+    drop(log);
+    let (_, recovered, report) = open(&disk.kill());
+    assert_eq!((recovered.count, report.damaged_records), (7, 5));
+}
+
 #[test]
 fn a_full_disk_takes_checkpoints_and_what_is_over() {
     let disk = FaultyDisk::new();

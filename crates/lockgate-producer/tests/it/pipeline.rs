@@ -1,6 +1,7 @@
 //! Sources, work and sinks together.
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -90,4 +91,79 @@ async fn a_message_that_comes_again_is_forwarded_once_and_one_that_is_refused_is
     let mut dead: Vec<_> = dead.map(|it| it.message.body).collect();
     dead.sort();
     assert_eq!(dead, ["bad", "fails"]);
+}
+
+/// A worker that waits for its records to be delivered can take nothing else. So a model that leaves the wait out says that
+/// the workers take many times as much as they do.
+#[tokio::test]
+async fn a_model_of_a_pipeline_takes_what_the_pipeline_takes() {
+    let source = MemoryQueue::new(MemoryOptions::default()).unwrap();
+    let sink = TestSink::new();
+    sink.set_delay(Duration::from_millis(20));
+    let producer = open(&sink, ProducerOptions::default()).await;
+    let worker = Worker::over(source.clone()).concurrency(4);
+    let pipeline = Pipeline::start(worker, producer, |job: Job| async move {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        Ok::<_, Failure>(vec![Message::new(job.body().clone())])
+    });
+    let pipeline = pipeline.unwrap();
+    for number in 0..200 {
+        source.push(Message::new(number.to_string())).await.unwrap();
+    }
+    let figures = loop {
+        let figures = pipeline.figures().await;
+        if figures.ended >= 100 {
+            break figures;
+        }
+        tokio::task::yield_now().await;
+    };
+    // All workers were taken all the time, as there was always a message more.
+    let [work, sent] = figures.stages();
+    assert_eq!((work.name, sent.name), ("work", "sink"));
+    assert!(work.utilisation > 0.5, "{work:?}");
+    assert!(
+        work.depth > 0 && sent.utilisation > 0.1,
+        "{work:?} {sent:?}"
+    );
+    assert!(figures.waited > 2 * figures.worked, "{figures:?}");
+    let model = figures.model().unwrap();
+    let report = model.report().unwrap();
+    assert_eq!(
+        (model.stages.len(), report.bottleneck.as_str()),
+        (2, "work")
+    );
+    let measured = work.per_second;
+    let predicted = report.capacity_per_second;
+    assert!(
+        (predicted / measured - 1.0).abs() < 0.3,
+        "{predicted} {measured}"
+    );
+    let of_one = figures.service_rate().unwrap();
+    assert!(
+        (4.0 * of_one / measured - 1.0).abs() < 0.3,
+        "{of_one} {measured}"
+    );
+    // The sink was asked for as many as it got, and could take more.
+    let sink_takes = report.stages[1].capacity_per_second;
+    assert!(sink_takes > measured, "{sink_takes} {measured}");
+    let text = figures.prometheus("p");
+    assert!(
+        text.contains("lockgate_pipeline_workers{producer=\"p\"} 4\n"),
+        "{text}"
+    );
+    let read = lockgate_producer::sizing::Reading::parse(&text, None).unwrap();
+    assert_eq!((read.workers, read.batches_in_flight_max), (4.0, 4.0));
+    assert!(read.ended >= 100.0);
+
+    let metric = |line: &str| Some(line.strip_prefix("# TYPE ")?.split(' ').next()?.to_owned());
+    let written: BTreeSet<String> = text.lines().filter_map(metric).collect();
+    let page = include_str!("../../../../docs/metrics.md");
+    let rows = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+    let is_ours = |name: &&str| {
+        name.starts_with("lockgate_producer_") || name.starts_with("lockgate_pipeline_")
+    };
+    let documented: BTreeSet<String> = rows.filter(is_ours).map(str::to_owned).collect();
+    assert_eq!(written, documented, "docs/metrics.md");
 }

@@ -95,7 +95,7 @@ async fn serve(
         });
     }
     Ok(match route {
-        Route::Metrics => metrics::page_without_queues(&client.core, &handler.metrics()),
+        Route::Metrics => metrics::page_without_queues(&client.core, &handler.metrics().await),
         Route::Readyz => readyz(client, handler),
         _ => health::healthz(),
     })

@@ -58,8 +58,9 @@ impl Handler for Echo {
         }
     }
 
-    fn metrics(&self) -> String {
-        format!("echo_answered {}\n", self.answered.load(Ordering::Relaxed))
+    fn metrics(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
+        let answered = self.answered.load(Ordering::Relaxed);
+        Box::pin(async move { format!("echo_answered {answered}\n") })
     }
 }
 

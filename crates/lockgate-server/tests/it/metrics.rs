@@ -70,7 +70,10 @@ async fn every_metric_is_documented_and_every_documented_metric_exists() {
     let documented: BTreeSet<String> = include_str!("../../../../docs/metrics.md")
         .lines()
         .filter_map(|line| line.strip_prefix("| `lockgate_"))
-        .map(|rest| format!("lockgate_{}", rest.split('`').next().unwrap()))
+        .map(|rest| rest.split('`').next().unwrap())
+        // Those are of a producer, whose test compares them.
+        .filter(|name| !name.starts_with("producer_") && !name.starts_with("pipeline_"))
+        .map(|name| format!("lockgate_{name}"))
         .collect();
     let served: BTreeSet<String> = page.types.into_keys().collect();
     assert_eq!(served, documented);

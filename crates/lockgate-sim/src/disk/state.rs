@@ -42,6 +42,8 @@ struct FileState {
     /// As a power cut finds it.
     platter: Content,
     unsynced: Vec<(u64, FileChange)>,
+    /// Bytes that cannot be read.
+    unreadable: Range<usize>,
 }
 
 #[derive(Clone)]
@@ -85,6 +87,7 @@ impl State {
                 platter: content.clone(),
                 cache: content,
                 unsynced: Vec::new(),
+                ..FileState::default()
             };
             state.files.insert(id, file);
             state.names.insert(name.clone(), id);
@@ -296,6 +299,10 @@ impl State {
             .faults
             .strike(DiskOperation::Read, name)
             .map_err(error)?;
+        let unreadable = &self.file(id).unreadable;
+        if unreadable.start < offset + buffer.len() && offset < unreadable.end {
+            return Err(error(io::Error::other("a sector cannot be read")));
+        }
         if let Some(Fault::Misread {
             damage,
             lasting,
@@ -495,6 +502,14 @@ impl State {
             Some(spot) => self.decay(id, &spot),
             None => false,
         }
+    }
+
+    pub(super) fn make_unreadable(&mut self, name: &str, within: Range<u64>) -> bool {
+        let Some(&id) = self.names.get(name) else {
+            return false;
+        };
+        self.file(id).unreadable = to_index(within.start)..to_index(within.end);
+        true
     }
 
     fn decay(&mut self, id: FileId, spot: &Spot) -> bool {

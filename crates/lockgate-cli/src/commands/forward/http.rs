@@ -35,7 +35,7 @@ pub(super) struct Collector {
 
 /// Why a message, or a request, is not taken.
 #[derive(Debug)]
-struct Problem {
+pub(super) struct Problem {
     status: StatusCode,
     code: &'static str,
     detail: String,
@@ -44,7 +44,7 @@ struct Problem {
 }
 
 impl Problem {
-    fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
+    pub(super) fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
         Self {
             status,
             code,
@@ -168,18 +168,24 @@ impl Handler for Collector {
     }
 
     fn ready(&self) -> Result<(), String> {
-        if let Some(why) = self.producer.fenced() {
-            return Err(with_sources(&why));
-        }
-        match self.producer.figures().spool_failed {
-            true => Err("the spool has failed: start the command again".to_owned()),
-            false => Ok(()),
-        }
+        ready(&self.producer)
     }
 
-    fn metrics(&self) -> String {
+    fn metrics(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {
         let name = self.producer.name();
-        self.producer.figures().prometheus(name.as_str())
+        let figures = self.producer.figures().prometheus(name.as_str());
+        Box::pin(async move { figures })
+    }
+}
+
+/// Why nothing can be forwarded, if that is so.
+pub(super) fn ready(producer: &Producer<Target>) -> Result<(), String> {
+    if let Some(why) = producer.fenced() {
+        return Err(with_sources(&why));
+    }
+    match producer.figures().spool_failed {
+        true => Err("the spool has failed: start the command again".to_owned()),
+        false => Ok(()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! `lockgate forward`.
 
+mod figures;
 mod http;
 mod kept;
 mod message;
@@ -8,6 +9,7 @@ mod stdin;
 
 use std::{
     io::{self, IsTerminal as _},
+    net::SocketAddr,
     pin::pin,
     sync::Arc,
     time::Duration,
@@ -29,7 +31,7 @@ use tokio::{
 };
 use tracing::{error, info, warn};
 
-use self::http::Collector;
+use self::{figures::Figuring, http::Collector};
 use super::{
     Signals, client_of, environment,
     serve::{
@@ -68,6 +70,16 @@ pub(crate) fn run(args: &Forward) -> Result<(), Failure> {
     serve::told_in_log(format, forward(args, &settings))
 }
 
+/// Flags of a listener that count also where only figures are served.
+const OF_METRICS: [&str; 6] = [
+    "allow-remote",
+    "allowed-host",
+    "connections-max",
+    "connections-per-address-max",
+    "header-timeout",
+    "idle-timeout",
+];
+
 /// Refuses flags that say nothing where messages come from.
 fn check(args: &Forward) -> Result<(), Failure> {
     let is_queue = matches!(args.from, ForwardFrom::Queue(_));
@@ -86,6 +98,24 @@ fn check(args: &Forward) -> Result<(), Failure> {
     ];
     if let Some((_, flag, of)) = wrong.into_iter().find(|(is_wrong, ..)| *is_wrong) {
         return Err(Failure::usage(format!("{flag} is for messages from {of}")));
+    }
+    let is_http = matches!(args.from, ForwardFrom::Http { .. });
+    if is_http && args.metrics.is_some() {
+        let what =
+            "--metrics is for messages from stdin or a queue: an address of --from has /metrics";
+        return Err(Failure::usage(what));
+    }
+    let useless = args.settings.0.of_listener();
+    let mut useless =
+        useless.filter(|flag| !(is_http || args.metrics.is_some() && OF_METRICS.contains(flag)));
+    if let Some(flag) = useless.next() {
+        let and = if OF_METRICS.contains(&flag) {
+            ", or for --metrics"
+        } else {
+            ""
+        };
+        let what = format!("--{flag} is for messages that come over HTTP{and}");
+        return Err(Failure::usage(what));
     }
     if let Some(command) = &args.exec
         && command.trim().is_empty()
@@ -139,6 +169,7 @@ fn options(args: &Forward) -> ProducerOptions {
         when_full,
         pack: args.pack.then(PackOptions::default),
         deliver_within: args.deliver_within,
+        send_timeout: args.send_timeout,
         breaker: Breaker {
             open: Backoff {
                 first: 250,
@@ -186,8 +217,14 @@ fn forward(args: &Forward, settings: &Resolved) -> Result<(), Failure> {
     let queue = QueueName::new(&args.to).map_err(Failure::usage)?;
     let target = client.inner().queue_later(&queue);
     // Nothing is opened for a listener that could not listen.
-    let listener = match args.from {
-        ForwardFrom::Http { .. } => Some(Listener::reserve(args, settings)?),
+    let listener = match (&args.from, args.metrics) {
+        (ForwardFrom::Http { listen, https }, _) => Some(Listener::reserve(
+            args.drain,
+            *listen,
+            Some(*https),
+            settings,
+        )?),
+        (_, Some(listen)) => Some(Listener::reserve(args.drain, listen, None, settings)?),
         _ => None,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -199,7 +236,7 @@ fn forward(args: &Forward, settings: &Resolved) -> Result<(), Failure> {
         })?;
     let result = runtime.block_on(async {
         let mut signals = Signals::new()?;
-        if listener.is_none() {
+        if !matches!(args.from, ForwardFrom::Http { .. }) {
             signals.hear_hangup()?;
         }
         let producer = Producer::open(target.clone(), options(args)).await;
@@ -218,9 +255,22 @@ fn forward(args: &Forward, settings: &Resolved) -> Result<(), Failure> {
         ));
         let _told = Aborted(told);
         let stop = match (&args.from, listener) {
-            (ForwardFrom::Queue(from), _) => queue::run(&forwarding, from, &mut signals).await,
-            (_, Some(listener)) => listener.run(&forwarding, queue, &mut signals).await,
-            (_, None) => stdin::run(&forwarding, &mut signals).await,
+            (ForwardFrom::Http { .. }, Some(listener)) => {
+                listener.run(&forwarding, queue, &mut signals).await
+            }
+            (from, listener) => {
+                let figures = Figuring::new(&forwarding.producer);
+                let _served = match listener {
+                    Some(listener) => Some(listener.serve_figures(figures.clone()).await?),
+                    None => None,
+                };
+                match from {
+                    ForwardFrom::Queue(from) => {
+                        queue::run(&forwarding, from, &figures, &mut signals).await
+                    }
+                    _ => stdin::run(&forwarding, &mut signals).await,
+                }
+            }
         };
         let drain = match &stop {
             Ok(Stop::Signal { until, .. }) => until.saturating_duration_since(Instant::now()),
@@ -316,7 +366,7 @@ async fn tell(client: Client, producer: Producer<Target>, queue: QueueName) {
     let (mut is_away, mut is_fenced) = (false, false);
     let mut next = Instant::now() + PROGRESS;
     let is_terminal = io::stderr().is_terminal();
-    let mut last = Figures::default();
+    let mut last = (0, 0, 0);
     loop {
         look.tick().await;
         let figures = producer.figures();
@@ -342,16 +392,16 @@ async fn tell(client: Client, producer: Producer<Target>, queue: QueueName) {
         }
         if is_terminal && Instant::now() >= next {
             next += PROGRESS;
-            if figures != last {
-                let Figures {
-                    accepted,
-                    delivered,
-                    pending,
-                    ..
-                } = figures;
+            let Figures {
+                accepted,
+                delivered,
+                pending,
+                ..
+            } = figures;
+            if (accepted, delivered, pending) != last {
                 info!(accepted, delivered, pending, "forwarding");
             }
-            last = figures;
+            last = (accepted, delivered, pending);
         }
     }
 }
@@ -364,16 +414,22 @@ struct Listener {
 }
 
 impl Listener {
-    fn reserve(args: &Forward, settings: &Resolved) -> Result<Self, Failure> {
-        let ForwardFrom::Http { listen, https } = args.from else {
-            return Err(Failure::usage("--from is no address"));
+    /// `https`: whether the address says so; `None` for one that has figures only, which need no keys.
+    fn reserve(
+        drain: Duration,
+        listen: SocketAddr,
+        https: Option<bool>,
+        settings: &Resolved,
+    ) -> Result<Self, Failure> {
+        let (key_file, tls) = match https {
+            Some(_) => (serve::key_file(settings)?, serve::tls_files(settings)?),
+            None => (None, None),
         };
-        let key_file = serve::key_file(settings)?;
         let (keys, authentication) = match key_file {
             Some((file, keys)) => (Some(file), Authentication::AccessKeys(keys)),
             None => (None, Authentication::None),
         };
-        let tls = serve::tls_files(settings)?;
+        let https = https.unwrap_or_default();
         if tls.is_some() != https {
             let what = match https {
                 true => "https:// needs a certificate: --tls-cert FILE --tls-key FILE",
@@ -400,7 +456,7 @@ impl Listener {
                 header: settings.get(&table::HEADER_TIMEOUT),
                 idle: settings.get(&table::IDLE_TIMEOUT),
                 // The producer answers by the end of the drain, and its answers need a moment.
-                shutdown: args.drain + Duration::from_secs(1),
+                shutdown: drain + Duration::from_secs(1),
                 ..Deadlines::default()
             },
             ..ServerOptions::default()
@@ -410,6 +466,20 @@ impl Listener {
             keys,
             scheme: if https { "https" } else { "http" },
         })
+    }
+
+    /// Serves figures for as long as the answer lives.
+    async fn serve_figures(self, figures: Figuring) -> Result<Aborted, Failure> {
+        let server = self.reserved.listen_for(Arc::new(figures)).await;
+        let server = server.map_err(serve::bind_failure)?;
+        info!(
+            target: telemetry::ALWAYS,
+            url = format!("http://{}/metrics", server.local_addr()),
+            "figures"
+        );
+        Ok(Aborted(tokio::spawn(async {
+            server.run(std::future::pending()).await;
+        })))
     }
 
     /// Takes requests until there is a signal.

@@ -14,6 +14,7 @@ use tracing::{info, warn};
 
 use super::{
     Forwarding, Stop, Target,
+    figures::Figuring,
     kept::{Ending, Kept},
 };
 use crate::{
@@ -34,6 +35,7 @@ const EVERY: Duration = Duration::from_millis(500);
 pub(super) async fn run(
     forwarding: &Forwarding<'_>,
     from: &str,
+    figures: &Figuring,
     signals: &mut Signals,
 ) -> Result<Stop, Failure> {
     let args = forwarding.args;
@@ -69,6 +71,7 @@ pub(super) async fn run(
         async move { work.of(job).await }
     })
     .map_err(|error| Failure::from_error(Exit::Failed, error))?;
+    figures.watch(pipeline.watch());
     let stop = tokio::select! {
         biased;
         exit = signals.next() => Ok(Some(Stop::signal(args, exit, None))),

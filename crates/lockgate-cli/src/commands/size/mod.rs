@@ -113,6 +113,7 @@ fn print(
         output.line("")?;
         let mut table = Table::new([
             "SIMULATED",
+            "TAKES/S",
             "WAITING",
             "WAIT",
             "AT END",
@@ -123,12 +124,13 @@ fn print(
         for stage in simulated {
             table.row([
                 stage.name.clone(),
-                number(stage.queue),
-                time(stage.wait_seconds),
-                number(stage.depth_at_end),
-                number(stage.peak),
+                number(stage.takes_per_second),
+                known(stage.queue, number),
+                known(stage.wait_seconds, time),
+                known(stage.depth_at_end, number),
+                known(stage.peak, number),
                 overflow(stage),
-                stage.drains_after_seconds.map_or("never".to_owned(), time),
+                known(stage.drains_after_seconds, time),
             ]);
         }
         output.table(&table)?;
@@ -198,10 +200,16 @@ fn row(stage: &StageReport) -> [String; 10] {
 }
 
 fn overflow(stage: &SimulatedStage) -> String {
-    match stage.overflows_after_seconds {
-        Some(seconds) => format!("{:.0}% after {}", stage.overflows * 100.0, time(seconds)),
-        None => "no".to_owned(),
+    match (stage.overflows, stage.overflows_after_seconds) {
+        (Some(share), Some(seconds)) => format!("{:.0}% after {}", share * 100.0, time(seconds)),
+        (Some(_), None) => "no".to_owned(),
+        (None, _) => "-".to_owned(),
     }
+}
+
+/// What was simulated, or a dash.
+fn known(value: Option<f64>, show: fn(f64) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), show)
 }
 
 /// Three digits or so.

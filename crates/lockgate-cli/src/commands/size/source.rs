@@ -6,6 +6,8 @@ use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::{Request, StatusCode, body::Bytes, client::conn::http1, header::HOST};
 use hyper_util::rt::TokioIo;
 use lockgate_producer::sizing::{Model, Reading, ReadingError, Readings};
+use serde::Deserialize as _;
+use serde_json::Value;
 use tokio::{
     net::TcpStream,
     time::{Instant, sleep_until, timeout},
@@ -70,8 +72,13 @@ fn read(path: &str) -> Result<String, Failure> {
     Ok(text)
 }
 
+/// A model, or what the command printed with one.
 fn parse(text: &str) -> Result<Model, Failure> {
-    serde_json::from_str(text).map_err(|error| Failure::from_error(Exit::Usage, error))
+    let printed = serde_json::from_str(text).and_then(|value: Value| match value.get("model") {
+        Some(model) => Model::deserialize(model),
+        None => serde_json::from_str(text),
+    });
+    printed.map_err(|error| Failure::from_error(Exit::Usage, error))
 }
 
 /// A model in JSON, or the figures of a producer, from anywhere.
@@ -85,7 +92,7 @@ pub fn fuzz(bytes: &[u8]) -> Result<(), String> {
     let mut readings = Readings::default();
     let added = readings.add(0.0, Reading::default());
     let added = added.and_then(|()| readings.add(10.0, reading));
-    let model = added.and_then(|()| readings.model(4));
+    let model = added.and_then(|()| readings.model(None));
     model.map(drop).map_err(|error| error.to_string())
 }
 
