@@ -27,11 +27,11 @@ impl World {
         let name = RecordName::new(["a", "a/b", "c"][turn as usize % 3]).unwrap();
         let holder = HolderName::new(["ann", "bob"][turn as usize / 3 % 2]).unwrap();
         let (version, epoch) = self.model.record(&name);
-        let is_wrong = turn / 6 % 5 == 0;
+        let is_wrong = (turn / 6).is_multiple_of(5);
         let wrong_version = RecordVersion(version.map_or(7, |version| version.0 - 1));
         let wrong_epoch = Epoch(epoch.map_or(7, |epoch| epoch.0 - 1));
         let (version, epoch) = match is_wrong {
-            true if turn % 2 == 0 => (Some(wrong_version), epoch),
+            true if turn.is_multiple_of(2) => (Some(wrong_version), epoch),
             true => (version, Some(wrong_epoch)),
             false => (version, epoch),
         };
@@ -52,7 +52,7 @@ impl World {
                 name,
                 holder,
                 lease,
-                delete_at_end: turn / 810 % 3 == 0,
+                delete_at_end: (turn / 810).is_multiple_of(3),
             }),
             7 => Command::ExtendRecord(ExtendRecord {
                 name,
