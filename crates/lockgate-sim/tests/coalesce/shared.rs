@@ -9,7 +9,8 @@ use lockgate_consumer::coalesce::{
 use lockgate_core::{Epoch, RecordVersion, Revision};
 use lockgate_sim::explore::{Explored, Model, Problem, explore};
 
-const MERGE: Merge<Bytes> = Merge::Append { max: 9 };
+/// More than there are callers.
+const ROOM: usize = 9;
 
 /// How much of each evil there is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,12 +46,15 @@ enum Planted {
 
 struct Shared {
     callers: u8,
+    /// How many payloads may wait.
+    room: usize,
     evils: Evils,
     planted: Planted,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct World {
+    room: usize,
     state: Option<Seen>,
     /// The highest version of a state that was deleted.
     deleted: u64,
@@ -251,9 +255,14 @@ impl World {
                 {
                     *run = Some((Revision(leased.0), Some(leased)));
                 }
-                match enter.next(&MERGE, answer) {
+                match enter.next(&merge(self.room), answer) {
                     Next::Ask(ask) => self.callers[place] = Caller::Enters(enter, ask),
-                    Next::Over(Outcome::Run { token, .. }) => {
+                    Next::Over(Outcome::Run { token, batch, .. }) => {
+                        // It has its own payload in its hands, if the state had no room for it.
+                        let own = Token(token.0);
+                        for (_, has) in self.runs.iter_mut().filter(|(token, _)| *token == own) {
+                            *has |= ids(batch.payloads());
+                        }
                         if token.0 <= self.highest {
                             self.problem = Some("a token does not rise");
                         }
@@ -263,7 +272,10 @@ impl World {
                     }
                     Next::Over(Outcome::Covered(_)) => self.is_covered(caller),
                     Next::Over(Outcome::Rejected(_)) => {
-                        self.problem = Some("a trigger is rejected, and there is room");
+                        if self.room == ROOM {
+                            self.problem = Some("a trigger is rejected, and there is room");
+                        }
+                        self.callers[place] = Caller::Over(false);
                     }
                 }
             }
@@ -302,7 +314,7 @@ fn plant(ask: &mut Ask, planted: Planted) {
         (Planted::CoversTheFuture, Ask::Write { state, .. }) => {
             let key = state.key_mut();
             let token = Token(key.covered_by().0 + 100);
-            let _ = key.start(&MERGE, token, None);
+            let _ = key.start(&merge(ROOM), token, None);
             let _ = key.succeed(token);
         }
         (Planted::ForgetsWhoWaits, Ask::Write { replaces, .. }) => {
@@ -311,6 +323,10 @@ fn plant(ask: &mut Ask, planted: Planted) {
         }
         _ => {}
     }
+}
+
+fn merge(room: usize) -> Merge<Bytes> {
+    Merge::Append { max: room }
 }
 
 fn op(caller: u8, call: u64) -> Op {
@@ -331,6 +347,7 @@ impl Model for Shared {
             Caller::Enters(Enter::new(op(caller, 0), payload), Ask::Lease)
         };
         World {
+            room: self.room,
             state: None,
             deleted: 0,
             run: None,
@@ -443,9 +460,15 @@ impl Model for Shared {
     }
 }
 
-fn search(callers: u8, evils: Evils, planted: Planted) -> Result<Explored, Box<Problem>> {
+fn search(
+    callers: u8,
+    room: usize,
+    evils: Evils,
+    planted: Planted,
+) -> Result<Explored, Box<Problem>> {
     let model = Shared {
         callers,
+        room,
         evils,
         planted,
     };
@@ -492,7 +515,7 @@ fn planted_mistakes_are_found() {
             "a run ends whose lease had ended before",
         ),
     ] {
-        match search(3, evils, planted) {
+        match search(3, ROOM, evils, planted) {
             Err(problem) => assert_eq!(problem.what, what, "{planted:?}: {problem}"),
             Ok(explored) => panic!("{planted:?} is not found: {explored:?}"),
         }
@@ -567,11 +590,29 @@ fn every_rule_holds_in_every_state() {
             },
         ),
     ];
-    for (callers, evils) in short.into_iter().chain(long) {
+    let all = short.into_iter().chain(long);
+    // Callers who find no room run with a payload that nobody else has.
+    let crowded = [
+        Evils {
+            failures: 1,
+            ..NO_EVIL
+        },
+        Evils {
+            frozen: 1,
+            ..NO_EVIL
+        },
+    ];
+    let all = all.map(|(callers, evils)| (callers, ROOM, evils));
+    for (callers, room, evils) in all.chain(crowded.map(|evils| (3, 1, evils))) {
         let began = std::time::Instant::now();
-        match search(callers, evils, Planted::Nothing) {
-            Ok(explored) => println!("{callers} {evils:?}: {explored:?} {:?}", began.elapsed()),
-            Err(problem) => panic!("{callers} {evils:?}: {problem}"),
+        match search(callers, room, evils, Planted::Nothing) {
+            Ok(explored) => {
+                println!(
+                    "{callers} {room} {evils:?}: {explored:?} {:?}",
+                    began.elapsed()
+                );
+            }
+            Err(problem) => panic!("{callers} {room} {evils:?}: {problem}"),
         }
     }
 }

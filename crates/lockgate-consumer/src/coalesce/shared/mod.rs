@@ -318,7 +318,9 @@ impl<S: Records + 'static> Entering<'_, S> {
                 pauses.refused().await;
             }
             let step = self.enter.next(&inner.options.merge, answer);
-            self.count();
+            if self.enter.is_accepted() || matches!(step, Step::Over(Outcome::Run { .. })) {
+                self.count();
+            }
             match step {
                 Step::Ask(next) => ask = next,
                 Step::Over(outcome) => {
@@ -329,12 +331,11 @@ impl<S: Records + 'static> Entering<'_, S> {
         }
     }
 
-    /// Counts the verdict once the trigger is accepted.
+    /// Counts the verdict, once.
     fn count(&mut self) {
-        if self.is_counted || !self.enter.is_accepted() {
+        if std::mem::replace(&mut self.is_counted, true) {
             return;
         }
-        self.is_counted = true;
         let (leads, is_covered) = (self.enter.leased().is_some(), self.is_covered);
         self.inner.count(|counts| match (leads, is_covered) {
             (true, _) => counts.run += 1,

@@ -157,7 +157,7 @@ pub struct Enter {
     leased: Option<Epoch>,
     /// The run as it was seen before the state.
     run: Option<Revision>,
-    /// The state has no room for the payload, so the run has it only here.
+    /// The state has no room for the payload, so the run has it only here, and the trigger is not accepted before it runs.
     is_apart: bool,
     /// What comes of the write that it has asked for, and the trigger that is accepted with it.
     writes: Option<Box<(Outcome, u64, Op)>>,
@@ -266,7 +266,10 @@ impl Enter {
                 return Step::Ask(Ask::ReadState);
             }
             let (outcome, trigger, born) = *written;
-            self.accepted = Some((trigger, born));
+            // What is apart is accepted when it runs: nobody else has its payload.
+            if !self.is_apart {
+                self.accepted = Some((trigger, born));
+            }
             if self.leased.is_some() {
                 self.starts = Some(Box::new(outcome));
             }
@@ -351,7 +354,9 @@ impl Enter {
                 }
                 Err(why) => return self.release(Outcome::Rejected(why)),
             };
-            state.note(self.op, trigger);
+            if !self.is_apart {
+                state.note(self.op, trigger);
+            }
         }
         let outcome = match (token, self.leased) {
             (Some(token), Some(epoch)) => {
@@ -461,8 +466,8 @@ impl End {
         }
         // The run stays in the state: who leases next finds it dead, and has what it had. If nobody else has a trigger
         // there, nothing need stay.
-        let triggers = (state.key.running_batch()).map_or(0, |batch| batch.triggers());
-        match triggers <= 1 && state.key.waiting().is_none() {
+        let open = state.key.accepted - state.key.covered;
+        match open <= 1 && state.key.waiting().is_none() {
             true => Step::Ask(Ask::Delete { replaces }),
             false => self.release(Ended::Done),
         }
