@@ -199,7 +199,9 @@ impl<P: Purpose> Link<P> {
     /// The connection, made if there is none. That goes on if whoever has asked for it waits no more, because the next one
     /// would begin anew with the first of several hosts.
     pub(crate) async fn connection(self: &Arc<Self>) -> Result<Arc<Connection>, RecordsError> {
-        if let Some(connection) = &self.kept.lock().await.connection
+        // Whoever waits for the lock here may be polled no more, and would have it all the same: a task waits instead.
+        if let Ok(kept) = self.kept.try_lock()
+            && let Some(connection) = &kept.connection
             && connection.serves()
         {
             return Ok(connection.clone());

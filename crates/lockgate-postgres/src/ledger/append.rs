@@ -8,6 +8,7 @@ use lockgate_core::{
     with_sources,
 };
 use lockgate_records::number;
+use tokio::time::{Instant, timeout_at};
 use tokio_postgres::{
     GenericClient, Row,
     types::{ToSql, Type},
@@ -83,15 +84,15 @@ pub(super) async fn over(link: &Arc<Link<Store>>, append: Append) -> Result<Appe
     let connection = link.connection().await.map_err(failed)?;
     let client = &connection.client;
     let mut open = Open(Some(&connection));
-    let begun = client.batch_execute("BEGIN").await;
-    let began = begun.map_err(|error| LedgerError::Unavailable {
-        why: with_sources(&error),
-    });
+    let deadline = Instant::now() + link.timeout();
     let within = async {
-        began?;
+        let begun = client.batch_execute("BEGIN").await;
+        begun.map_err(|error| LedgerError::Unavailable {
+            why: with_sources(&error),
+        })?;
         within(client, &link.purpose().schema, append).await
     };
-    let Ok(done) = tokio::time::timeout(link.timeout(), within).await else {
+    let Ok(done) = timeout_at(deadline, within).await else {
         // Nothing is committed, and what is open ends with the connection.
         drop(open);
         link.forget(&connection).await;
@@ -102,7 +103,7 @@ pub(super) async fn over(link: &Arc<Link<Store>>, append: Append) -> Result<Appe
         Ok(_) => "COMMIT",
         Err(_) => "ROLLBACK",
     };
-    let ended = tokio::time::timeout(link.timeout(), client.simple_query(ended)).await;
+    let ended = timeout_at(deadline, client.simple_query(ended)).await;
     let ended = ended.map_err(|_late| "no answer to the commit".to_owned());
     let lost = match (ended, &done) {
         (Ok(Ok(_)), _) => {

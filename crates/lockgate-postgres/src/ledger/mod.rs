@@ -164,6 +164,7 @@ impl PostgresLedger {
     ) -> Result<Appended, LedgerError> {
         store::check_name(ledger)?;
         append.check()?;
+        check_epoch(append.epoch)?;
         append::within(transaction, ledger, append).await
     }
 
@@ -226,6 +227,7 @@ impl PostgresLedger {
 impl Ledger for PostgresLedger {
     async fn append(&self, append: Append) -> Result<Appended, LedgerError> {
         append.check()?;
+        check_epoch(append.epoch)?;
         let writes = self.writes.lock().await;
         append::over(&writes, append).await
     }
@@ -263,15 +265,20 @@ impl Ledger for PostgresLedger {
     }
 
     async fn move_reader(&self, position: ReaderPosition) -> Result<(), LedgerError> {
-        let sequence_id = number(position.sequence_id.0);
         let sql = "INSERT INTO {ledger}.readers (reader, sequence_id)
             SELECT $1, $2 FROM {ledger}.head WHERE head.sequence_id >= $2
             ON CONFLICT (reader) DO UPDATE SET sequence_id = EXCLUDED.sequence_id RETURNING 1";
         let reader = position.reader.as_str();
-        let of = [text(&reader), int8(&sequence_id)];
-        match self.change(sql, &of).await? {
-            true => Ok(()),
-            false => self.head().await?.reaches(position.sequence_id),
+        loop {
+            if let Ok(sequence_id) = i64::try_from(position.sequence_id.0)
+                && self
+                    .change(sql, &[text(&reader), int8(&sequence_id)])
+                    .await?
+            {
+                return Ok(());
+            }
+            // If the ledger has got there meanwhile, the next round moves the reader.
+            self.head().await?.reaches(position.sequence_id)?;
         }
     }
 
@@ -299,7 +306,7 @@ impl Ledger for PostgresLedger {
                     epoch = CASE WHEN is_sealed THEN epoch ELSE $1 END
                 WHERE epoch <= $1 RETURNING *)
             SELECT *, pg_notify('{ledger}', '') FROM sealed";
-        let named = number(epoch.0);
+        let named = check_epoch(epoch)?;
         let rows = self.ask(sql, &[int8(&named)], true).await?;
         if rows.is_empty() {
             self.head().await?.admits(epoch)?;
@@ -310,14 +317,19 @@ impl Ledger for PostgresLedger {
     async fn trim(&self, first: SequenceId) -> Result<LedgerHead, LedgerError> {
         let sql = "UPDATE {ledger}.head SET first_id = greatest(first_id, $1)
             WHERE sequence_id >= $1 - 1 RETURNING *";
-        let named = number(first.0);
-        let rows = self.ask(sql, &[int8(&named)], true).await?;
-        if rows.is_empty() {
+        loop {
+            if let Ok(named) = i64::try_from(first.0) {
+                let rows = self.ask(sql, &[int8(&named)], true).await?;
+                if let Some(row) = rows.first() {
+                    let head = append::head(self.schema(), Some(row))?;
+                    // They are gone for everybody; what is left of them goes with the next trim.
+                    let _ = self.delete_trimmed().await;
+                    return Ok(head);
+                }
+            }
+            // If the ledger has got there meanwhile, the next round trims it.
             self.head().await?.reaches(first.previous())?;
         }
-        let head = append::head(self.schema(), rows.first())?;
-        self.delete_trimmed().await?;
-        Ok(head)
     }
 }
 
@@ -385,9 +397,20 @@ fn failed(error: RecordsError) -> LedgerError {
     }
 }
 
-/// What a retention is to the database.
+/// What a retention is to the database. One that the database cannot count is for ever.
 fn span(retention: Option<Millis>) -> Option<i64> {
-    retention.map(number)
+    retention.and_then(|span| i64::try_from(span).ok())
+}
+
+/// The epoch as the database has it.
+fn check_epoch(epoch: Epoch) -> Result<i64, LedgerError> {
+    i64::try_from(epoch.0).map_err(|_| LedgerError::Invalid {
+        why: format!(
+            "epoch {} is above {}, the highest of a database",
+            epoch.0,
+            i64::MAX
+        ),
+    })
 }
 
 fn not_found(schema: &str) -> LedgerError {

@@ -7,8 +7,11 @@ use lockgate_conformance::{
     servers::{Proxy, To},
 };
 use lockgate_core::{
-    Epoch, LedgerName, UniqueId, WallTime,
-    ledger::{Append, Ledger, LedgerError, LedgerOptions, NewEvent, ReadLedger, SequenceId},
+    Epoch, LedgerName, ReaderName, UniqueId, WallTime,
+    ledger::{
+        Append, Ledger, LedgerError, LedgerOptions, NewEvent, ReadLedger, ReaderPosition,
+        SequenceId,
+    },
 };
 use lockgate_postgres::{PostgresLedger, PostgresLedgerOptions};
 use tokio_postgres::{Client, NoTls};
@@ -139,6 +142,64 @@ fn append(epoch: u64, unique_ids: &[&str]) -> Append {
         events: unique_ids.iter().map(|id| event(id)).collect(),
         settled: Vec::new(),
     }
+}
+
+/// What is more than the database counts to is refused, or is for ever; it is not taken for something else.
+#[test]
+fn the_largest_numbers_are_refused_or_for_ever() {
+    over_a_database(
+        "the_largest_numbers_are_refused_or_for_ever",
+        async |url, _| {
+            let made_with = LedgerOptions {
+                retention: Some(u64::MAX),
+                ..LedgerOptions::default()
+            };
+            let ledger = PostgresLedger::connect_with(url, options("large", made_with));
+            let ledger = ledger.await.unwrap();
+            for id in ["a", "b"] {
+                ledger.append(append(1, &[id])).await.unwrap();
+            }
+            assert_eq!(ledger.read(all()).await.unwrap().events.len(), 2);
+            let last = SequenceId(u64::MAX);
+            let position = ReaderPosition {
+                reader: ReaderName::new("r").unwrap(),
+                sequence_id: last,
+            };
+            let beyond = |error| matches!(error, Err(LedgerError::Beyond { .. }));
+            assert!(beyond(ledger.move_reader(position).await));
+            assert!(beyond(ledger.trim(last).await.map(drop)));
+            let invalid = |error| matches!(error, Err(LedgerError::Invalid { .. }));
+            assert!(invalid(
+                ledger.append(append(u64::MAX, &["c"])).await.map(drop)
+            ));
+            assert!(invalid(ledger.seal(Epoch(u64::MAX)).await.map(drop)));
+            assert_eq!(ledger.readers().await, Ok(Vec::new()));
+        },
+    );
+}
+
+/// A server that is frozen is not waited for, and nothing of the append is there twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_append_to_a_frozen_server_is_given_up() {
+    if shared_server("an_append_to_a_frozen_server_is_given_up").is_none() {
+        return;
+    }
+    let server = Postgres(Server::start());
+    let options = PostgresLedgerOptions {
+        timeout: Duration::from_secs(2),
+        ..PostgresLedgerOptions::default()
+    };
+    let ledger = PostgresLedger::connect_with(&server.0.url, options);
+    let ledger = ledger.await.unwrap();
+    ledger.append(append(1, &["a"])).await.unwrap();
+    crate::records::signal_all(&server.0, "STOP");
+    let error = ledger.append(append(1, &["b"])).await.unwrap_err();
+    assert!(matches!(error, LedgerError::Unavailable { .. }), "{error}");
+    crate::records::signal_all(&server.0, "CONT");
+    while let Err(error) = ledger.append(append(1, &["b"])).await {
+        assert!(matches!(error, LedgerError::Unavailable { .. }), "{error}");
+    }
+    assert_eq!(ledger.head().await.unwrap().sequence_id, SequenceId(2));
 }
 
 /// Events and what the caller writes are there together, or neither.

@@ -21,6 +21,20 @@ async fn client(url: &str) -> tokio_postgres::Client {
     client
 }
 
+/// Signals all processes of a server.
+pub(crate) fn signal_all(server: &Server, name: &str) {
+    let listener = server.listener();
+    let children = format!("/proc/{listener}/task/{listener}/children");
+    let children = fs::read_to_string(children).unwrap();
+    let mut processes = vec![listener];
+    processes.extend(
+        children
+            .split_whitespace()
+            .map(|it| it.parse::<i32>().unwrap()),
+    );
+    signal(name, &processes);
+}
+
 impl servers::Server for Postgres {
     type Records = PostgresRecords;
 
@@ -41,16 +55,7 @@ impl servers::Server for Postgres {
     }
 
     fn signal(&self, name: &str) {
-        let listener = self.0.listener();
-        let children = format!("/proc/{listener}/task/{listener}/children");
-        let children = fs::read_to_string(children).unwrap();
-        let mut processes = vec![listener];
-        processes.extend(
-            children
-                .split_whitespace()
-                .map(|it| it.parse::<i32>().unwrap()),
-        );
-        signal(name, &processes);
+        signal_all(&self.0, name);
     }
 
     async fn open_work(url: String) -> u64 {
