@@ -68,6 +68,9 @@ impl<S: Source> SourceFeed<S> {
     }
 }
 
+/// How often it looks into a source that does not wait.
+const LOOK: Duration = Duration::from_millis(100);
+
 impl<S: Source> Feed for SourceFeed<S> {
     async fn next(&mut self) -> Option<Vec<News>> {
         let can = self.source.source_capabilities();
@@ -119,6 +122,9 @@ impl<S: Source> Feed for SourceFeed<S> {
             }
             if !news.is_empty() {
                 return Some(news);
+            }
+            if can.wait_max.is_zero() {
+                tokio::time::sleep(LOOK).await;
             }
         }
     }

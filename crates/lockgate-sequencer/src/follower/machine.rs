@@ -205,6 +205,10 @@ impl FollowMachine {
             self.offer(event, is_asked);
         }
         self.take_held();
+        if is_asked && !self.is_start_checked && page.head.sequence_id < self.chain.sequence_id {
+            // Asked for the event at the start itself, the ledger has the one before it, and no more.
+            self.beyond(page.head.sequence_id);
+        }
         self.heartbeat(&page.head, now);
         if before == (self.chain.sequence_id, self.is_start_checked) && self.is_repairing() {
             self.failed(now, random);

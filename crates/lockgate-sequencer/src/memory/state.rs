@@ -59,11 +59,20 @@ impl State {
         let known = |id: &UniqueId| self.unique_ids.get(id).copied();
         let known_input = |input: &InputId| self.inputs.get(input).copied();
         let decision = append.decide(&self.head, now, known, known_input)?;
+        // Events that are older than the retention may go at any time, and make room.
+        if let Some(retention) = self.options.retention {
+            while let Some(event) = self.events.front()
+                && now.since(event.time) > retention
+            {
+                self.let_go_of_first();
+            }
+        }
         let inputs = decision.inputs.iter();
         let inputs: u64 = inputs.map(|(input, _)| id_bytes(input.as_str())).sum();
         self.check_room(decision.new.iter().map(bytes_of).sum::<u64>() + inputs)?;
 
         let mut appended = decision.appended;
+        appended.head.first_id = self.head.first_id;
         self.head = appended.head;
         for mut event in decision.new {
             self.bytes += bytes_of(&event);
@@ -81,14 +90,6 @@ impl State {
                 self.bytes -= id_bytes(input.as_str());
             }
         }
-        if let Some(retention) = self.options.retention {
-            while let Some(event) = self.events.front()
-                && now.since(event.time) > retention
-            {
-                self.let_go_of_first();
-            }
-        }
-        appended.head = self.head;
         Ok(appended)
     }
 

@@ -3,7 +3,12 @@
 mod decide;
 mod publish;
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use lockgate_coordination::{HandOver, LeaderCareer, Next};
@@ -329,6 +334,9 @@ impl<S: Source, L: Ledger> Sequencer<S, L> {
             .iter()
             .map(|it| it.unique_id.is_some() || it.input.is_some());
         let may_repeat = has_id.all(|has_id| has_id);
+        // An input that has come again is settled again. If the ledger forgot it here, a repeat of this append would not know it.
+        let again: HashSet<_> = events.iter().filter_map(|it| it.input.as_ref()).collect();
+        self.settled.retain(|input| !again.contains(input));
         let count = self.settled.len().min(Append::EVENTS_MAX);
         let mut attempt = 0;
         loop {
@@ -490,7 +498,11 @@ impl<S: Source, L: Ledger> LeaderCareer for Sequencer<S, L> {
             return Err(running.panicked(&error));
         }
         match self.receive().await {
-            Ok(leased) if leased.is_empty() && self.settled.is_empty() => {}
+            Ok(leased) if leased.is_empty() && self.settled.is_empty() => {
+                if self.source.source_capabilities().wait_max.is_zero() {
+                    return Ok(Next::Idle(self.options.wait));
+                }
+            }
             // Without messages it lets the ledger forget what was settled.
             Ok(leased) => self.sequence(fence, leased).await?,
             Err(error) if error.fate == Fate::Closed => {
