@@ -209,7 +209,11 @@ async fn watch_leader(
     }
 }
 
+/// How often a state is read that contradicts itself, before it is taken for damaged.
+const LOOKS_MAX: u32 = 100;
+
 async fn state(session: &Session, nodes: &Nodes) -> Result<ElectionState, CoordinationError> {
+    let mut looks = 0;
     loop {
         let children = session.children(&nodes.line).await;
         let places = nodes.in_order(children.map_err(Failed::of_a_read)?)?;
@@ -224,7 +228,12 @@ async fn state(session: &Session, nodes: &Nodes) -> Result<ElectionState, Coordi
         let leads = leads.map(|(_, stat)| epoch(stat.czxid));
         let opened = chronicle.term.as_ref().map(|term| term.epoch);
         if leads.is_some() && opened > leads {
-            // Another one has begun its term meanwhile.
+            // Another one has begun its term meanwhile: then the first node is about to go, or has gone.
+            looks += 1;
+            if looks == LOOKS_MAX {
+                let why = "its last term is above the epoch of whoever leads".to_owned();
+                return Err(nodes.damaged(why));
+            }
             continue;
         }
         let stand = places.iter().zip(read);
