@@ -18,6 +18,7 @@ pub struct Lossy<R> {
     records: R,
     commands: Arc<AtomicU64>,
     reads: Arc<AtomicU64>,
+    watches: Arc<AtomicU64>,
     lose: fn(u64) -> Option<bool>,
     loses_releases: bool,
     lose_reads: fn(u64) -> bool,
@@ -30,6 +31,7 @@ impl<R: Records> Lossy<R> {
             records,
             commands: Arc::default(),
             reads: Arc::default(),
+            watches: Arc::default(),
             lose,
             loses_releases: false,
             lose_reads: |_| false,
@@ -67,8 +69,8 @@ impl<R: Records> Lossy<R> {
         self.reads.load(Ordering::Relaxed)
     }
 
-    fn read(&self) -> Result<(), RecordsError> {
-        let number = self.reads.fetch_add(1, Ordering::Relaxed);
+    fn read(&self, of: &AtomicU64) -> Result<(), RecordsError> {
+        let number = of.fetch_add(1, Ordering::Relaxed);
         match (self.lose_reads)(number) {
             true if number.is_multiple_of(2) => Err(RecordsError::Unavailable {
                 why: "a planted loss".to_owned(),
@@ -102,17 +104,17 @@ impl<R: Records> Records for Lossy<R> {
     }
 
     async fn get(&self, name: RecordName) -> Result<Option<Record>, RecordsError> {
-        self.read()?;
+        self.read(&self.reads)?;
         self.records.get(name).await
     }
 
     async fn list(&self, list: ListRecords) -> Result<RecordPage, RecordsError> {
-        self.read()?;
+        self.read(&self.reads)?;
         self.records.list(list).await
     }
 
     async fn watch(&self, watch: WatchRecord) -> Result<Option<Record>, RecordsError> {
-        self.read()?;
+        self.read(&self.watches)?;
         self.records.watch(watch).await
     }
 

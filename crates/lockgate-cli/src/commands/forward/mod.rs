@@ -254,22 +254,24 @@ fn forward(args: &Forward, settings: &Resolved) -> Result<(), Failure> {
             queue.clone(),
         ));
         let _told = Aborted(told);
-        let stop = match (&args.from, listener) {
+        let (stop, served) = match (&args.from, listener) {
             (ForwardFrom::Http { .. }, Some(listener)) => {
-                listener.run(&forwarding, queue, &mut signals).await
+                let stop = listener.run(&forwarding, queue, &mut signals).await;
+                (stop, None)
             }
             (from, listener) => {
                 let figures = Figuring::new(&forwarding.producer);
-                let _served = match listener {
+                let served = match listener {
                     Some(listener) => Some(listener.serve_figures(figures.clone()).await?),
                     None => None,
                 };
-                match from {
+                let stop = match from {
                     ForwardFrom::Queue(from) => {
                         queue::run(&forwarding, from, &figures, &mut signals).await
                     }
                     _ => stdin::run(&forwarding, &mut signals).await,
-                }
+                };
+                (stop, served)
             }
         };
         let drain = match &stop {
@@ -277,6 +279,8 @@ fn forward(args: &Forward, settings: &Resolved) -> Result<(), Failure> {
             _ => args.drain,
         };
         let closed = or_second_signal(&mut signals, forwarding.producer.close(drain)).await;
+        // The figures are served also while the rest is sent.
+        drop(served);
         finish(args, stop, &closed)
     });
     // A terminal that is read, or a disk that hangs, is no reason to stay.
