@@ -16,8 +16,8 @@ pub struct Granted {
     pub memory_bytes_max: Option<u64>,
     /// Bytes of memory for remembered unique ids, which always have a limit.
     pub unique_ids_bytes_max: u64,
-    /// Bytes of memory, of these, for keys that owe something under a rate or a gap of each, in all queues together; 0 if
-    /// no queue has such a limit.
+    /// Bytes of memory, of these, for keys that owe something under a rate or a gap of each, in all queues together,
+    /// with names of up to 100 bytes: those of longer ones count beside that. 0 if no queue has such a limit.
     pub owing_keys_bytes_max: u64,
     /// The queues without a limit of messages, in order of their names.
     pub messages_without_limit: Vec<String>,

@@ -486,7 +486,7 @@ impl Queue {
     /// let orders = lockgate.queue("orders").keyed().create().await?;
     /// orders.park_key(Key::new("user-42")?).await?;
     /// let page = orders.keys().parked().await?;
-    /// assert_eq!(page.keys[0].key.as_str(), "user-42");
+    /// assert_eq!(page.keys[0].key, Some(Key::new("user-42")?));
     /// assert_eq!(page.keys[0].waits_for, KeyWait::Parked);
     /// # lockgate.shutdown().await;
     /// # Ok(())

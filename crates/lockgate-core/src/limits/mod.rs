@@ -129,8 +129,8 @@ pub enum Limit {
     Rate,
     /// [`Limits::window`].
     Window,
-    /// As many members owe something as may, so one that owes nothing waits. No [`Limiter`] says so: whoever keeps
-    /// what they owe does.
+    /// As many members owe something as may, and it is the turn of one that owes nothing: it waits until another one has
+    /// paid, and all behind it wait with it. No [`Limiter`] says so: whoever keeps what they owe does.
     OwingKeys,
 }
 

@@ -349,7 +349,7 @@ impl Machine {
         if after > before {
             self.check_quota_bytes(draft, index, after - before)?;
             self.check_record_room(draft, before, after)?;
-            let max = self.limits.state_bytes_max;
+            let max = self.limits.key_state_bytes_max();
             let bytes = self
                 .key_state_bytes
                 .saturating_add_signed(draft.state_bytes);

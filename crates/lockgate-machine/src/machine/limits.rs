@@ -296,6 +296,15 @@ impl Machine {
         first != NONE && self.is_one_too_many(first, limits)
     }
 
+    /// Whether the queue gives no lease because it is this key's turn, which would be one too many.
+    pub(super) fn is_in_the_way(&self, key: u32) -> bool {
+        let first = self.contents[self.keys[key].content].ready_keys.first;
+        first == key
+            && self
+                .limits_of(key)
+                .is_some_and(|(_, limits)| self.is_one_too_many(key, limits))
+    }
+
     /// Which limit of the queue as a whole holds its messages, and how long.
     pub(super) fn queue_limited(&self, queue: u32) -> Option<QueueLimited> {
         let limits = self.queues[queue].limits.as_deref()?;

@@ -120,19 +120,25 @@ pub struct MachineLimits {
     /// How many bytes all records and states of keys may take: their names and values, and 256 bytes for each. Where
     /// they would take more, writes are refused. Default: 256 MiB.
     pub record_bytes_max: u64,
-    /// How many of these bytes the states of keys may take, so that they leave some for records, which elections need.
-    /// Default: 192 MiB.
+    /// How many of these bytes the states of keys may take, so that they leave some for records, which elections need:
+    /// three quarters of them at most, whatever this says. Default: 192 MiB.
     pub state_bytes_max: u64,
     /// How many keys may owe something under a rate or a gap of each key, or be held. Each costs up to
-    /// [`OWING_KEY_BYTES`](Self::OWING_KEY_BYTES) of memory. While there are so many, a lease of a key that would be one
-    /// more waits as under a limit of its queue, and a hold of such a key is refused. Default: 10,000,000.
+    /// [`OWING_KEY_BYTES`](Self::OWING_KEY_BYTES) of memory, and the bytes that a name has above 100 beside that. While
+    /// there are so many, a lease of a key that would be one more waits as under a limit of its queue, and a hold of such
+    /// a key is refused. Default: 10,000,000.
     pub owing_keys_max: u64,
 }
 
 impl MachineLimits {
     /// The most memory of a key that owes something or is held, in bytes, with a name of up to 100 bytes: while a table
-    /// grows. Mostly it is half of that.
+    /// grows. Mostly it is half of that. A key may have 1,024 bytes; those above 100 count beside this.
     pub const OWING_KEY_BYTES: u64 = 300;
+
+    /// What the states of keys may take, see [`state_bytes_max`](Self::state_bytes_max).
+    fn key_state_bytes_max(&self) -> u64 {
+        self.state_bytes_max.min(self.record_bytes_max / 4 * 3)
+    }
 }
 
 impl Default for MachineLimits {

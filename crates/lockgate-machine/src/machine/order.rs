@@ -423,12 +423,13 @@ impl Machine {
             true if self.is_limited(key) => Place::Limited,
             true => Place::Ready,
         };
-        let state = &mut self.keys[key];
+        let state = &self.keys[key];
         let content = state.content;
         if place == state.place {
             return;
         }
-        let before = std::mem::replace(&mut state.place, place);
+        let was_in_the_way = state.place == Place::Ready && self.is_in_the_way(key);
+        let before = std::mem::replace(&mut self.keys[key].place, place);
         let content_state = &mut self.contents[content];
         for (one, change) in [(before, u64::MAX), (place, 1)] {
             if one == Place::Limited {
@@ -442,7 +443,9 @@ impl Machine {
         if let Some(list) = content_state.keys_of(place) {
             list.push_back(&mut self.keys, key, KEYS);
         }
-        if place == Place::Ready {
+        // The keys that stood behind it may have their turn.
+        let lets_go = was_in_the_way && !self.contents[content].ready_keys.is_empty();
+        if place == Place::Ready || lets_go {
             self.wake(content);
         }
     }

@@ -636,14 +636,8 @@ impl Row for Queue {
             },
             |queue, bytes| {
                 if !bytes.is_empty() {
-                    let input = &mut Input::new(bytes);
-                    let (mut of, mut debt) = ([[0; 8]; 2], [0; 4]);
-                    for number in of.iter_mut().flatten().chain(&mut debt) {
-                        *number = input.u64().ok()?;
-                    }
-                    input.expect_end().ok()?;
                     let limits = queue.settings.limits();
-                    let limits = QueueLimits::from_numbers(limits, (of, debt))?;
+                    let limits = QueueLimits::from_numbers(limits, limit_numbers(bytes)?)?;
                     queue.limits = Some(Box::new(limits));
                 }
                 Some(())
@@ -692,8 +686,55 @@ fn counts(counts: &mut QueueCounts) -> [&mut u64; COUNTS] {
     ]
 }
 
+/// The numbers of a queue's limits: of its two limiters, and its debt. Earlier builds wrote no last rate and no last gap:
+/// these are 0 then, as if there had been none but those of the settings.
+fn limit_numbers(bytes: &[u8]) -> Option<([[u64; 8]; 2], [u64; 4])> {
+    // Three times four numbers of eight bytes.
+    let of_each = if bytes.len() == 96 { 4 } else { 8 };
+    let input = &mut Input::new(bytes);
+    let (mut of, mut debt) = ([[0_u64; 8]; 2], [0_u64; 4]);
+    let limiters = of.iter_mut().flat_map(|it| it.iter_mut().take(of_each));
+    for number in limiters.chain(&mut debt) {
+        *number = input.u64().ok()?;
+    }
+    input.expect_end().ok()?;
+    Some((of, debt))
+}
+
 /// The only effect of a record's payload.
 fn effect(record: &[u8]) -> Option<Effect> {
     let mut effects = decode_record(&Bytes::copy_from_slice(record)).ok()?;
     effects.pop().filter(|_| effects.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_earlier_builds_take_the_last_rate_and_gap_from_the_settings() {
+        let bytes: Vec<u8> = (1..=12_u64).flat_map(u64::to_le_bytes).collect();
+        let numbers = limit_numbers(&bytes).unwrap();
+        let of = [[1, 2, 3, 4, 0, 0, 0, 0], [5, 6, 7, 8, 0, 0, 0, 0]];
+        assert_eq!(numbers, (of, [9, 10, 11, 12]));
+
+        let settings = QueueSettings {
+            limit_rate: "2/s per key".parse().unwrap(),
+            limit_gap: "3s".parse().unwrap(),
+            ..QueueSettings::default()
+        };
+        let limits = QueueLimits::from_numbers(settings.limits(), numbers).unwrap();
+        let of = [[1, 2, 3, 4, 0, 0, 0, 3_000], [5, 6, 7, 8, 2, 1_000, 2, 0]];
+        assert_eq!(limits.to_numbers(), (of, [9, 10, 11, 12]));
+    }
+
+    #[test]
+    fn limits_have_all_their_numbers() {
+        let bytes: Vec<u8> = (1..=20_u64).flat_map(u64::to_le_bytes).collect();
+        let of = [[1, 2, 3, 4, 5, 6, 7, 8], [9, 10, 11, 12, 13, 14, 15, 16]];
+        assert_eq!(limit_numbers(&bytes), Some((of, [17, 18, 19, 20])));
+        for len in [8, 95, 97, 152, 159] {
+            assert_eq!(limit_numbers(&bytes[..len]), None, "{len} bytes");
+        }
+    }
 }

@@ -324,7 +324,7 @@ fn states_count_to_the_quota_of_bytes() {
 #[test]
 fn states_and_records_stay_within_their_memory() {
     let mut run = Run::with_limits(MachineLimits {
-        record_bytes_max: 1_000,
+        record_bytes_max: 1_500,
         ..MachineLimits::default()
     });
     run.lines("queue q keyed");
@@ -332,9 +332,20 @@ fn states_and_records_stay_within_their_memory() {
     give_state(&mut run, &keys[0], 243).unwrap();
     give_state(&mut run, &keys[1], 243).unwrap();
     assert_eq!(run.machine.record_counts().state_bytes, 1_000);
+    // Three quarters at most, though `state_bytes_max` is more.
+    let refused = give_state(&mut run, &keys[2], 0);
+    let full = Rejection::KeyStatesFull { max: 1_125 };
+    assert_eq!(refused.unwrap_err(), full);
+    let put = PutRecord {
+        name: RecordName::new("leader").unwrap(),
+        value: Bytes::from(vec![b'x'; 238]),
+        replaces: None,
+        epoch: None,
+    };
+    run.give(&Command::PutRecord(Box::new(put))).unwrap();
     let full = |run: &mut Run, key, bytes| {
         let refused = give_state(run, key, bytes);
-        let full = Rejection::Record(RecordsError::Full { max: 1_000 });
+        let full = Rejection::Record(RecordsError::Full { max: 1_500 });
         assert_eq!(refused.unwrap_err(), full);
     };
     full(&mut run, &keys[0], 244);

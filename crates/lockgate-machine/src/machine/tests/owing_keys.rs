@@ -59,6 +59,30 @@ fn a_key_too_many_waits_in_its_place_until_another_one_has_paid() {
 }
 
 #[test]
+fn a_key_too_many_that_leaves_lets_those_behind_it_have_their_turn() {
+    for leaves in ["drop q c", "park q c", "cancel q 3", "reschedule q 3 +1h"] {
+        let mut run = with_room_for(1);
+        run.lines(&format!(
+            "
+            queue q keyed rate=2/s_per_key
+            send q key=a
+            send q key=a
+            receive q 1                 => 1
+            send q key=c
+            // a owes one start, has another one, and stands behind c.
+            ack q 1
+            receive q 9                 => nothing
+            woken
+            {leaves}
+            woken                       => q
+            receive q 9                 => 2
+            "
+        ));
+        run.check_recovery();
+    }
+}
+
+#[test]
 fn a_hold_of_a_key_too_many_is_refused_and_changes_nothing() {
     let mut run = with_room_for(1);
     let full = "refused ShardFull";

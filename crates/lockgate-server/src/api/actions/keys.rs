@@ -283,8 +283,8 @@ impl Service {
                 explanation.limit = Some(LimitWord::OwingKeys);
                 let text = format!(
                     "As many keys as may owe something under a rate or a gap of each key, in all queues together \
-                     (owing_keys in their counts). Queue {name} gives no lease of a key that owes nothing until one of \
-                     them has paid."
+                     (owing_keys in their counts). While it is the turn of a key that owes nothing, queue {name} gives \
+                     nothing until one of them has paid."
                 );
                 (WaitWord::Limit, text)
             }
