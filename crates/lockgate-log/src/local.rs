@@ -554,20 +554,24 @@ impl LocalLog {
     }
 
     /// Sets a segment file aside that the disk does not read, as `.damaged`, and puts a copy in its place that has zeros for
-    /// what cannot be read; no copy if there is no room for it. For a log that has not recovered, because of that file:
-    /// `name` is the one in the error. Returns whether it is the name of a segment.
+    /// what cannot be read; no copy if there is no room for it. For a log that could not recover, because of that file:
+    /// `name` is the one in the error. Returns whether it is the name of a segment; false also once an epoch has begun.
+    /// [Recover](LogSource::recover) again then.
     ///
     /// # Errors
     /// If the disk fails otherwise.
     pub fn set_aside(&mut self, name: &str) -> Result<bool, LogError> {
         let name = name.rsplit('/').next().unwrap_or(name);
-        match (&self.phase, FileKind::of(name)) {
-            (Phase::Opened, FileKind::Segment(segment)) => {
-                set_aside(&*self.disk, segment)?;
-                Ok(true)
-            }
-            _ => Ok(false),
+        let FileKind::Segment(segment) = FileKind::of(name) else {
+            return Ok(false);
+        };
+        if matches!(self.phase, Phase::Serving(_)) {
+            return Ok(false);
         }
+        // An earlier recovery may have planned something with that file.
+        self.phase = Phase::Opened;
+        set_aside(&*self.disk, segment)?;
+        Ok(true)
     }
 }
 

@@ -809,10 +809,11 @@ pub(crate) fn set_aside(disk: &dyn Disk, segment: u32) -> Result<(), DiskError> 
     let copy = free.next().unwrap_or_else(|| preallocated_name(u32::MAX));
     let copied = match copy_readable(disk, &name, &copy) {
         Ok(()) => true,
-        Err(error) if error.is_full() || error.is_out_of_descriptors() => {
-            disk.remove(&copy)?;
-            false
-        }
+        Err(error) if error.is_full() => match disk.remove(&copy) {
+            Err(error) if !error.is_not_found() => return Err(error),
+            // There is none if not even its name had room.
+            _ => false,
+        },
         Err(error) => return Err(error),
     };
     disk.rename(&name, &damaged_name(segment))?;

@@ -400,7 +400,7 @@ impl<S: Sink + 'static> Inner<S> {
 
     fn stop_sending(&self) {
         self.stopped.send_modify(|stopped| stopped.sending = true);
-        self.with(|buffer, _| buffer.abandon());
+        self.with(|buffer, now| buffer.abandon(now));
         self.driver.notify_one();
         self.bell.notify_all();
         self.note_progress();

@@ -712,8 +712,12 @@ impl<T, I: Clone> Buffer<T, I> {
     }
 
     /// Nothing is sent any more: what is in memory only is dropped, and what is in the spool stays there.
-    pub(crate) fn abandon(&mut self) {
+    pub(crate) fn abandon(&mut self, now: Millis) {
         (self.closed, self.abandoned) = (true, true);
+        // The time that they took stays in the figures.
+        for (_, sent) in &self.batches {
+            self.figures.sending += Duration::from_millis(now.saturating_sub(sent.at));
+        }
         // Nobody hears what the sink says of them any more.
         self.batches.clear();
         let places: Vec<_> = self.records.iter().map(|(place, _)| place).collect();

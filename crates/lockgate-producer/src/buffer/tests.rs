@@ -405,7 +405,7 @@ impl World {
         self.calm = true;
         for _ in 0..20_000 {
             if self.machine.pending() == 0 {
-                self.machine.abandon();
+                self.machine.abandon(self.now);
                 if self.machine.is_settled() {
                     return;
                 }
@@ -826,7 +826,7 @@ fn answers_that_come_after_the_end_change_nothing() {
     offer(&mut world, 0, AnswerLevel::Delivered);
     world.send();
     let batch = world.away.remove(0);
-    world.machine.abandon();
+    world.machine.abandon(world.now);
     let taken = world.queue.take(&batch.1[0]);
     world.machine.answered(batch.0, vec![taken], world.now, 0);
     world.hear();

@@ -219,7 +219,8 @@ impl Readings {
             if began <= 0.0 || ended <= 0.0 {
                 return Err(ReadingError::Idle("worked on"));
             }
-            records_of_message = arrived / began;
+            // Those on which a worker still is may have none yet.
+            records_of_message = arrived / ended;
             arrived = began;
             within(
                 "the number of workers",

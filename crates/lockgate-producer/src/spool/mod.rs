@@ -215,6 +215,8 @@ impl Store {
             open_files_max: 8,
             ..LocalLogOptions::default()
         };
+        let is_mark = |name: &String| name == SPOOL_MARK;
+        let is_marked = kept.is_some() || disk.list().is_ok_and(|names| names.iter().any(is_mark));
         let mut log = LocalLog::open(disk, log_options).map_err(|source| SpoolError::Open {
             folder: folder(),
             source,
@@ -223,7 +225,20 @@ impl Store {
             folder: folder(),
             source,
         };
-        let (mut report, mut found) = recover(&mut log).map_err(unread)?;
+        let (mut report, mut found) = recover(&mut log, is_marked).map_err(unread)?;
+        // Before anything is changed.
+        found.check(options, name, kept)?;
+        let is_proven = is_marked || found.is_spool;
+        let range_bits = log.capabilities().range_bits;
+        let start = report.trimmed.0 >> range_bits;
+        let ranges = log.ranges();
+        let has_before = ranges
+            .iter()
+            .any(|range| (range.first.0 >> range_bits) < start);
+        if !is_proven && has_before {
+            // Nothing says whose files before the start are.
+            return Err(SpoolError::Foreign { folder: folder() });
+        }
         // Files before the start are there if a crash came before they were removed, or if the mark of the start is wrong.
         // What is over in them is known, or sent again, and the rest must not be left out.
         if log.start_at_oldest().map_err(unread)? {
@@ -231,27 +246,8 @@ impl Store {
                 folder = %folder().display(),
                 "the spool has files before the mark of where it starts, and begins with them"
             );
-            (report, found) = recover(&mut log).map_err(unread)?;
-        }
-        if found.name.is_none() && found.is_spool {
-            // The record that has it is damaged. Without any records the numbers begin anew, and so must the name.
-            found.name = kept.cloned();
-        }
-        if let (Some(given), Some(has)) = (name, &found.name)
-            && given != has
-        {
-            return Err(SpoolError::Name {
-                folder: folder(),
-                has: has.clone(),
-                given: given.clone(),
-            });
-        }
-        // What was damaged is not read at all: records that are whole, and no records of a spool, are somebody else's.
-        if found.unreadable > 0 && !found.is_spool {
-            return Err(SpoolError::Foreign { folder: folder() });
-        }
-        if found.is_newer {
-            return Err(SpoolError::Newer { folder: folder() });
+            (report, found) = recover(&mut log, is_proven).map_err(unread)?;
+            found.check(options, name, kept)?;
         }
         if kept.is_some() && !found.is_spool {
             warn!(
@@ -491,8 +487,9 @@ impl Store {
 }
 
 /// Reads the log. Of a file that the disk does not read, also at a second attempt, what can be read is taken, and the file
-/// is set aside: messages wait in the others.
-fn recover(log: &mut LocalLog) -> Result<(RecoveryReport, Found), LogError> {
+/// is set aside: messages wait in the others. Not so if nothing shows that it is a spool: `is_spool`, or a record before
+/// that place.
+fn recover(log: &mut LocalLog, is_spool: bool) -> Result<(RecoveryReport, Found), LogError> {
     let range_bits = log.capabilities().range_bits;
     let mut failed = None;
     loop {
@@ -509,7 +506,8 @@ fn recover(log: &mut LocalLog) -> Result<(RecoveryReport, Found), LogError> {
             failed = Some(error.name);
             continue;
         }
-        if !log.set_aside(&error.name)? {
+        let is_aside = (is_spool || found.is_spool) && log.set_aside(&error.name)?;
+        if !is_aside {
             return Err(LogError::Disk(error));
         }
         warn!(
@@ -621,6 +619,37 @@ struct Found {
 }
 
 impl Found {
+    /// Refuses what is not the spool of this producer, and takes the name of the mark where the records have none.
+    fn check(
+        &mut self,
+        options: &SpoolOptions,
+        name: Option<&ProducerName>,
+        kept: Option<&ProducerName>,
+    ) -> Result<(), SpoolError> {
+        let folder = || options.folder.clone();
+        if self.name.is_none() && self.is_spool {
+            // The record that has it is damaged. Without any records the numbers begin anew, and so must the name.
+            self.name = kept.cloned();
+        }
+        if let (Some(given), Some(has)) = (name, &self.name)
+            && given != has
+        {
+            return Err(SpoolError::Name {
+                folder: folder(),
+                has: has.clone(),
+                given: given.clone(),
+            });
+        }
+        // What was damaged is not read at all: records that are whole, and no records of a spool, are somebody else's.
+        if self.unreadable > 0 && !self.is_spool {
+            return Err(SpoolError::Foreign { folder: folder() });
+        }
+        if self.is_newer {
+            return Err(SpoolError::Newer { folder: folder() });
+        }
+        Ok(())
+    }
+
     fn visit(&mut self, range_bits: u32, at: Position, spot: u64, payload: bytes::Bytes) {
         add(
             &mut self.files,

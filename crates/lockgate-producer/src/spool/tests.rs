@@ -23,6 +23,12 @@ fn open(disk: &FaultyDisk) -> (Store, Recovered, SpoolReport) {
     Store::open_on(disk, &options(), None, None, || name("p")).unwrap()
 }
 
+/// The same where the mark of the spool is there.
+fn open_marked(disk: &FaultyDisk) -> (Store, Recovered, SpoolReport) {
+    let (disk, kept) = (Arc::new(disk.clone()), name("p"));
+    Store::open_on(disk, &options(), None, Some(&kept), || name("p")).unwrap()
+}
+
 /// A message of that number, with so many bytes.
 fn message(spot: u64, bytes: usize) -> Staged {
     let mut body = spot.to_be_bytes().to_vec();
@@ -285,7 +291,7 @@ fn a_wrong_mark_of_the_start_leaves_nothing_out() {
         let mut image = two_files().image();
         let mark = image.remove(right).unwrap();
         image.insert(wrong.to_owned(), mark);
-        let (mut store, recovered, report) = open(&FaultyDisk::from_image(image));
+        let (mut store, recovered, report) = open_marked(&FaultyDisk::from_image(image));
         assert_eq!(
             (recovered.count, report.damaged_records),
             (12, 0),
@@ -302,7 +308,7 @@ fn a_file_that_the_disk_does_not_read_costs_what_cannot_be_read() {
         let disk = two_files();
         // A sector in the middle of a record.
         assert!(disk.make_unreadable(name, start + 4_096..start + 4_608));
-        let (mut store, recovered, report) = open(&disk);
+        let (mut store, recovered, report) = open_marked(&disk);
         let lost = 12 - recovered.count;
         assert!((1..=4).contains(&lost), "{name}: {lost}");
         assert_eq!(report.damaged_records, lost, "{name}");
@@ -314,6 +320,101 @@ fn a_file_that_the_disk_does_not_read_costs_what_cannot_be_read() {
         let (_, again, _) = open(&disk.kill());
         assert_eq!(again.count, recovered.count, "{name}");
     }
+}
+
+#[test]
+fn a_file_before_a_wrong_mark_may_be_one_that_the_disk_does_not_read() {
+    let mut image = two_files().image();
+    let right = "0000000100001000-0000000000000001.start";
+    let wrong = "0000000200001000-0000000000000006.start";
+    let mark = image.remove(right).unwrap();
+    image.insert(wrong.to_owned(), mark);
+    let disk = FaultyDisk::from_image(image);
+    assert!(disk.make_unreadable("00000001.log", 7_096..7_608));
+    let (_, recovered, report) = open(&disk);
+    assert!((8..12).contains(&recovered.count), "{}", recovered.count);
+    assert_eq!(recovered.count + report.damaged_records, 12);
+    assert_eq!(set_aside(&disk), ["00000001.damaged"]);
+}
+
+/// The original has bytes that another disk or program may still read.
+#[test]
+fn a_copy_that_is_not_needed_any_more_does_not_replace_the_original() {
+    let disk = two_files();
+    assert!(disk.make_unreadable("00000001.log", 7_096..7_608));
+    let original = disk.contents("00000001.log");
+    let (mut store, recovered, _) = open_marked(&disk);
+    let mut done = recovered.done;
+    done.insert_all(done.floor(), store.log.next_number(), true);
+    for _ in 0..2 {
+        let spot = store.log.next_number();
+        store.write(&[message(spot, 50_000)]).unwrap();
+        done.insert(spot);
+        done.insert_blank(spot + 1);
+        store.write(&[checkpoint(&done)]).unwrap();
+        store.sync().unwrap();
+    }
+    assert!(store.release(done.floor()).unwrap());
+    assert_eq!(disk.contents("00000001.log"), None);
+    assert!(disk.contents("00000001.damaged") == original);
+}
+
+/// The log of a server that was stopped: before its start mark there are files in which messages have their bytes.
+fn foreign() -> FaultyDisk {
+    let disk = FaultyDisk::new();
+    let log_options = LocalLogOptions {
+        segment_bytes: 64 << 10,
+        record_bytes_max: 16 << 10,
+        free_bytes_min: 0,
+        ..LocalLogOptions::default()
+    };
+    let mut log = LocalLog::open(Arc::new(disk.clone()), log_options).unwrap();
+    log.recover(Position(0), Epoch(0), &mut |_, _| ()).unwrap();
+    log.begin_epoch(Epoch(1)).unwrap();
+    for _ in 0..20 {
+        let mut group = RecordGroup::new(log.capabilities().gap);
+        let len = group.push(|to| to.extend_from_slice(&[9; 10_000]));
+        log.reserve(len as u64, 1, Purpose::Growth).unwrap();
+        let at = log.tail();
+        log.append(Epoch(1), at, &mut group).unwrap();
+        log.progress().sync().unwrap();
+    }
+    let at = log.tail();
+    log.trim(at).unwrap();
+    drop(log);
+    disk.kill()
+}
+
+#[test]
+fn a_folder_that_is_no_spool_is_not_changed() {
+    let refused = |disk: &FaultyDisk| {
+        let before = disk.image();
+        let arc = Arc::new(disk.clone());
+        let opened = Store::open_on(arc, &options(), None, None, || name("p"));
+        let error = opened.err().unwrap();
+        assert!(disk.image() == before, "{error}");
+        error
+    };
+    let image = foreign().image();
+    let mut files = image.keys().filter(|name| name.ends_with(".log"));
+    let first = files.next().unwrap();
+    let last = files.next_back().unwrap();
+    let is_first = |name: &String| name.ends_with(".start") && name.starts_with("00000001");
+    assert!(!image.keys().any(is_first), "the start mark has moved");
+    let error = refused(&foreign());
+    assert!(matches!(error, SpoolError::Foreign { .. }), "{error}");
+    // The disk does not read the header of one, or the records of another.
+    for (name, within) in [(first, 0..512), (last, 4_096..4_608)] {
+        let disk = foreign();
+        assert!(disk.make_unreadable(name, within));
+        let error = refused(&disk);
+        assert!(matches!(error, SpoolError::Log { .. }), "{name}: {error}");
+    }
+    // Nothing is left of what stands behind the mark.
+    let mut image = image.clone();
+    image.remove(last);
+    let error = refused(&FaultyDisk::from_image(image));
+    assert!(matches!(error, SpoolError::Foreign { .. }), "{error}");
 }
 
 /// A disk that reads nothing of that name, so that the copy is no better.
