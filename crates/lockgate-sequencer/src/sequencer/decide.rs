@@ -158,7 +158,8 @@ mod tests {
         let many = plan(&vec![Message::new("x"); Append::EVENTS_MAX + 1], true).unwrap();
         assert_eq!(many.appends.len(), 2);
         assert!(matches!(plan(&[Message::new("x")], false), Err(NoId)));
-        assert_eq!(plan(&[], true).unwrap().appends, [0..0]);
+        let nothing = plan(&[], true).unwrap().appends;
+        assert_eq!(nothing, std::slice::from_ref(&(0..0)));
     }
 
     #[test]
