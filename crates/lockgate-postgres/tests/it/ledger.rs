@@ -192,10 +192,10 @@ async fn an_append_to_a_frozen_server_is_given_up() {
     let ledger = PostgresLedger::connect_with(&server.0.url, options);
     let ledger = ledger.await.unwrap();
     ledger.append(append(1, &["a"])).await.unwrap();
-    crate::records::signal_all(&server.0, "STOP");
+    crate::records::signal_all(&server.0, "-STOP");
     let error = ledger.append(append(1, &["b"])).await.unwrap_err();
     assert!(matches!(error, LedgerError::Unavailable { .. }), "{error}");
-    crate::records::signal_all(&server.0, "CONT");
+    crate::records::signal_all(&server.0, "-CONT");
     while let Err(error) = ledger.append(append(1, &["b"])).await {
         assert!(matches!(error, LedgerError::Unavailable { .. }), "{error}");
     }
