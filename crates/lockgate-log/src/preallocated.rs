@@ -21,7 +21,8 @@ use lockgate_core::{Disk, DiskError, DiskFile, DiskSpace, OpenMode, SpaceState, 
 
 use crate::{
     format::SEGMENT_HEADER_LEN,
-    names::{damaged_name, preallocated_name, segment_name},
+    names::{preallocated_name, segment_name},
+    recover::keep_damaged,
     reserve::Share,
     sizes::Limits,
     sync::{AtomicBool, Condvar, Mutex, MutexGuard},
@@ -555,7 +556,7 @@ impl Preallocated {
         for segment in retired {
             let number = segment.segment;
             let done = if segment.is_damaged {
-                self.keep_damaged(number)
+                keep_damaged(&*self.disk, number)
             } else {
                 self.to_preallocated(number, renamed.len())
                     .map(|file| renamed.extend(file))
@@ -592,17 +593,6 @@ impl Preallocated {
         match failed {
             None => Ok(true),
             Some(error) => Err(error.into()),
-        }
-    }
-
-    /// Renames a released segment with unreadable bytes, so that it is kept. If there is a file of that name, that is the
-    /// original and this is a copy of what could be read of it: the copy goes.
-    fn keep_damaged(&self, segment: u32) -> Result<(), DiskError> {
-        let (name, kept) = (segment_name(segment), damaged_name(segment));
-        if self.disk.list()?.contains(&kept) {
-            self.disk.remove(&name)
-        } else {
-            self.disk.rename(&name, &kept)
         }
     }
 

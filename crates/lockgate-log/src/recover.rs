@@ -881,3 +881,14 @@ fn to_u32(offset: u64) -> u32 {
 }
 
 const _: () = assert!(SEGMENT_HEADER_LEN as usize > RECORD_HEADER_LEN);
+
+/// Renames a released segment with unreadable bytes, so that it is kept. If there is a file of that name, that is the
+/// original and this is a copy of what could be read of it: the copy goes.
+pub(crate) fn keep_damaged(disk: &dyn Disk, segment: u32) -> Result<(), DiskError> {
+    let (name, kept) = (segment_name(segment), damaged_name(segment));
+    if disk.list()?.contains(&kept) {
+        disk.remove(&name)
+    } else {
+        disk.rename(&name, &kept)
+    }
+}
