@@ -20,7 +20,8 @@ pub trait Fixture {
     /// as if the process were frozen. May be called in another thread.
     fn process_maker(&self) -> Box<dyn FnOnce() -> BoxedProcess<Self::Coordinator> + Send>;
 
-    /// How many terms each of eight candidates leads where leaders change all the time: as many as take a few seconds.
+    /// How many terms each of eight candidates leads where leaders change all the time, unless `LOCKGATE_TERMS` says it: as many
+    /// as take a few seconds.
     fn terms(&self) -> usize {
         25
     }

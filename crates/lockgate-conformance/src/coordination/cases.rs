@@ -1,6 +1,7 @@
 //! The cases.
 
 use std::{
+    env,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -107,7 +108,10 @@ fn stands<C: Coordinator>(
 
 async fn one_leads_at_a_time_and_epochs_rise<F: Fixture>(f: &mut F, of: &ElectionName) -> bool {
     const CANDIDATES: usize = 8;
-    let terms_each = f.terms();
+    let terms_each = match env::var("LOCKGATE_TERMS") {
+        Ok(given) => given.parse().unwrap(),
+        Err(_) => f.terms(),
+    };
     let leads = Arc::new(AtomicUsize::new(0));
     let sink = Arc::new(Mutex::new((Guard::default(), Vec::<Epoch>::new())));
     let (end, is_over) = tokio::sync::oneshot::channel();
