@@ -27,6 +27,15 @@ use crate::{
 /// A value and its type.
 pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
+/// A value and its type, which spares the server a question.
+pub(crate) fn text(value: &(dyn ToSql + Sync)) -> Parameter<'_> {
+    (value, Type::TEXT)
+}
+
+pub(crate) fn int8(value: &(dyn ToSql + Sync)) -> Parameter<'_> {
+    (value, Type::INT8)
+}
+
 /// How often a statement is run again that the server has undone for another's sake.
 const TRIES_MAX: u32 = 10;
 

@@ -11,12 +11,20 @@ pub const STORE_NAME: &str = "lockgate_records";
 /// The longest name of a store, in bytes.
 const STORE_NAME_BYTES_MAX: usize = 40;
 
-/// Checks the name of a store, which becomes a name of the server's: 1 to 40 lower-case letters, digits and `_`, the first of
-/// them a letter.
+/// Checks the name of a store, as [`schema_name`] does.
 ///
 /// # Errors
 /// [`RecordsError::Invalid`] if it is another one.
 pub fn store_name(name: &str) -> Result<(), RecordsError> {
+    schema_name(name, "a store of records")
+}
+
+/// Checks a name that becomes a name of the server's: 1 to 40 lower-case letters, digits and `_`, the first of them a letter.
+/// `what` it names.
+///
+/// # Errors
+/// [`RecordsError::Invalid`] if it is another one.
+pub fn schema_name(name: &str, what: &str) -> Result<(), RecordsError> {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     if (1..=STORE_NAME_BYTES_MAX).contains(&name.len())
         && name.bytes().all(allowed)
@@ -25,7 +33,7 @@ pub fn store_name(name: &str) -> Result<(), RecordsError> {
         return Ok(());
     }
     let why = format!(
-        "{name:?} cannot name a store of records: it has 1 to {STORE_NAME_BYTES_MAX} lower-case letters, digits and '_', \
+        "{name:?} cannot name {what}: it has 1 to {STORE_NAME_BYTES_MAX} lower-case letters, digits and '_', \
          and begins with a letter"
     );
     Err(RecordsError::Invalid { why })

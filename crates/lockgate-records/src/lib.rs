@@ -38,7 +38,8 @@ pub use self::{
     backoff::Backoff,
     bell::{Bell, Listening, watch},
     bounds::{
-        STORE_NAME, check_lease, check_limit, check_put, number, page, prefix_end, store_name,
+        STORE_NAME, check_lease, check_limit, check_put, number, page, prefix_end, schema_name,
+        store_name,
     },
     fence::{Guarded, guarded},
     row::{Outcome, Row, unreadable},

@@ -14,8 +14,8 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use super::{DELETED_AT_ONCE, failed, get, hash, int8, natural, not_found, place, store::Store};
-use crate::asked::{Connection, Fault, Link, Parameter};
+use super::{DELETED_AT_ONCE, failed, get, hash, natural, not_found, place, store::Store};
+use crate::asked::{Connection, Fault, Link, Parameter, int8};
 
 pub(super) const HEAD: &str = "SELECT * FROM {ledger}.head";
 
@@ -141,11 +141,11 @@ pub(super) async fn within(
     let ids = [texts(&unique_ids), texts(&inputs)];
     let (locked, found) = tokio::join!(on.ask(LOCK, &[]), on.ask(LOOK_UP, &ids));
     let locked = locked?;
-    let before = head(schema, locked.first())?;
-    let now = match locked.first() {
-        Some(row) => WallTime(natural(row, "now_ms")?),
-        None => return Err(not_found(schema)),
+    let Some(locked) = locked.first() else {
+        return Err(not_found(schema));
     };
+    let before = head(schema, Some(locked))?;
+    let now = WallTime(natural(locked, "now_ms")?);
     let (mut by_unique_id, mut by_input) = (HashMap::new(), HashMap::new());
     for row in &found? {
         let (id, at) = (
@@ -164,11 +164,7 @@ pub(super) async fn within(
         |id| by_unique_id.get(id.as_str()).copied(),
         |input| by_input.get(input.as_str()).copied(),
     )?;
-    let retention = match locked.first() {
-        Some(row) => get::<Option<i64>>(row, "retention_ms")?,
-        None => None,
-    };
-    let gone = match retention {
+    let gone = match get::<Option<i64>>(locked, "retention_ms")? {
         Some(retention) => {
             let (first, last) = (number(before.first_id.0), number(now.0) - retention);
             on.run(LET_GO, &[int8(&first), int8(&DELETED_AT_ONCE), int8(&last)])

@@ -22,14 +22,11 @@ use lockgate_core::{
 };
 use lockgate_records::{Url, number};
 use tokio::{sync::Mutex, time::Instant};
-use tokio_postgres::{
-    Row, Transaction,
-    types::{FromSql, ToSql, Type},
-};
+use tokio_postgres::{Row, Transaction, types::FromSql};
 
 use self::store::Store;
 use crate::{
-    asked::{Link, Parameter},
+    asked::{Link, Parameter, int8, text},
     tls::Target,
 };
 
@@ -331,15 +328,6 @@ impl Ledger for PostgresLedger {
             self.head().await?.reaches(first.previous())?;
         }
     }
-}
-
-/// A value and its type, which spares the server a question.
-fn text(value: &(dyn ToSql + Sync)) -> Parameter<'_> {
-    (value, Type::TEXT)
-}
-
-fn int8(value: &i64) -> Parameter<'_> {
-    (value, Type::INT8)
 }
 
 fn get<'r, T: FromSql<'r>>(row: &'r Row, column: &str) -> Result<T, LedgerError> {

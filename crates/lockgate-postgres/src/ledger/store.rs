@@ -5,9 +5,10 @@ use lockgate_core::{
     ledger::{LedgerError, LedgerHead, LedgerOptions},
     with_sources,
 };
+use lockgate_records::schema_name;
 use tokio::sync::Notify;
 
-use super::span;
+use super::{failed, span};
 use crate::asked::{Connection, Purpose, unavailable};
 
 /// The version of the tables: a program that knows lower ones only cannot use the ledger.
@@ -27,18 +28,7 @@ pub(super) struct Store {
 
 /// Checks the name of a ledger, which becomes a schema.
 pub(super) fn check_name(name: &str) -> Result<(), LedgerError> {
-    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
-    if (1..=40).contains(&name.len())
-        && name.bytes().all(allowed)
-        && name.starts_with(|first: char| first.is_ascii_lowercase())
-    {
-        return Ok(());
-    }
-    let why = format!(
-        "{name:?} cannot name a ledger in a database: it has 1 to 40 lower-case letters, digits and '_', and begins with a \
-         letter"
-    );
-    Err(LedgerError::Invalid { why })
+    schema_name(name, "a ledger in a database").map_err(failed)
 }
 
 impl Store {

@@ -28,7 +28,7 @@ use tokio_postgres::{
 
 use self::store::Store;
 use crate::{
-    asked::{Link, Parameter},
+    asked::{Link, Parameter, int8, text},
     tls::Target,
 };
 
@@ -228,15 +228,6 @@ impl PostgresRecords {
 }
 
 const COLUMNS: &str = "value, version, revision, written, holder, epoch, delete_at_end";
-
-/// A value and its type, which spares the server a question.
-fn text(value: &(dyn ToSql + Sync)) -> Parameter<'_> {
-    (value, Type::TEXT)
-}
-
-fn int8(value: &(dyn ToSql + Sync)) -> Parameter<'_> {
-    (value, Type::INT8)
-}
 
 fn int4(value: &i32) -> Parameter<'_> {
     (value, Type::INT4)
