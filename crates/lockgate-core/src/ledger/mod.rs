@@ -171,7 +171,7 @@ pub struct LedgerHead {
     pub is_sealed: bool,
 }
 
-/// What a ledger is made with. Only the retention can be changed later.
+/// What a ledger is made with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LedgerOptions {
     /// Whether each event has a [running hash](EventHash). Unless asked for, none has.
