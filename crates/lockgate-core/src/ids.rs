@@ -43,6 +43,10 @@ pub struct Term {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId(pub u32);
 
+/// A ledger's number within its shard. It is never reused, even after the ledger is deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LedgerId(pub u32);
+
 /// A message's number within its queue: strictly increasing in order of acceptance, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sequence(pub u64);

@@ -54,8 +54,8 @@ pub use disk::{
 pub use error_text::{StorageFailure, with_sources};
 pub use failures::{FailedAttempt, Failures, REASON_BYTES_MAX, cut_reason};
 pub use ids::{
-    Epoch, Incarnation, LeaseNumber, LeaseToken, Location, MessageId, ParseMessageIdError,
-    Position, QueueId, Sequence, ShardId, ShardIdError, Term,
+    Epoch, Incarnation, LeaseNumber, LeaseToken, LedgerId, Location, MessageId,
+    ParseMessageIdError, Position, QueueId, Sequence, ShardId, ShardIdError, Term,
 };
 pub use key_state::{KeyState, KeyStateWrite, Replaces};
 pub use level::{Level, ParseLevelError};

@@ -6,15 +6,18 @@ use std::{
 };
 
 use lockgate_core::{
-    BootId, DeleteRecord, ExtendRecord, HolderName, Key, KeyStateWrite, LeaseRecord, LeaseToken,
-    Location, Message, MessageId, Millis, ProducerIncarnation, ProducerName, PutRecord, QueueId,
-    QueueName, Record, RecordVersion, RecordWritten, ReleaseRecord, Sequence, Term, WallTime,
-    coordination::FenceMark, limits::HoldScope,
+    BootId, DeleteRecord, Epoch, ExtendRecord, HolderName, Key, KeyStateWrite, LeaseRecord,
+    LeaseToken, LedgerId, LedgerName, Location, Message, MessageId, Millis, Position,
+    ProducerIncarnation, ProducerName, PutRecord, QueueId, QueueName, ReaderName, Record,
+    RecordVersion, RecordWritten, ReleaseRecord, Sequence, Term, WallTime,
+    coordination::FenceMark,
+    ledger::{Append, Appended, LedgerHead, LedgerOptions, SequenceId},
+    limits::HoldScope,
 };
 
 use crate::{
-    CreatedQueue, Delivery, MoveCursor, Moved, QueueSettings, Reply, Sent, Settled, StoredMessage,
-    Transacted,
+    CreatedLedger, CreatedQueue, Delivery, EventBlock, MoveCursor, Moved, QueueSettings, Reply,
+    Sent, Settled, StoredMessage, Transacted,
 };
 
 /// A caller's command. It is atomic: all of its effects happen, or none.
@@ -43,6 +46,12 @@ pub enum Command {
     ReleaseRecord(ReleaseRecord),
     OpenProducer(OpenProducer),
     ForgetProducer(ForgetProducer),
+    CreateLedger(CreateLedger),
+    DeleteLedger(DeleteLedger),
+    AppendEvents(Box<AppendEvents>),
+    MoveReader(MoveReader),
+    SealLedger(SealLedger),
+    TrimLedger(TrimLedger),
     Fenced(Box<Fenced<Command>>),
 }
 
@@ -124,6 +133,17 @@ pub enum EngineCommand {
         /// Where it was read.
         from: Location,
     },
+    /// The same for events of a ledger, which are in the record at that position.
+    CompactEvents {
+        block: Box<EventBlock>,
+        from: Position,
+    },
+    /// Notes that events cannot be read any more, because a part of the log is missing. A read of them says so.
+    LoseEvents {
+        ledger: LedgerId,
+        /// The first one of a block.
+        first: SequenceId,
+    },
 }
 
 /// A command of either kind, for [`Machine::decide`](crate::Machine::decide).
@@ -188,6 +208,12 @@ commands! {
     ReleaseRecord ReleaseRecord (it => it) -> () { Reply::Done => () }
     OpenProducer OpenProducer (it => it) -> ProducerIncarnation { Reply::ProducerOpened(incarnation) => incarnation }
     ForgetProducer ForgetProducer (it => it) -> () { Reply::Done => () }
+    CreateLedger CreateLedger (it => it) -> CreatedLedger { Reply::Ledger(ledger) => *ledger }
+    DeleteLedger DeleteLedger (it => it) -> () { Reply::Done => () }
+    AppendEvents AppendEvents (it => Box::new(it)) -> Appended { Reply::Appended(appended) => *appended }
+    MoveReader MoveReader (it => it) -> bool { Reply::ReaderMoved(was_there) => was_there }
+    SealLedger SealLedger (it => it) -> LedgerHead { Reply::LedgerHead(head) => *head }
+    TrimLedger TrimLedger (it => it) -> LedgerHead { Reply::LedgerHead(head) => *head }
 }
 
 impl TypedCommand for Command {
@@ -497,4 +523,56 @@ pub enum KeyAction {
 impl KeyAction {
     /// The most messages that one [`Drop`](Self::Drop) takes: a bound on the size of its record.
     pub const DROPS_MAX: usize = 10_000;
+}
+
+/// Makes a ledger. If there is one of that name with the same options, nothing changes.
+#[derive(Clone, Debug)]
+pub struct CreateLedger {
+    pub name: LedgerName,
+    pub options: LedgerOptions,
+}
+
+/// Deletes a ledger with all its events, ids and readers.
+#[derive(Clone, Debug)]
+pub struct DeleteLedger {
+    pub ledger: LedgerName,
+}
+
+/// Appends events to a ledger, and settles messages of the same shard in the same record: all or nothing.
+#[derive(Clone, Debug)]
+pub struct AppendEvents {
+    pub ledger: LedgerName,
+    /// What is appended; its duplicates are no failure.
+    pub append: Append,
+    /// The messages that the events came with. If the lease of one has ended, nothing happens.
+    pub settles: Vec<Settle>,
+}
+
+impl AppendEvents {
+    /// The most settles: 10,000.
+    pub const SETTLES_MAX: usize = Append::EVENTS_MAX;
+}
+
+/// Keeps how far a reader of a ledger is. Its reply tells whether there was a position before.
+#[derive(Clone, Debug)]
+pub struct MoveReader {
+    pub ledger: LedgerName,
+    pub reader: ReaderName,
+    /// The last event that it is done with; `None`: the reader is forgotten.
+    pub to: Option<SequenceId>,
+}
+
+/// Ends a ledger: nothing is appended any more.
+#[derive(Clone, Debug)]
+pub struct SealLedger {
+    pub ledger: LedgerName,
+    /// The term of the writer.
+    pub epoch: Epoch,
+}
+
+/// Lets go of the events of a ledger before that one.
+#[derive(Clone, Debug)]
+pub struct TrimLedger {
+    pub ledger: LedgerName,
+    pub first: SequenceId,
 }

@@ -182,6 +182,16 @@ impl DedupWindow {
         self.runs.first_key_value().map(|(key, _)| key.0)
     }
 
+    /// The digests that are remembered, each with its number, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u128, Sequence)> {
+        let ids = self.ids.iter().map(|(_, id)| id);
+        let current = ids.filter(|id| id.sequence != SUPERSEDED);
+        current.map(|id| {
+            let [low, high] = id.digest.map(u128::from);
+            (high << 64 | low, id.sequence)
+        })
+    }
+
     /// How many ids are remembered.
     pub(crate) fn len(&self) -> usize {
         self.index.len()

@@ -4,9 +4,10 @@ use std::{collections::BTreeMap, num::NonZeroU64, sync::Arc};
 
 use bytes::Bytes;
 use lockgate_core::{
-    BootId, Epoch, HolderName, Key, LeaseNumber, Level, MachineTime, Message, MessageId, Millis,
-    Now, Produced, ProducerIncarnation, ProducerName, QueueId, QueueName, RecordName,
-    RecordVersion, Revision, Sequence, Term, UniqueId, WallTime,
+    BootId, Epoch, HolderName, InputId, Key, LeaseNumber, LedgerId, LedgerName, Level, MachineTime,
+    Message, MessageId, Millis, Now, Produced, ProducerIncarnation, ProducerName, QueueId,
+    QueueName, ReaderName, RecordName, RecordVersion, Revision, Sequence, Term, UniqueId, WallTime,
+    ledger::{Event, EventHash, SequenceId},
 };
 use smallvec::SmallVec;
 
@@ -206,6 +207,32 @@ pub enum Effect {
         produced: Box<Produced>,
         at: MachineTime,
     },
+    /// A ledger was made.
+    LedgerCreated {
+        ledger: LedgerId,
+        name: LedgerName,
+        hashed: bool,
+        retention: Option<Millis>,
+        at: WallTime,
+    },
+    /// A ledger was deleted with all its events.
+    LedgerDeleted { ledger: LedgerId },
+    /// Events were appended, their unique ids and inputs remembered, and settled inputs forgotten.
+    EventsAppended(Box<AppendedEvents>),
+    /// A reader of a ledger was moved. `None`: it was forgotten.
+    ReaderMoved {
+        ledger: LedgerId,
+        reader: ReaderName,
+        to: Option<SequenceId>,
+    },
+    /// A ledger was sealed.
+    LedgerSealed { ledger: LedgerId, epoch: Epoch },
+    /// Events before this one were let go of.
+    LedgerTrimmed { ledger: LedgerId, first: SequenceId },
+    /// The events of a block are now in this record: compaction wrote them again.
+    EventsCompacted(Box<EventBlock>),
+    /// The events of the block that begins there cannot be read any more.
+    EventsLost { ledger: LedgerId, first: SequenceId },
     /// A message's bytes are now in this record: compaction wrote them again. The message is named
     /// by its present queue and number.
     Compacted(Box<StoredMessage>),
@@ -248,6 +275,14 @@ impl Effect {
             Self::ProducerOpened { .. } => "producer opened",
             Self::ProducerForgotten { .. } => "producer forgotten",
             Self::MarkRaised { .. } => "mark raised",
+            Self::LedgerCreated { .. } => "ledger created",
+            Self::LedgerDeleted { .. } => "ledger deleted",
+            Self::EventsAppended(_) => "events appended",
+            Self::ReaderMoved { .. } => "reader moved",
+            Self::LedgerSealed { .. } => "ledger sealed",
+            Self::LedgerTrimmed { .. } => "ledger trimmed",
+            Self::EventsCompacted(_) => "events compacted",
+            Self::EventsLost { .. } => "events lost",
         }
     }
 
@@ -283,6 +318,69 @@ pub struct StoredMessage {
     pub marked_at: Option<MachineTime>,
     /// The message; `due` is set exactly if the message was delayed when accepted.
     pub message: Message,
+}
+
+/// Events of one append, in the form that the log stores: with places from `first` on, without a gap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventBlock {
+    pub ledger: LedgerId,
+    /// The place of the first event.
+    pub first: SequenceId,
+    /// The term of the writer.
+    pub epoch: Epoch,
+    /// When they were appended.
+    pub time: WallTime,
+    /// The running hash before the first event and behind the last one, if the ledger has one.
+    pub hashes: Option<[EventHash; 2]>,
+    pub events: Vec<StoredEvent>,
+}
+
+impl EventBlock {
+    /// Its events, with their hashes if the ledger has them. `None`: they do not give the hash behind the last one.
+    #[must_use]
+    pub fn into_events(self) -> Option<Vec<Event>> {
+        let Self {
+            first,
+            epoch,
+            time,
+            hashes,
+            events,
+            ..
+        } = self;
+        let mut hash = hashes.map(|[before, _]| before);
+        let events = events.into_iter().zip(first.0..).map(|(event, place)| {
+            hash = hash.map(|before| before.next(&event.payload));
+            Event {
+                sequence_id: SequenceId(place),
+                previous_id: SequenceId(place - 1),
+                unique_id: event.unique_id,
+                time,
+                epoch,
+                hash,
+                payload: event.payload,
+            }
+        });
+        let events = events.collect();
+        (hash == hashes.map(|[_, behind]| behind)).then_some(events)
+    }
+}
+
+/// An event of a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredEvent {
+    pub unique_id: Option<UniqueId>,
+    pub payload: Bytes,
+}
+
+/// What an append did to a ledger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppendedEvents {
+    /// The new events; none if all were duplicates.
+    pub block: EventBlock,
+    /// Inputs to remember, each with the place of its event.
+    pub inputs: Vec<(InputId, SequenceId)>,
+    /// Inputs to forget.
+    pub settled: Vec<InputId>,
 }
 
 /// How an attempt failed.

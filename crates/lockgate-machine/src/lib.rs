@@ -78,32 +78,38 @@ mod wheel;
 pub use codec::{
     DecodeError,
     batch::{BatchDecoder, BatchRecord, RecordBatch},
-    decode_record, encode_record, read_message,
+    decode_record, encode_record, read_events, read_message,
 };
 pub use columns::ImageError;
 pub use command::{
-    AnyCommand, Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command, CreateQueue, DeleteQueue,
-    EngineCommand, Fenced, ForgetProducer, Hold, HoldTarget, KeyAction, Move, MoveTo, OpenProducer,
-    Pause, Purge, Receive, Reschedule, SendMessage, Settle, SettleAction, Transact, TypedCommand,
+    AnyCommand, AppendEvents, Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command,
+    CreateLedger, CreateQueue, DeleteLedger, DeleteQueue, EngineCommand, Fenced, ForgetProducer,
+    Hold, HoldTarget, KeyAction, Move, MoveReader, MoveTo, OpenProducer, Pause, Purge, Receive,
+    Reschedule, SealLedger, SendMessage, Settle, SettleAction, Transact, TrimLedger, TypedCommand,
     WriteState,
 };
 pub use counters::{COUNTERS, Counter, CounterKind, DroppedCounts, QueueTotals};
-pub use effect::{DeadLetterReason, DropReason, Effect, Effects, Failed, StoredMessage};
+pub use effect::{
+    AppendedEvents, DeadLetterReason, DropReason, Effect, Effects, EventBlock, Failed, StoredEvent,
+    StoredMessage,
+};
 pub use live::{LiveMessage, LiveRange};
 pub use machine::{
-    ClockState, Deadlines, Frozen, Housekeeping, ImageLoader, KeyView, LeaseView, Machine,
-    MachineLimits, MessageState, MessageView, ProducerView, QueueView, RecordCounts, RecordsView,
-    StateView, Upcoming,
+    ClockState, Deadlines, Frozen, Housekeeping, ImageLoader, KeyView, LeaseView, LedgerView,
+    LiveBlock, Machine, MachineLimits, MessageState, MessageView, ProducerView, QueueView,
+    RecordCounts, RecordsView, StateView, Upcoming,
 };
 pub use query::{
-    DescribeQueue, ExplainKey, FindMessage, GetKeyState, GetRecord, ListKeyStates, ListKeys,
-    ListMessages, ListProducers, ListQueues, Query, TypedQuery,
+    DescribeLedger, DescribeQueue, ExplainKey, FindEvent, FindMessage, GetKeyState, GetRecord,
+    ListKeyStates, ListKeys, ListLedgers, ListMessages, ListProducers, ListQueues, LocateEvents,
+    Query, TypedQuery,
 };
 pub use reply::{
-    CreatedQueue, Decision, Delivery, KeyHeld, KeyPage, KeyStatePage, KeyStateStatus, KeyStatus,
-    KeyWait, MessagePage, MessageStatus, MessageWait, MoveCursor, Moved, Origin, ProducerPage,
-    ProducerStatus, QueryReply, QueueCounts, QueueDescription, QueueLimited, QueuePage, Rejection,
-    Reply, Sent, Settled, StaleReason, Stuck, StuckReason, Transacted,
+    BlockPlace, CreatedLedger, CreatedQueue, Decision, Delivery, EventPlaces, KeyHeld, KeyPage,
+    KeyStatePage, KeyStateStatus, KeyStatus, KeyWait, LedgerDescription, LedgersPage, MessagePage,
+    MessageStatus, MessageWait, MoveCursor, Moved, Origin, ProducerPage, ProducerStatus,
+    QueryReply, QueueCounts, QueueDescription, QueueLimited, QueuePage, Rejection, Reply, Sent,
+    Settled, StaleReason, Stuck, StuckReason, Transacted,
 };
 pub use settings::{
     DedupScope, KeyPolicy, KeyProfile, Kind as SettingKind, QueueSettings, SETTINGS, Setting,

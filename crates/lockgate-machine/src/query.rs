@@ -1,13 +1,13 @@
 //! The queries of a machine.
 
 use lockgate_core::{
-    Key, KeyState, ListRecords, MessageId, ProducerName, QueueName, Record, RecordName, RecordPage,
-    Sequence,
+    Key, KeyState, LedgerName, ListRecords, MessageId, ProducerName, QueueName, Record, RecordName,
+    RecordPage, Sequence, UniqueId, ledger::SequenceId,
 };
 
 use crate::{
-    KeyPage, KeyStatePage, KeyStatus, MessagePage, ProducerPage, QueryReply, QueueDescription,
-    QueuePage,
+    EventPlaces, KeyPage, KeyStatePage, KeyStatus, LedgerDescription, LedgersPage, MessagePage,
+    ProducerPage, QueryReply, QueueDescription, QueuePage,
 };
 
 /// A query; it changes nothing.
@@ -25,6 +25,10 @@ pub enum Query {
     GetRecord(GetRecord),
     ListRecords(ListRecords),
     ListProducers(ListProducers),
+    DescribeLedger(DescribeLedger),
+    ListLedgers(ListLedgers),
+    LocateEvents(LocateEvents),
+    FindEvent(FindEvent),
 }
 
 impl Query {
@@ -73,6 +77,10 @@ queries! {
     GetRecord -> Option<Record> { QueryReply::Record(record) => record.map(|record| *record) }
     ListRecords -> RecordPage { QueryReply::Records(page) => page }
     ListProducers -> ProducerPage { QueryReply::Producers(page) => page }
+    DescribeLedger -> LedgerDescription { QueryReply::Ledger(description) => *description }
+    ListLedgers -> LedgersPage { QueryReply::Ledgers(page) => page }
+    LocateEvents -> EventPlaces { QueryReply::EventPlaces(places) => *places }
+    FindEvent -> Option<SequenceId> { QueryReply::Event(place) => place }
 }
 
 impl TypedQuery for Query {
@@ -173,4 +181,38 @@ pub struct ListKeyStates {
     pub after: Option<Key>,
     /// The most states, 1 to [`Query::LIMIT_MAX`].
     pub limit: usize,
+}
+
+/// Everything about one ledger.
+#[derive(Clone, Debug)]
+pub struct DescribeLedger {
+    pub ledger: LedgerName,
+}
+
+/// Ledgers by name, in order.
+#[derive(Clone, Debug)]
+pub struct ListLedgers {
+    /// Only names that start with this.
+    pub prefix: String,
+    /// Only names after this one.
+    pub after: Option<LedgerName>,
+    /// The most ledgers, 1 to [`Query::LIMIT_MAX`].
+    pub limit: usize,
+}
+
+/// Where events of a ledger are in the log, for a reader of [`read_events`](crate::read_events).
+#[derive(Clone, Debug)]
+pub struct LocateEvents {
+    pub ledger: LedgerName,
+    /// Events behind this one.
+    pub after: SequenceId,
+    /// The most events, 1 to [`ReadLedger::LIMIT_MAX`](lockgate_core::ledger::ReadLedger::LIMIT_MAX).
+    pub limit: usize,
+}
+
+/// The event with that unique id, if there was one.
+#[derive(Clone, Debug)]
+pub struct FindEvent {
+    pub ledger: LedgerName,
+    pub unique_id: UniqueId,
 }

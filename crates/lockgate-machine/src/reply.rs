@@ -3,10 +3,13 @@
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use lockgate_core::{
-    Failures, HolderName, Key, KeyState, LeaseToken, Level, Location, MachineTime, MessageId,
-    Millis, Position, ProducerIncarnation, ProducerName, ProducerRefused, QueueId, QueueName,
-    Record, RecordPage, RecordVersion, RecordWritten, RecordsError, Sequence, ShardId, WallTime,
-    coordination::FenceError, limits::Limit,
+    Failures, HolderName, Key, KeyState, LeaseToken, LedgerId, LedgerName, Level, Location,
+    MachineTime, MessageId, Millis, Position, ProducerIncarnation, ProducerName, ProducerRefused,
+    QueueId, QueueName, Record, RecordPage, RecordVersion, RecordWritten, RecordsError, Sequence,
+    ShardId, WallTime,
+    coordination::FenceError,
+    ledger::{Appended, LedgerError, LedgerHead, LedgerOptions, ReaderPosition, SequenceId},
+    limits::Limit,
 };
 
 use crate::{DeadLetterReason, Effects, QueueSettings, QueueTotals, SettingsError};
@@ -56,6 +59,73 @@ pub enum Reply {
     Record(Box<Record>),
     /// The producer may send under this incarnation.
     ProducerOpened(ProducerIncarnation),
+    /// The ledger, which was created now or existed.
+    Ledger(Box<CreatedLedger>),
+    /// What an append did.
+    Appended(Box<Appended>),
+    /// The head of the ledger now.
+    LedgerHead(Box<LedgerHead>),
+    /// The reader was moved or forgotten; whether there was a position of it before.
+    ReaderMoved(bool),
+}
+
+/// The answer to the creation of a ledger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreatedLedger {
+    /// Whether the ledger existed before, with the same options. Then nothing was changed.
+    pub existed: bool,
+    /// The ledger as it is now.
+    pub description: LedgerDescription,
+}
+
+/// A ledger of a shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LedgerDescription {
+    pub id: LedgerId,
+    pub name: LedgerName,
+    /// What it was made with.
+    pub options: LedgerOptions,
+    /// When it was made.
+    pub created: WallTime,
+    pub head: LedgerHead,
+    /// How far each reader is that the ledger keeps the place of, by name.
+    pub readers: Vec<ReaderPosition>,
+    /// Unique ids that it remembers in memory.
+    pub unique_ids: u64,
+    /// Inputs that it remembers until they are settled.
+    pub inputs: u64,
+    /// Appends whose events are kept. Each takes 32 bytes of memory.
+    pub appends: u64,
+    /// Bytes of the log that the kept events take, approximately.
+    pub bytes: u64,
+}
+
+/// A page of ledgers, in the order of their names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LedgersPage {
+    pub ledgers: Vec<LedgerDescription>,
+    /// Behind which one the next page begins; `None`: there is no more.
+    pub next: Option<LedgerName>,
+}
+
+/// Where events of a ledger are in the log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventPlaces {
+    /// The head at this instant.
+    pub head: LedgerHead,
+    /// The number of the ledger, which the records name.
+    pub ledger: LedgerId,
+    /// The blocks with the events behind the one that was named, in order; none if there is no such event.
+    pub blocks: Vec<BlockPlace>,
+}
+
+/// Where events of one append are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockPlace {
+    /// The first event of the block.
+    pub first: SequenceId,
+    /// The record that holds the block; `None`: its part of the log is lost.
+    pub position: Option<Position>,
 }
 
 /// The answer to the creation of a queue.
@@ -221,6 +291,9 @@ pub enum Rejection {
     /// The term of the command's [fence](crate::Fenced) is over.
     #[error(transparent)]
     Fenced(#[from] FenceError),
+    /// A command for a ledger cannot be done as the ledger is now.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
     /// The queue does not exist.
     #[error("queue {queue} does not exist")]
     QueueNotFound { queue: QueueName },
@@ -449,6 +522,10 @@ pub enum QueryReply {
     Record(Option<Box<Record>>),
     Records(RecordPage),
     Producers(ProducerPage),
+    Ledger(Box<LedgerDescription>),
+    Ledgers(LedgersPage),
+    EventPlaces(Box<EventPlaces>),
+    Event(Option<SequenceId>),
 }
 
 /// A page of queues, in the order of their names.

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use lockgate_core::{
-    BootId, Epoch, HolderName, Incarnation, Key, LeaseNumber, MachineTime, NameError, Now,
-    Produced, ProducerIncarnation, ProducerName, QueueId, RecordName, RecordVersion, Revision,
-    Sequence, Term, WallTime,
+    BootId, Epoch, HolderName, Incarnation, Key, LeaseNumber, LedgerId, LedgerName, MachineTime,
+    NameError, Now, Produced, ProducerIncarnation, ProducerName, QueueId, ReaderName, RecordName,
+    RecordVersion, Revision, Sequence, Term, WallTime, ledger::SequenceId,
 };
 
 use super::{
-    DecodeError, message, settings,
+    DecodeError, events, message, settings,
     wire::{Reader, Writer},
 };
 use crate::{DeadLetterReason, DropReason, Effect, Failed, HoldTarget, QueueSettings};
@@ -84,6 +84,12 @@ effects! {
         PRODUCER_OPENED = 30: ProducerOpened { queue, producer, incarnation, at };
         PRODUCER_FORGOTTEN = 31: ProducerForgotten { queue, producer };
         MARK_RAISED = 32: MarkRaised { queue, produced, at };
+        LEDGER_CREATED = 33: LedgerCreated { ledger, name, hashed, retention, at };
+        LEDGER_DELETED = 34: LedgerDeleted { ledger };
+        READER_MOVED = 36: ReaderMoved { ledger, reader, to };
+        LEDGER_SEALED = 37: LedgerSealed { ledger, epoch };
+        LEDGER_TRIMMED = 38: LedgerTrimmed { ledger, first };
+        EVENTS_LOST = 40: EventsLost { ledger, first };
     }
     others: {
         QUEUE_CREATED = 4: QueueCreated;
@@ -93,6 +99,8 @@ effects! {
         LEASED = 12: Leased;
         NACKED = 15: Nacked;
         MOVED = 18: Moved;
+        EVENTS_APPENDED = 35: EventsAppended;
+        EVENTS_COMPACTED = 39: EventsCompacted;
     }
 }
 
@@ -139,6 +147,11 @@ parts! {
     ProducerName: |name, w| w.bytes(name.as_str().as_bytes()), |r| message::producer_name(r.counted_text()?, r);
     ProducerIncarnation: |incarnation, w| w.number(incarnation.0), |r| r.number().map(ProducerIncarnation);
     HolderName: |name, w| w.bytes(name.as_str().as_bytes()), |r| holder_name(r);
+    u64: |number, w| w.number(*number), |r| r.number();
+    LedgerId: |ledger, w| w.number(u64::from(ledger.0)), |r| r.small().map(LedgerId);
+    LedgerName: |name, w| w.bytes(name.as_str().as_bytes()), |r| events::ledger_name(r);
+    ReaderName: |name, w| w.bytes(name.as_str().as_bytes()), |r| events::reader_name(r);
+    SequenceId: |place, w| w.number(place.0), |r| r.number().map(SequenceId);
     Bytes: |bytes, w| w.bytes(bytes), |r| Ok(r.bytes()?.to_bytes());
 }
 
@@ -271,6 +284,8 @@ fn write_body(effect: &Effect, writer: &mut Writer<'_>) {
             writer.tagged(TAGS, |writer| settings::write_map(tags, writer));
         }
         Effect::Accepted(stored) | Effect::Compacted(stored) => message::write(stored, writer),
+        Effect::EventsAppended(appended) => events::write_appended(appended, writer),
+        Effect::EventsCompacted(block) => events::write_block(block, writer),
         Effect::Leased {
             queue,
             sequence,
@@ -386,6 +401,8 @@ pub(super) fn read(
                     .map_err(|_| r.malformed("no holder name"))?
             },
         },
+        kind::EVENTS_APPENDED => Effect::EventsAppended(Box::new(events::read_appended(r)?)),
+        kind::EVENTS_COMPACTED => Effect::EventsCompacted(Box::new(events::read_block(r)?)),
         kind::NACKED => return read_nacked(reader),
         kind::MOVED => return read_moved(reader),
         _ => read_head(number, r)?,

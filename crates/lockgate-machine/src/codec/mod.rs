@@ -19,6 +19,7 @@
 
 pub(crate) mod batch;
 mod effect;
+mod events;
 mod message;
 mod settings;
 #[cfg(test)]
@@ -26,13 +27,14 @@ mod tests;
 mod wire;
 
 use bytes::Bytes;
+use lockgate_core::{LedgerId, ledger::SequenceId};
 
 pub(crate) use self::wire::CRITICAL;
 use self::{
     effect::LastHolder,
     wire::{Reader, Writer},
 };
-use crate::{Effect, Effects, StoredMessage};
+use crate::{Effect, Effects, EventBlock, StoredMessage};
 
 /// Appends the record payload with one command's effects to `out`.
 ///
@@ -80,6 +82,31 @@ pub fn read_message(record: &Bytes, part: u16) -> Result<StoredMessage, DecodeEr
     }
 }
 
+/// The block of that ledger that begins with the event `first`, out of the record that holds it, without decoding the other
+/// effects. The payloads are slices of `record`, not copies.
+///
+/// # Errors
+/// If the record has no such block, or a newer version wrote it.
+pub fn read_events(
+    record: &Bytes,
+    ledger: LedgerId,
+    first: SequenceId,
+) -> Result<EventBlock, DecodeError> {
+    let mut reader = Reader::new(record);
+    while let Some((kind, mut body)) = reader.next_effect()? {
+        if matches!(
+            kind,
+            effect::kind::EVENTS_APPENDED | effect::kind::EVENTS_COMPACTED
+        ) {
+            let place = events::read_place(&mut body.again())?;
+            if place == (ledger, first) {
+                return events::read_block(&mut body);
+            }
+        }
+    }
+    Err(DecodeError::NoEvents { first: first.0 })
+}
+
 /// Why a record's payload cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -112,4 +139,7 @@ pub enum DecodeError {
     /// The effect carries no message.
     #[error("effect {part} of the record carries no message")]
     NoMessage { part: u16 },
+    /// The record has no events that begin there.
+    #[error("the record has no events from {first} on")]
+    NoEvents { first: u64 },
 }

@@ -123,6 +123,11 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Another reader of the same part.
+    pub(super) fn again(&self) -> Self {
+        Self { ..*self }
+    }
+
     /// Reads the next effect of a record: its kind and its body.
     pub(super) fn next_effect(&mut self) -> Result<Option<(u8, Reader<'a>)>, DecodeError> {
         if self.at == self.end {

@@ -116,6 +116,9 @@ impl Machine {
                 || format!("{flagged} messages have a {what}, {} are kept", named.len()),
             );
         }
+        for problem in self.ledgers.problems() {
+            problems.expect(false, || problem);
+        }
         self.check_timers(problems);
     }
 
@@ -280,6 +283,9 @@ impl Machine {
             let producers = queue.producers.as_deref();
             let timer = producers.map_or(NONE, |producers| producers.timer);
             named(false, timer, Timer::Producers(index));
+        }
+        for (&id, ledger) in &self.ledgers.by_id {
+            named(true, ledger.timer, Timer::Ledger(id));
         }
         for (index, record) in self.records.entries.iter() {
             named(false, record.timer, Timer::RecordLease(index));
@@ -532,6 +538,7 @@ impl Machine {
             let bytes = live_bytes(message.size, key.and_then(|key| key.name.as_ref()));
             live.add(message.location().position, bytes);
         }
+        self.ledgers.count_live(&mut live);
         live
     }
 

@@ -7,6 +7,7 @@
 //! - `order`: a message's way through its queue, and which keys are ready.
 //! - `send`, `receive`, `settle`, `transact`, `messages`, `keys`, `queues`: the commands.
 //!   `compact`: the places of messages' bytes in the log, and compaction.
+//! - `ledgers`: event logs with one total order.
 //! - `records`: versioned values that may be leased. `key_states`: the states of keys.
 //! - `producers`: which records of producers were accepted.
 //! - `failures`: what is kept of failed attempts. `limits`: what limits hold. `holds`: holds that somebody asks for.
@@ -31,6 +32,7 @@ mod image;
 mod key_sequences;
 mod key_states;
 mod keys;
+mod ledgers;
 mod limits;
 mod list;
 mod messages;
@@ -66,6 +68,7 @@ use self::{
     draft::Draft,
     housekeeping::PurgedContent,
     key_states::KeyStates,
+    ledgers::Ledgers,
     limits::{Debtor, Walks},
     producers::Producers,
     read_ahead::Likely,
@@ -76,9 +79,10 @@ use self::{
     },
 };
 use crate::{
-    AnyCommand, BatchRecord, Cancel, ChangeKey, ChangeQueue, Command, Decision, DeleteQueue,
-    Effect, EngineCommand, ForgetProducer, OpenProducer, Pause, Purge, QueueTotals, RecordBatch,
-    Rejection, Reply, Reschedule, Settled, SyncWindow, Transact,
+    AnyCommand, BatchRecord, Cancel, ChangeKey, ChangeQueue, Command, Decision, DeleteLedger,
+    DeleteQueue, Effect, EngineCommand, ForgetProducer, OpenProducer, Pause, Purge, QueueTotals,
+    RecordBatch, Rejection, Reply, Reschedule, SealLedger, Settled, SyncWindow, Transact,
+    TrimLedger,
     codec::batch::Step,
     effect::Arrival,
     live::LiveRanges,
@@ -94,6 +98,7 @@ const FOLDED_AT_ONCE: usize = if cfg!(test) { 3 } else { 64 };
 pub use self::housekeeping::Housekeeping;
 pub(crate) use self::image::IMAGE_VERSION;
 pub use self::image::{Frozen, ImageLoader};
+pub use self::ledgers::{LedgerView, LiveBlock};
 pub use self::producers::ProducerView;
 pub use self::read_ahead::Upcoming;
 pub use self::records::RecordCounts;
@@ -128,6 +133,11 @@ pub struct MachineLimits {
     /// there are so many, a lease of a key that would be one more waits as under a limit of its queue, and a hold of such
     /// a key is refused. Default: 10,000,000.
     pub owing_keys_max: u64,
+    /// The most ledgers, including deleted ones that are not freed yet. Each costs about 1 KiB of memory. Default: 10,000.
+    pub ledgers_max: u32,
+    /// How many bytes the unique ids, inputs and readers of all ledgers may take: 64 for a unique id, and 128 and its name
+    /// for each of the others. Where they would take more, appends are refused. Default: 1 GiB.
+    pub ledger_bytes_max: u64,
 }
 
 impl MachineLimits {
@@ -152,6 +162,8 @@ impl Default for MachineLimits {
             record_bytes_max: 256 << 20,
             state_bytes_max: 192 << 20,
             owing_keys_max: 10_000_000,
+            ledgers_max: 10_000,
+            ledger_bytes_max: 1 << 30,
         }
     }
 }
@@ -219,6 +231,7 @@ pub struct Machine {
     /// Memory of the failures, including those of purged messages until they are freed.
     failure_bytes: u64,
     records: RecordTable,
+    ledgers: Ledgers,
     /// Memory of the states of keys.
     key_state_bytes: u64,
     /// The states of queues that were deleted, until they are freed.
@@ -312,6 +325,7 @@ impl Machine {
             by_failed_message: Table::default(),
             failure_bytes: 0,
             records: RecordTable::default(),
+            ledgers: Ledgers::default(),
             key_state_bytes: 0,
             dead_states: Vec::new(),
             producer_bytes: 0,
@@ -426,6 +440,18 @@ impl Machine {
             Command::ForgetProducer(ForgetProducer { queue, producer }) => {
                 self.decide_forget_producer(draft, queue, producer)
             }
+            Command::CreateLedger(create) => self.decide_create_ledger(draft, create, now),
+            Command::DeleteLedger(DeleteLedger { ledger }) => {
+                self.decide_delete_ledger(draft, ledger)
+            }
+            Command::AppendEvents(append) => self.decide_append_events(draft, append, now),
+            Command::MoveReader(command) => self.decide_move_reader(draft, command),
+            Command::SealLedger(SealLedger { ledger, epoch }) => {
+                self.decide_seal_ledger(draft, ledger, *epoch)
+            }
+            Command::TrimLedger(TrimLedger { ledger, first }) => {
+                self.decide_trim_ledger(draft, ledger, *first)
+            }
             Command::Fenced(fenced) => self.decide_fenced(draft, fenced, now),
         }
     }
@@ -462,6 +488,12 @@ impl Machine {
                 self.decide_damaged(draft, *queue, *sequence)
             }
             EngineCommand::Compact { message, from } => self.decide_compact(draft, message, *from),
+            EngineCommand::CompactEvents { block, from } => {
+                self.decide_compact_events(draft, block, *from)
+            }
+            EngineCommand::LoseEvents { ledger, first } => {
+                self.decide_lose_events(draft, *ledger, *first)
+            }
         }
     }
 
@@ -645,6 +677,22 @@ impl Machine {
                 at,
             } => self.fold_mark_raised(*queue, produced, *at),
             Effect::Compacted(stored) => self.fold_compacted(stored, part),
+            Effect::LedgerCreated {
+                ledger,
+                name,
+                hashed,
+                retention,
+                at,
+            } => self.fold_ledger_created(*ledger, name, *hashed, *retention, *at),
+            Effect::LedgerDeleted { ledger } => self.fold_ledger_deleted(*ledger),
+            Effect::EventsAppended(appended) => self.fold_events_appended(appended),
+            Effect::ReaderMoved { ledger, reader, to } => {
+                self.fold_reader_moved(*ledger, reader, *to)
+            }
+            Effect::LedgerSealed { ledger, epoch } => self.fold_ledger_sealed(*ledger, *epoch),
+            Effect::LedgerTrimmed { ledger, first } => self.fold_ledger_trimmed(*ledger, *first),
+            Effect::EventsCompacted(block) => self.fold_events_compacted(block),
+            Effect::EventsLost { ledger, first } => self.fold_events_lost(*ledger, *first),
         }
     }
 

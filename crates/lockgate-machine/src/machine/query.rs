@@ -9,9 +9,9 @@ use super::{
     state::{State, flag},
 };
 use crate::{
-    DescribeQueue, ExplainKey, FindMessage, GetKeyState, GetRecord, KeyStatus, KeyWait, ListKeys,
-    ListMessages, ListQueues, Query, QueryReply, QueueCounts, QueueDescription, QueuePage,
-    QueueTotals, Rejection, slab::NONE,
+    DescribeLedger, DescribeQueue, ExplainKey, FindEvent, FindMessage, GetKeyState, GetRecord,
+    KeyStatus, KeyWait, ListKeys, ListMessages, ListQueues, Query, QueryReply, QueueCounts,
+    QueueDescription, QueuePage, QueueTotals, Rejection, slab::NONE,
 };
 
 /// How many delayed messages of a key a query examines for the first that is due, so that a query
@@ -63,6 +63,14 @@ impl Machine {
             Query::ListRecords(list) => self.query_records(list, now).map(QueryReply::Records),
             Query::ListProducers(list) => {
                 self.query_producers(list, now).map(QueryReply::Producers)
+            }
+            Query::DescribeLedger(DescribeLedger { ledger }) => {
+                self.query_ledger(ledger).map(QueryReply::Ledger)
+            }
+            Query::ListLedgers(list) => self.query_ledgers(list).map(QueryReply::Ledgers),
+            Query::LocateEvents(locate) => self.query_events(locate).map(QueryReply::EventPlaces),
+            Query::FindEvent(FindEvent { ledger, unique_id }) => {
+                self.query_event(ledger, unique_id).map(QueryReply::Event)
             }
         }
     }
@@ -121,6 +129,7 @@ impl Machine {
             + self.by_debtor.bytes()
             + self.waits.bytes()
             + self.records.entries.bytes()
+            + self.ledgers.heap_bytes()
             + usize::try_from(self.records.bytes + self.key_state_bytes).unwrap_or(usize::MAX)
             + self.by_failed_message.bytes()
             + usize::try_from(self.failure_bytes).unwrap_or(usize::MAX)

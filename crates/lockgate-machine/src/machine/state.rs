@@ -572,6 +572,8 @@ pub(super) enum Timer {
     RecordLease(u32),
     /// A queue's oldest producer, or opening of one, may be forgotten (machine time).
     Producers(u32),
+    /// Old events of a ledger may be let go of, or the rest of a deleted one freed (wall time).
+    Ledger(u32),
 }
 
 impl Timer {
@@ -584,6 +586,7 @@ impl Timer {
             Self::Hold(index) => (4, index),
             Self::RecordLease(index) => (5, index),
             Self::Producers(index) => (6, index),
+            Self::Ledger(index) => (7, index),
         };
         kind << 32 | u64::from(index)
     }
@@ -601,6 +604,7 @@ impl Timer {
             3 => Self::Dedup(index),
             5 => Self::RecordLease(index),
             6 => Self::Producers(index),
+            7 => Self::Ledger(index),
             _ => Self::Hold(index),
         }
     }

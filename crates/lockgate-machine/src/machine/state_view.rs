@@ -3,14 +3,15 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use lockgate_core::{
-    Failures, HolderName, Key, LeaseNumber, Location, MachineTime, MessageId, ProducerName,
-    QueueId, QueueName, Record, RecordName, RecordVersion, Revision, Sequence, Term, WallTime,
-    limits::Debt,
+    Failures, HolderName, Key, LeaseNumber, LedgerId, Location, MachineTime, MessageId,
+    ProducerName, QueueId, QueueName, Record, RecordName, RecordVersion, Revision, Sequence, Term,
+    WallTime, limits::Debt,
 };
 
 use super::{
     ClockState, Machine,
     key_states::KeyStates,
+    ledgers::LedgerView,
     list::List,
     producers::{ProducerView, Producers},
     state::{State, flag},
@@ -32,6 +33,9 @@ pub struct StateView {
     pub deleted: QueueTotals,
     pub queues: BTreeMap<QueueName, QueueView>,
     pub records: RecordsView,
+    /// How many ledgers were ever made.
+    pub ledgers_made: u32,
+    pub ledgers: BTreeMap<LedgerId, LedgerView>,
 }
 
 /// The records of a [`StateView`].
@@ -162,6 +166,8 @@ impl Machine {
                 revision: Revision(self.records.revision),
                 deleted_version: RecordVersion(self.records.deleted_version),
             },
+            ledgers_made: self.ledgers.made,
+            ledgers: self.ledgers.view(),
         }
     }
 

@@ -59,7 +59,7 @@ impl Machine {
                 looks -= 1;
                 match Timer::from_bits(payload) {
                     // They use the rest of the budget, however much of it they need.
-                    Timer::Sweep(_) | Timer::Dedup(_) | Timer::Producers(_) => {
+                    Timer::Sweep(_) | Timer::Dedup(_) | Timer::Producers(_) | Timer::Ledger(_) => {
                         return TIMERS_PER_STEP;
                     }
                     Timer::Message(message) | Timer::TimeToLive(message)
@@ -133,6 +133,10 @@ impl Machine {
             }
             Timer::Producers(queue) => {
                 self.expire_producers(queue, now, budget);
+                budget
+            }
+            Timer::Ledger(ledger) => {
+                self.fire_ledger(ledger, now.wall, budget);
                 budget
             }
             Timer::Hold(queue) => {
@@ -336,6 +340,7 @@ impl Machine {
                 producers.forget_positions();
             }
         }
+        self.ledgers.forget_positions();
     }
 
     /// Begins a term under another shard number, for a restore: it changes nothing else, and gives
@@ -381,8 +386,9 @@ impl Machine {
                 self.keys.is_empty(),
                 self.holders.is_empty(),
                 self.debtors.is_empty(),
+                self.ledgers.by_id.is_empty(),
             ];
-            if tables == [true; 4] {
+            if tables == [true; 5] {
                 self.seed = HashSeed::from_secret(secret);
             }
         }

@@ -16,6 +16,7 @@ use crate::{
         housekeeping::PurgedContent,
         key_sequences::KeySequences,
         key_states::KeyStates,
+        ledgers::LedgerState,
         limits::debtor_hash,
         order::spread,
         producers::Producers,
@@ -210,6 +211,23 @@ impl ImageLoader {
                     _ => producers.opening_entries().read_page(first, input),
                 }
             }
+            Kind::LedgersMade => {
+                machine.ledgers.made = input.u32()?;
+                Ok(())
+            }
+            Kind::Ledgers => {
+                let ledger = LedgerState::decode_outline(input)?;
+                machine.ledgers.by_id.insert(owner, ledger);
+                Ok(())
+            }
+            Kind::EventBlocks | Kind::InputPages | Kind::EventIdPages => {
+                let ledger = machine.ledgers.by_id.get_mut(&owner).ok_or_else(no_owner)?;
+                match kind {
+                    Kind::EventBlocks => ledger.blocks.read_chunk(input),
+                    Kind::InputPages => ledger.inputs.read_page(first, input),
+                    _ => ledger.ids.ids().read_page(first, input),
+                }
+            }
             Kind::End => Ok(()),
         }
     }
@@ -341,6 +359,7 @@ impl Machine {
         if !self.records.rebuild() {
             return Err(damaged("two records have one name"));
         }
+        self.ledgers.rebuild(seed)?;
         let failures = self.failures.iter();
         self.failure_bytes = failures.map(|(_, entry)| memory_of(&entry.failures)).sum();
         // A restore's log may have other ranges.

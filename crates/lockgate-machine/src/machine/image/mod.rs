@@ -14,7 +14,9 @@ mod load;
 
 use std::{collections::BTreeMap, fmt, sync::OnceLock};
 
-use lockgate_core::{Location, MessageId, QueueId, Sequence};
+use lockgate_core::{
+    LedgerId, Location, MessageId, Position, QueueId, Sequence, ledger::SequenceId,
+};
 
 use super::{
     Machine,
@@ -85,10 +87,20 @@ enum Kind {
     ProducerPages = 27,
     /// The pages of openings of producers; the owner is the queue.
     OpeningPages = 28,
+    /// How many ledgers were ever made, if there were some.
+    LedgersMade = 29,
+    /// Everything of a ledger besides what follows; the owner is its number.
+    Ledgers = 30,
+    /// Where the events of a ledger are; the owner is its number.
+    EventBlocks = 31,
+    /// The pages of the inputs of a ledger; the owner is its number.
+    InputPages = 32,
+    /// The pages of the unique ids of a ledger; the owner is its number.
+    EventIdPages = 33,
 }
 
 impl Kind {
-    const ALL: [Self; 28] = [
+    const ALL: [Self; 33] = [
         Self::Shard,
         Self::Queues,
         Self::Contents,
@@ -116,6 +128,11 @@ impl Kind {
         Self::Producers,
         Self::ProducerPages,
         Self::OpeningPages,
+        Self::LedgersMade,
+        Self::Ledgers,
+        Self::EventBlocks,
+        Self::InputPages,
+        Self::EventIdPages,
         Self::End,
     ];
 
@@ -196,6 +213,7 @@ impl Machine {
             + self.records.bytes
             + self.key_state_bytes
             + self.producer_bytes
+            + self.ledgers.image_bytes()
     }
 
     /// A machine that shares the pages, without tables and volatile parts.
@@ -240,6 +258,7 @@ impl Machine {
             failures: self.failures.share(),
             debtors: self.debtors.share(),
             records: self.records.share(),
+            ledgers: self.ledgers.share(),
             wall: self.wall.share(),
             machine: self.machine.share(),
             awaiting: self.awaiting.clone(),
@@ -303,6 +322,12 @@ impl Frozen {
         let moved = located.moved.get(&id).copied();
         let (queue, sequence) = moved.unwrap_or((id.queue(), id.sequence()));
         (self.location(queue, sequence) == Some(at)).then_some((queue, sequence))
+    }
+
+    /// Whether the events of the block that begins there were at `at` at that instant. See [`location`](Self::location).
+    #[must_use]
+    pub fn has_events_at(&self, ledger: LedgerId, first: SequenceId, at: Position) -> bool {
+        self.machine.has_events_at(ledger, first, at)
     }
 
     /// Appends the next section, with the head of a piece if it is the first one. `None`: there is
@@ -380,6 +405,10 @@ impl Machine {
                 let queues = queues.filter(|(_, queue)| queue.producers.is_some());
                 queues.map(|(index, _)| index).collect()
             }
+            Kind::LedgersMade if self.ledgers.made == 0 => Vec::new(),
+            Kind::Ledgers | Kind::EventBlocks | Kind::InputPages | Kind::EventIdPages => {
+                self.ledgers.by_id.keys().copied().collect()
+            }
             _ => vec![0],
         }
     }
@@ -400,6 +429,8 @@ impl Machine {
             | Kind::Records
             | Kind::KeyStates
             | Kind::Producers
+            | Kind::LedgersMade
+            | Kind::Ledgers
             | Kind::End
                 if page > 0 =>
             {
@@ -467,6 +498,24 @@ impl Machine {
             Kind::OpeningPages => {
                 let producers = self.queues[owner].producers.as_mut()?;
                 encode_page(producers.opening_entries(), page, out)
+            }
+            Kind::LedgersMade => {
+                put_u32(out, self.ledgers.made);
+                Some(0)
+            }
+            Kind::Ledgers => {
+                self.ledgers.by_id.get(&owner)?.encode_outline(out);
+                Some(0)
+            }
+            Kind::EventBlocks => {
+                let blocks = &mut self.ledgers.by_id.get_mut(&owner)?.blocks;
+                blocks.encode_chunk(page, out)
+            }
+            Kind::InputPages => {
+                encode_page(&mut self.ledgers.by_id.get_mut(&owner)?.inputs, page, out)
+            }
+            Kind::EventIdPages => {
+                encode_page(self.ledgers.by_id.get_mut(&owner)?.ids.ids(), page, out)
             }
             Kind::End => Some(0),
         }
