@@ -1,22 +1,24 @@
 //! The engine without its threads: synchronous and deterministic, for the engine's owner thread and
 //! for simulation.
 
+mod reads;
 mod watches;
 
 use std::{collections::BTreeSet, mem, sync::Arc};
 
 use lockgate_core::{
     AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogProgress, LogReader, MachineTime,
-    Millis, Now, Position, Purpose, QueueId, RecordGroup, ReserveError, Sequence, SnapshotStore,
-    Storage, StorageFailure, Term, WallTime,
+    Millis, Now, Position, Purpose, QueueId, RecordGroup, ReserveError, SnapshotStore, Storage,
+    StorageFailure, Term, WallTime,
 };
 use lockgate_machine::{
-    AnyCommand, Command, Deadlines, Delivery, Effect, EngineCommand, Housekeeping, Machine, Query,
-    Receive, RecordCounts, Rejection, Reply, SyncWindow, Transact, encode_record,
+    AnyCommand, Command, Deadlines, Delivery, DescribeLedger, Effect, EngineCommand, FindEvent,
+    Housekeeping, LocateEvents, Machine, Query, Receive, RecordCounts, Rejection, Reply,
+    SyncWindow, Transact, encode_record,
 };
 use smallvec::SmallVec;
 
-use self::watches::Watches;
+use self::{reads::Reads, watches::Watches};
 use crate::{
     EngineError, EngineOptions, MaintenanceCounts, QueueEntry, StartError, StopReason,
     maintenance::{Pins, Plan},
@@ -58,6 +60,7 @@ pub struct Driver<T> {
     promised: Position,
     waiters: Waiters<QueueId, Receive, T>,
     watches: Watches<T>,
+    reads: Reads<T>,
     waiters_max: usize,
     /// When waiters whose callers are gone were last removed.
     swept: MachineTime,
@@ -209,6 +212,7 @@ impl<T: Ticket> Driver<T> {
             clock_offset,
             waiters: Waiters::default(),
             watches: Watches::default(),
+            reads: Reads::default(),
             waiters_max: options.waiters_max,
             swept: MachineTime::default(),
             machine_time: MachineTime::default(),
@@ -290,11 +294,19 @@ impl<T: Ticket> Driver<T> {
                     Work::Watch { name, seen, until } => {
                         self.run_watch(name, seen, until, ticket, now);
                     }
+                    Work::ReadEvents { locate, until } => {
+                        self.run_read(locate, until, ticket, now);
+                    }
                     Work::Query(query) => {
                         self.counts.queries += 1;
                         let outcome = Answer::Query(self.machine.query(&query, now));
-                        let seen = match query {
+                        let seen = match &query {
                             Query::GetRecord(_) | Query::ListRecords(_) => self.seen_of_records(),
+                            Query::DescribeLedger(DescribeLedger { ledger })
+                            | Query::LocateEvents(LocateEvents { ledger, .. })
+                            | Query::FindEvent(FindEvent { ledger, .. }) => {
+                                self.seen_of_ledger(ledger)
+                            }
                             _ => self.promised,
                         };
                         self.answer(ticket, Ok(outcome), Wait::Sync(seen));
@@ -304,6 +316,7 @@ impl<T: Ticket> Driver<T> {
         }
         self.serve_woken(now);
         self.serve_watches(now);
+        self.serve_reads(now);
         while let Some((_, waiter)) = self.waiters.pop_ended(now.machine) {
             let seen = Wait::Sync(self.promised);
             self.answer(waiter.ticket, Ok(Answer::Received(Ok(Vec::new()))), seen);
@@ -326,6 +339,7 @@ impl<T: Ticket> Driver<T> {
             machine: self.machine_time,
         };
         self.end_watches(MachineTime::MAX, now);
+        self.end_reads(MachineTime::MAX, now);
         self.hand_out(out);
         while let Some((_, waiter)) = self.waiters.pop_ended(MachineTime::MAX) {
             out(Output {
@@ -368,8 +382,10 @@ impl<T: Ticket> Driver<T> {
         let reason = self.stopped.get_or_insert(reason).clone();
         let receives = std::iter::from_fn(|| self.waiters.pop_ended(MachineTime::MAX));
         let watches = std::iter::from_fn(|| self.watches.pop_ended(MachineTime::MAX));
+        let reads = std::iter::from_fn(|| self.reads.pop_ended(MachineTime::MAX));
         let tickets = receives.map(|(_, waiter)| waiter.ticket);
-        for ticket in tickets.chain(watches.map(|(_, waiter)| waiter.ticket)) {
+        let tickets = tickets.chain(watches.map(|(_, waiter)| waiter.ticket));
+        for ticket in tickets.chain(reads.map(|(_, waiter)| waiter.ticket)) {
             out(Output {
                 written: Position::default(),
                 durable: Position::default(),
@@ -405,17 +421,21 @@ impl<T: Ticket> Driver<T> {
         self.capabilities
     }
 
-    /// The number of receives that wait for a message, and of watches.
+    /// The number of receives that wait for a message, of watches, and of reads that wait for an event.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.waiters.len() + self.watches.len()
+        self.waiters.len() + self.watches.len() + self.reads.len()
     }
 
     /// When time next has an effect without a request.
     #[must_use]
     pub fn next_deadline(&self) -> Deadlines {
         let mut next = self.machine.next_deadline();
-        let waits = [self.waiters.next_deadline(), self.watches.next_deadline()];
+        let waits = [
+            self.waiters.next_deadline(),
+            self.watches.next_deadline(),
+            self.reads.next_deadline(),
+        ];
         next.machine = waits.into_iter().chain([next.machine]).flatten().min();
         next
     }
@@ -481,21 +501,16 @@ impl<T: Ticket> Driver<T> {
         Ok(())
     }
 
-    /// Drops messages whose bytes are lost for good. If a full log has no room for that, the loss
-    /// is found again when the message would be delivered, and at the next start.
+    /// Notes what is lost for good. If a full log has no room for that, the loss is found again when
+    /// it would be read, and at the next start.
     ///
     /// # Errors
     /// If the log failed.
-    pub(crate) fn drop_lost(
-        &mut self,
-        lost: &[(QueueId, Sequence)],
-        now: Now,
-    ) -> Result<(), StartError> {
+    pub(crate) fn drop_lost(&mut self, lost: &[EngineCommand], now: Now) -> Result<(), StartError> {
         for some in lost.chunks(LOST_PER_GROUP) {
             self.tick(now);
-            for &(queue, sequence) in some {
-                let (_dropped, _wait) =
-                    self.run_command(&EngineCommand::Damaged { queue, sequence }, now);
+            for command in some {
+                let (_dropped, _wait) = self.run_command(command, now);
             }
             self.submit();
         }
@@ -662,6 +677,7 @@ impl<T: Ticket> Driver<T> {
             self.swept = now.machine;
             self.waiters.sweep(T::is_gone);
             self.watches.sweep(T::is_gone);
+            self.reads.sweep(T::is_gone);
         }
         self.waiting() < self.waiters_max
     }
@@ -803,7 +819,7 @@ impl<T: Ticket> Driver<T> {
             self.window_of_log
         };
         self.sync_window = self.sync_window.shorter(window);
-        if matches!(effects, [Effect::Compacted(_)]) {
+        if matches!(effects, [Effect::Compacted(_) | Effect::EventsCompacted(_)]) {
             let record = (bytes + self.capabilities.gap) as u64;
             self.group_compacted_bytes += record;
             self.maintenance.compacted_messages += 1;
@@ -943,7 +959,9 @@ fn grows(machine: &Machine, command: AnyCommand<'_>) -> bool {
         | Command::CreateQueue(_)
         | Command::ChangeQueue(_)
         | Command::PutRecord(_)
-        | Command::OpenProducer(_) => true,
+        | Command::OpenProducer(_)
+        | Command::CreateLedger(_) => true,
+        Command::AppendEvents(command) => !command.append.events.is_empty(),
         // One that is not there is made.
         Command::LeaseRecord(lease) => machine.record_revision(&lease.name).is_none(),
         Command::Transact(Transact { states, sends, .. }) => {

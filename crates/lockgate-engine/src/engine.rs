@@ -4,10 +4,12 @@ use std::{io::Write, sync::Arc, time::Duration};
 
 use lockgate_core::{
     Clock, Key, Level, MachineTime, MessageId, Now, QueueName, Record, Sequence, Storage, Term,
-    WatchRecord, coordination::Fence,
+    WatchRecord,
+    coordination::Fence,
+    ledger::{LedgerError, LedgerPage},
 };
 use lockgate_machine::{
-    Delivery, FindMessage, ListMessages, ListQueues, MessagePage, Query, QueryReply,
+    Delivery, FindMessage, ListMessages, ListQueues, LocateEvents, MessagePage, Query, QueryReply,
     QueueDescription, Receive, Rejection, TypedCommand, TypedQuery,
 };
 
@@ -15,6 +17,7 @@ use crate::{
     BackupError, BackupReport, Directory, EngineError, EngineMetrics, EngineOptions, Peek, Peeked,
     ReceivedBatch, StartError, StartReport, StopReason, UnknownCause,
     inbox::{AnswerSender, GuardedAnswer, GuardedPage, Inbox, millis},
+    ledger::GuardedEvents,
     request::{Answer, Batch, Request, Work},
     runtime::{self, Shared},
     sync::{Semaphore, oneshot},
@@ -293,6 +296,9 @@ impl Engine {
             GuardedAnswer::Messages(GuardedPage { messages, next, .. }) => {
                 Q::reply(QueryReply::Messages(MessagePage { messages, next })).map(Ok)
             }
+            GuardedAnswer::Events(GuardedEvents { places, .. }) => {
+                Q::reply(QueryReply::EventPlaces(places)).map(Ok)
+            }
             _ => None,
         });
         Ok(reply.await??)
@@ -317,6 +323,25 @@ impl Engine {
             _ => None,
         });
         Ok(reply.await?.map(|record| *record))
+    }
+
+    /// Reads events of a ledger, as soon as there are some or at `until`. Cancellation safe.
+    pub(crate) async fn read_events(
+        &self,
+        locate: LocateEvents,
+        until: MachineTime,
+    ) -> Result<Result<LedgerPage, LedgerError>, EngineError> {
+        let (after, limit) = (locate.after, locate.limit);
+        let work = Work::ReadEvents { locate, until };
+        let events = self.ask(work, |answer| match answer {
+            GuardedAnswer::Events(events) => Some(Ok(events)),
+            GuardedAnswer::Other(Answer::Query(Err(rejection))) => Some(Err(rejection)),
+            _ => None,
+        });
+        self.handle
+            .shared
+            .read_events(events.await??, after, limit)
+            .await
     }
 
     /// Returns the first queues by name, up to `limit`, in their present state. The state may not be durable

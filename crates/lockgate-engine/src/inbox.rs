@@ -17,6 +17,7 @@ use lockgate_machine::{EngineCommand, MessageStatus};
 use crate::{
     EngineError, EngineOptions, StopReason,
     leases::Leases,
+    ledger::GuardedEvents,
     maintenance::Pin,
     request::{Answer, Request},
     sync::{Condvar, Mutex, MutexGuard, Semaphore, TryAcquireError, oneshot},
@@ -36,6 +37,7 @@ pub(crate) enum GuardedAnswer {
     Other(Answer),
     Leases(Leases),
     Messages(GuardedPage),
+    Events(GuardedEvents),
 }
 
 /// A message to the owner without an answer.

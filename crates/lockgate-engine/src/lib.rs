@@ -59,6 +59,7 @@ mod engine;
 mod error;
 mod inbox;
 mod leases;
+mod ledger;
 mod maintenance;
 mod metrics;
 mod missing;
@@ -83,6 +84,7 @@ pub use driver::{Driver, DriverCounts, Output, OutputKind, Ticket};
 pub use engine::{Engine, Status};
 pub use error::{EngineError, SnapshotError, StartError, StopReason, UnknownCause};
 pub use leases::{Received, ReceivedBatch};
+pub use ledger::EngineLedger;
 pub use maintenance::{
     MaintenanceCounts, MaintenanceTask, TaskRest, TaskStep, threads::MaintenanceThreads,
 };

@@ -7,10 +7,10 @@ use std::{
 };
 
 use lockgate_core::{
-    LogError, LogReader, LogSource, Position, QueueId, QueueName, ReadError, RecoveryReport,
-    Scanned, Sequence, StorageFailure,
+    LedgerName, LogError, LogReader, LogSource, Position, QueueId, QueueName, ReadError,
+    RecoveryReport, Scanned, Sequence, StorageFailure,
 };
-use lockgate_machine::{Effect, LiveMessage, Machine, decode_record};
+use lockgate_machine::{Effect, EngineCommand, LiveBlock, LiveMessage, Machine, decode_record};
 
 /// A part of the log that is missing, completely or in part, and the messages with bytes in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,8 @@ pub struct MissingPart {
     pub messages: u64,
     /// The queues of these messages, with the number of messages of each, most first.
     pub queues: Vec<(QueueName, u64)>,
+    /// The ledgers with events in it, with the number of events of each.
+    pub ledgers: Vec<(LedgerName, u64)>,
 }
 
 /// Messages that are complete in the log and that no start can use, because the record that created
@@ -149,7 +151,14 @@ impl MissingPart {
             may_be_given_back: false,
             messages: 0,
             queues: Vec::new(),
+            ledgers: Vec::new(),
         }
+    }
+
+    /// How many events have their bytes in it.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.ledgers.iter().map(|(_, events)| events).sum()
     }
 }
 
@@ -174,6 +183,16 @@ impl fmt::Display for MissingPart {
             if let Some(more @ 1..) = self.queues.len().checked_sub(QUEUES_TOLD) {
                 write!(f, " and others of {more} more queues")?;
             }
+        }
+        for (index, (ledger, events)) in self.ledgers.iter().take(QUEUES_TOLD).enumerate() {
+            let comma = match index > 0 || self.holds_records || self.messages > 0 {
+                true => ", ",
+                false => "",
+            };
+            write!(f, "{comma}{events} events of ledger {ledger}")?;
+        }
+        if let Some(more @ 1..) = self.ledgers.len().checked_sub(QUEUES_TOLD) {
+            write!(f, " and others of {more} more ledgers")?;
         }
         f.write_str(")")
     }
@@ -215,8 +234,8 @@ pub(crate) struct Lacking {
     pub(crate) missing: Vec<MissingPart>,
     /// Parts that are too short for their messages.
     pub(crate) cut_short: Vec<MissingPart>,
-    /// The messages of the missing parts.
-    pub(crate) lost: Vec<(QueueId, Sequence)>,
+    /// How to note the loss of the messages and events of the missing parts.
+    pub(crate) lost: Vec<EngineCommand>,
 }
 
 impl Lacking {
@@ -249,6 +268,9 @@ impl Lacking {
             for message in machine.messages_in(|range| needs_a_look.contains(&range)) {
                 found.entry(message.range).or_default().add(&message);
             }
+            for block in machine.blocks_in(|range| needs_a_look.contains(&range)) {
+                found.entry(block.range).or_default().add_events(block);
+            }
         }
         let mut lacking = Self::default();
         for (from, found) in found {
@@ -262,6 +284,7 @@ impl Lacking {
                 may_be_given_back: !is_all_known && end <= recovered.trimmed,
                 messages: found.messages.len() as u64,
                 queues: found.queues(machine),
+                ledgers: found.ledgers(),
             };
             if let Some(bytes) = held.get(&from) {
                 if *bytes < found.bytes_min {
@@ -269,11 +292,12 @@ impl Lacking {
                 }
                 continue;
             }
-            lacking.lost.extend(found.messages);
+            lacking.lost.extend(found.losses());
             match parts.get_mut(&from) {
                 Some(records) => {
                     records.messages = part.messages;
                     records.queues = part.queues;
+                    records.ledgers = part.ledgers;
                 }
                 None => {
                     parts.insert(from, part);
@@ -291,10 +315,11 @@ impl Lacking {
     }
 }
 
-/// The messages of a range.
+/// The messages and events of a range.
 #[derive(Default)]
 struct InRange {
     messages: Vec<(QueueId, Sequence)>,
+    blocks: Vec<LiveBlock>,
     bytes_min: u64,
 }
 
@@ -302,6 +327,30 @@ impl InRange {
     fn add(&mut self, message: &LiveMessage) {
         self.messages.push((message.queue, message.sequence));
         self.bytes_min += message.bytes_min;
+    }
+
+    fn add_events(&mut self, block: LiveBlock) {
+        self.bytes_min += block.bytes_min;
+        self.blocks.push(block);
+    }
+
+    fn losses(self) -> impl Iterator<Item = EngineCommand> {
+        let messages = self.messages.into_iter();
+        let messages = messages.map(|(queue, sequence)| EngineCommand::Damaged { queue, sequence });
+        let blocks = self.blocks.into_iter();
+        messages.chain(blocks.map(|block| EngineCommand::LoseEvents {
+            ledger: block.ledger,
+            first: block.first,
+        }))
+    }
+
+    fn ledgers(&self) -> Vec<(LedgerName, u64)> {
+        let mut counts: BTreeMap<&LedgerName, u64> = BTreeMap::new();
+        for block in &self.blocks {
+            *counts.entry(&block.name).or_default() += block.events;
+        }
+        let named = counts.into_iter();
+        named.map(|(name, events)| (name.clone(), events)).collect()
     }
 
     fn queues(&self, machine: &Machine) -> Vec<(QueueName, u64)> {

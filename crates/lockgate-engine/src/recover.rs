@@ -191,9 +191,7 @@ pub fn try_start(
     let mut report = survey.report(term);
     let mut machine = survey.machine;
     let tail = source.tail();
-    let lost = survey.lacking.lost.iter();
-    let dropped = lost.map(|&(queue, sequence)| EngineCommand::Damaged { queue, sequence });
-    for command in std::iter::once(command).chain(dropped) {
+    for command in std::iter::once(command).chain(survey.lacking.lost) {
         let decision = machine.decide(&command, now);
         machine.fold(&decision.effects, tail);
     }

@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use bytes::Bytes;
 use lockgate_core::{KeyStateWrite, MachineTime, RecordName, Revision, coordination::FenceMark};
 use lockgate_machine::{
-    ChangeQueue, Command, Delivery, EngineCommand, Fenced, KeyPage, KeyStatePage, MessagePage,
-    Move, Query, QueryReply, QueuePage, Receive, Rejection, Reply, Transact, Upcoming,
+    ChangeQueue, Command, Delivery, EngineCommand, Fenced, KeyPage, KeyStatePage, LocateEvents,
+    MessagePage, Move, Query, QueryReply, QueuePage, Receive, Rejection, Reply, Transact, Upcoming,
 };
 use smallvec::SmallVec;
 
@@ -38,6 +38,11 @@ pub enum Work {
         seen: Option<Revision>,
         until: MachineTime,
     },
+    /// Where events are, as soon as there are some, or at `until`. The answer is that to a query for them.
+    ReadEvents {
+        locate: LocateEvents,
+        until: MachineTime,
+    },
 }
 
 /// The answer to a [`Work`] of the same kind.
@@ -61,6 +66,7 @@ impl Answer {
                             size_of_val(&done.sent[..]) + size_of_val(&done.states[..])
                         }
                         Ok(Reply::Received(deliveries)) => delivery_bytes(deliveries),
+                        Ok(Reply::Appended(appended)) => size_of_val(&appended.events[..]),
                         _ => 0,
                     };
                     size_of_val(&results[..]) + results.iter().map(sent).sum::<usize>()
@@ -82,6 +88,8 @@ impl Answer {
                 Self::Query(Ok(QueryReply::Record(Some(record)))) => {
                     size_of_val(&**record) + record.value.len()
                 }
+                Self::Query(Ok(QueryReply::EventPlaces(places))) => size_of_val(&places.blocks[..]),
+                Self::Query(Ok(QueryReply::Ledgers(page))) => size_of_val(&page.ledgers[..]),
                 Self::Query(Ok(QueryReply::Producers(page))) => size_of_val(&page.producers[..]),
                 Self::Query(Ok(QueryReply::Records(page))) => {
                     let values = page.records.iter().map(|record| record.value.len());
@@ -105,7 +113,9 @@ impl Work {
         let (commands, receive) = match self {
             Self::Commands(commands) => (&commands[..], None),
             Self::Receive { receive, .. } => (&[][..], Some(Upcoming::Receive(receive))),
-            Self::Engine(_) | Self::Query(_) | Self::Watch { .. } => (&[][..], None),
+            Self::Engine(_) | Self::Query(_) | Self::Watch { .. } | Self::ReadEvents { .. } => {
+                (&[][..], None)
+            }
         };
         commands.iter().map(Upcoming::Command).chain(receive)
     }
@@ -116,17 +126,23 @@ impl Work {
             Self::Commands(commands) => commands.len(),
             Self::Receive { receive, .. } => usize::from(receive.max),
             Self::Engine(commands) => commands.len(),
-            Self::Query(_) | Self::Watch { .. } => 0,
+            Self::Query(_) | Self::Watch { .. } | Self::ReadEvents { .. } => 0,
         }
     }
 
     /// Whether the work adds load and reduces none, so that it may be refused under load.
     pub(crate) fn is_send(&self) -> bool {
         match self {
-            Self::Commands(commands) => commands
-                .iter()
-                .all(|command| matches!(command.plain(), Command::Send(_))),
-            Self::Engine(_) | Self::Receive { .. } | Self::Query(_) | Self::Watch { .. } => false,
+            Self::Commands(commands) => commands.iter().all(|command| match command.plain() {
+                Command::Send(_) => true,
+                Command::AppendEvents(command) => command.settles.is_empty(),
+                _ => false,
+            }),
+            Self::Engine(_)
+            | Self::Receive { .. }
+            | Self::Query(_)
+            | Self::Watch { .. }
+            | Self::ReadEvents { .. } => false,
         }
     }
 
@@ -135,7 +151,10 @@ impl Work {
         match self {
             Self::Commands(commands) => commands.iter().map(command_bytes).sum(),
             Self::Engine(commands) => commands.iter().map(engine_command_bytes).sum(),
-            Self::Receive { .. } | Self::Query(_) | Self::Watch { .. } => 0,
+            Self::Receive { .. }
+            | Self::Query(_)
+            | Self::Watch { .. }
+            | Self::ReadEvents { .. } => 0,
         }
     }
 }
@@ -255,6 +274,17 @@ fn command_bytes(command: &Command) -> usize {
             let maps = [annotations, tags];
             FIXED_BYTES + maps.into_iter().flatten().map(map_bytes).sum::<usize>()
         }
+        Command::AppendEvents(command) => {
+            let append = &command.append;
+            let events = append.events.iter().map(|event| {
+                let id = event.unique_id.as_ref().map_or(0, |id| id.as_str().len());
+                let input = event.input.as_ref().map_or(0, |input| input.as_str().len());
+                event.payload.len() + id + input + 16
+            });
+            let settled = append.settled.iter().map(|input| input.as_str().len() + 2);
+            let settles = command.settles.len() * FIXED_BYTES;
+            FIXED_BYTES + events.chain(settled).sum::<usize>() + settles
+        }
         Command::PutRecord(put) => FIXED_BYTES + put.name.as_str().len() + put.value.len(),
         Command::Receive(receive) => usize::from(receive.max) * FIXED_BYTES,
         Command::Move(Move { max, .. }) => usize::from(*max) * FIXED_BYTES,
@@ -265,6 +295,13 @@ fn command_bytes(command: &Command) -> usize {
 fn engine_command_bytes(command: &EngineCommand) -> usize {
     match command {
         EngineCommand::Compact { message, .. } => message_bytes(&message.message),
+        EngineCommand::CompactEvents { block, .. } => {
+            let events = block.events.iter().map(|event| {
+                let id = event.unique_id.as_ref().map_or(0, |id| id.as_str().len());
+                event.payload.len() + id + 8
+            });
+            FIXED_BYTES + events.sum::<usize>()
+        }
         _ => FIXED_BYTES,
     }
 }

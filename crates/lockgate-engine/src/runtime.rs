@@ -13,7 +13,9 @@ use std::{
 };
 
 use lockgate_core::{
-    Clock, Incarnation, LogReader, Now, Position, ReadError, Storage, Term, with_sources,
+    Clock, Incarnation, LogReader, Now, Position, ReadError, Storage, Term,
+    ledger::{LedgerError, LedgerPage, SequenceId},
+    with_sources,
 };
 use lockgate_machine::{
     Command, Delivery, EngineCommand, MessagePage, QueryReply, Settle, SettleAction,
@@ -25,6 +27,7 @@ use crate::{
     Request, StartError, StartReport, Status, StopReason, backup,
     inbox::{AnswerSender, GuardedAnswer, GuardedPage, Inbox, Notice, Taken},
     leases::Leases,
+    ledger::{GuardedEvents, page_at_once, page_by_waiting},
     maintenance::{
         threads::{MaintenanceThreads, Notifier, Place},
         work::Maintenance,
@@ -324,6 +327,10 @@ fn serve(shared: &Shared, driver: &mut Driver<AnswerSender>, options: &EngineOpt
                         let positions = messages.iter().map(|message| message.location.position);
                         ticket.pin(pins.hold(positions));
                     }
+                    Ok(Answer::Query(Ok(QueryReply::EventPlaces(places)))) => {
+                        let positions = places.blocks.iter().filter_map(|block| block.position);
+                        ticket.pin(pins.hold(positions));
+                    }
                     _ => {}
                 }
             }
@@ -434,6 +441,21 @@ impl Shared {
             peek(page, reading)
         };
         self.readers.run(read).await?
+    }
+
+    /// Reads the events of a page in the same way as [`read`](Self::read).
+    pub(crate) async fn read_events(
+        self: &Arc<Self>,
+        events: GuardedEvents,
+        after: SequenceId,
+        limit: usize,
+    ) -> Result<Result<LedgerPage, LedgerError>, EngineError> {
+        if let Some(page) = page_at_once(&*self.reader, &events, after, limit) {
+            return Ok(page);
+        }
+        let shared = self.clone();
+        let read = move || page_by_waiting(&*shared.reader, &events, after, limit);
+        self.readers.run(read).await
     }
 
     /// Joins payloads to leases.
@@ -611,6 +633,9 @@ impl Shared {
                             next,
                             pin,
                         }))
+                    }
+                    Ok(Answer::Query(Ok(QueryReply::EventPlaces(places)))) => {
+                        Ok(GuardedAnswer::Events(GuardedEvents { places, _pin: pin }))
                     }
                     Ok(outcome) => Ok(GuardedAnswer::Other(outcome)),
                     Err(error) => {

@@ -189,11 +189,18 @@ pub struct Records {
     pub damaged: Vec<Stretch>,
     /// Live messages.
     pub messages: u64,
-    /// Live messages whose payload cannot be read.
+    /// Appends to ledgers whose events are kept.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub appends: u64,
+    /// Live messages whose payload cannot be read, and appends whose events cannot.
     pub unreadable: u64,
     /// The parts of the log that should contain those payloads.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unreadable_in: Vec<Unreadable>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// A part of the log that lacks payloads.
@@ -449,7 +456,9 @@ impl Records {
         // Messages whose payload was not found yet, by range.
         let mut unread: BTreeMap<Position, u64> =
             live.map(|(first, live)| (first, live.messages)).collect();
-        found.messages = unread.values().sum();
+        let blocks = machine.blocks_in(|_| true).len() as u64;
+        found.appends = blocks;
+        found.messages = unread.values().sum::<u64>() - blocks;
         tried
             .reader()
             .scan(Position(0), tried.tail(), &mut |scanned| {
@@ -543,6 +552,15 @@ pub struct MissingFound {
     pub messages: u64,
     /// The queues of these messages, most messages first.
     pub queues: Vec<MissingOf>,
+    /// The ledgers with events in it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ledgers: Vec<EventsMissing>,
+}
+
+#[derive(Debug, Serialize)]
+pub struct EventsMissing {
+    ledger: String,
+    events: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -557,22 +575,34 @@ impl MissingFound {
             queue: queue.to_string(),
             messages: *messages,
         });
+        let ledgers = part.ledgers.iter().map(|(ledger, events)| EventsMissing {
+            ledger: ledger.to_string(),
+            events: *events,
+        });
         Self {
             name: part.name.clone(),
             from: part.from,
             holds_records: part.holds_records,
             messages: part.messages,
             queues: queues.collect(),
+            ledgers: ledgers.collect(),
         }
     }
 }
 
-/// How many live messages have their payload in this record.
+/// How many live messages have their payload in this record, and how many appends to ledgers their events.
 fn live_payloads(machine: &Machine, position: Position, effects: &[Effect]) -> u64 {
     let live = (0..).zip(effects).filter(|(part, effect)| match effect {
         Effect::Accepted(stored) | Effect::Compacted(stored) => {
             let part = *part;
             machine.lives_at(stored.id, Location { position, part })
+        }
+        Effect::EventsAppended(appended) => {
+            let block = &appended.block;
+            machine.has_events_at(block.ledger, block.first, position)
+        }
+        Effect::EventsCompacted(block) => {
+            machine.has_events_at(block.ledger, block.first, position)
         }
         _ => false,
     });

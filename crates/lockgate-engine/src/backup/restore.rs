@@ -8,17 +8,19 @@ use std::{
 
 use bytes::Bytes;
 use lockgate_core::{
-    AppendError, Epoch, Log, LogError, Now, Position, Purpose, QueueId, ReadError, RecordGroup,
-    ReserveError, Scanned, Sequence, ShardId, SnapshotStore, Storage, StorageFailure, WallTime,
+    AppendError, Epoch, LedgerId, Log, LogError, Now, Position, Purpose, QueueId, ReadError,
+    RecordGroup, ReserveError, Scanned, Sequence, ShardId, SnapshotStore, Storage, StorageFailure,
+    WallTime, ledger::SequenceId,
 };
 use lockgate_machine::{
-    DropReason, Effect, Effects, ImageError, ImageLoader, Machine, MachineLimits, decode_record,
-    encode_record,
+    DropReason, Effect, Effects, EventBlock, ImageError, ImageLoader, Machine, MachineLimits,
+    StoredMessage, decode_record, encode_record,
 };
 
 use super::{
     BackupReport,
     stream::{Kind, Reader},
+    write::count_events,
 };
 use crate::recover::for_each_queue;
 
@@ -36,9 +38,14 @@ pub struct RestoreReport {
     pub records: u64,
     /// Keys of all queues that have a state.
     pub states: u64,
+    /// Events of all ledgers.
+    pub events: u64,
     /// Messages without a payload in the backup, because it could not be read when the backup was
     /// taken; they are dropped as damaged.
     pub dropped: u64,
+    /// Appends to ledgers whose events could not be read when the backup was taken: their events are lost, and a read of them
+    /// says so.
+    pub lost_appends: u64,
 }
 
 /// Why a restore was not finished.
@@ -134,18 +141,18 @@ pub fn restore(
     begun.map_err(RestoreError::Append)?;
     let mut writer = Writer::new(storage, epoch, machine);
     writer.mark()?;
-    let mut messages = 0_u64;
+    let (mut records, mut events) = (0_u64, 0);
     while kind == Kind::Message {
-        writer.message(&content, &stream)?;
-        messages += 1;
+        events += writer.message(&content, &stream)?;
+        records += 1;
         kind = stream.block(&mut content)?;
     }
-    if content != messages.to_le_bytes() {
+    if content != records.to_le_bytes() {
         return Err(stream.damaged("messages are missing"));
     }
     stream.end()?;
     writer.append()?;
-    let dropped = writer.drop_missing(messages)?;
+    let (dropped, lost_appends) = writer.drop_missing(records)?;
     writer.append()?;
     if let Some(shard) = shard {
         writer.renumber(shard);
@@ -155,10 +162,12 @@ pub fn restore(
         created: head.created,
         shard: machine.shard().or(shard).unwrap_or_default(),
         queues: count_queues(&machine),
-        messages,
+        messages: count_messages(&machine),
         records: machine.record_counts().records,
         states: machine.key_state_count(),
+        events,
         dropped,
+        lost_appends,
     })
 }
 
@@ -172,15 +181,21 @@ pub fn verify_backup(input: &mut dyn Read) -> Result<BackupReport, RestoreError>
     let (mut stream, head) = Reader::begin(input)?;
     let mut content = Vec::new();
     let mut loader = ImageLoader::new(MachineLimits::default());
-    let mut messages = 0_u64;
+    let (mut records, mut messages, mut events) = (0_u64, 0, 0);
     loop {
         match stream.block(&mut content)? {
             Kind::Piece => loader.piece(&content)?,
-            Kind::Message => messages += 1,
+            Kind::Message => {
+                records += 1;
+                match moved(&content, &stream)? {
+                    Moved::Events(block) => events += block.events.len() as u64,
+                    Moved::Message(_) => messages += 1,
+                }
+            }
             Kind::End => break,
         }
     }
-    if content != messages.to_le_bytes() {
+    if content != records.to_le_bytes() {
         return Err(stream.damaged("messages are missing"));
     }
     stream.end()?;
@@ -191,13 +206,37 @@ pub fn verify_backup(input: &mut dyn Read) -> Result<BackupReport, RestoreError>
         messages,
         records: machine.record_counts().records,
         states: machine.key_state_count(),
+        events,
         unreadable: count_messages(&machine).saturating_sub(messages),
+        unreadable_events: count_events(&machine).saturating_sub(events),
         bytes: stream.bytes,
     })
 }
 
-fn count_messages(machine: &Machine) -> u64 {
+/// Messages, and blocks of events, with bytes in the log.
+fn count_live(machine: &Machine) -> u64 {
     machine.live_ranges().map(|(_, live)| live.messages).sum()
+}
+
+fn count_messages(machine: &Machine) -> u64 {
+    let blocks = machine.blocks_in(|_| true).len() as u64;
+    count_live(machine) - blocks
+}
+
+/// What a record of a backup holds.
+enum Moved {
+    Message(Box<StoredMessage>),
+    Events(Box<EventBlock>),
+}
+
+fn moved(record: &[u8], stream: &Reader<'_>) -> Result<Moved, RestoreError> {
+    let effects = decode_record(&Bytes::copy_from_slice(record))
+        .map_err(|_| stream.damaged("a message makes no sense"))?;
+    match effects.into_iter().next() {
+        Some(Effect::Compacted(stored)) => Ok(Moved::Message(stored)),
+        Some(Effect::EventsCompacted(block)) => Ok(Moved::Events(block)),
+        _ => Err(stream.damaged("a message is none")),
+    }
 }
 
 fn check_empty(Storage { log, snapshots }: &mut Storage) -> Result<(), RestoreError> {
@@ -218,6 +257,13 @@ fn check_empty(Storage { log, snapshots }: &mut Storage) -> Result<(), RestoreEr
     } else {
         Err(RestoreError::NotEmpty)
     }
+}
+
+/// Messages and blocks of events that are in the new log.
+#[derive(Default)]
+struct There {
+    messages: BTreeSet<(QueueId, Sequence)>,
+    blocks: BTreeSet<(LedgerId, SequenceId)>,
 }
 
 /// The new log, and its state.
@@ -256,18 +302,26 @@ impl Writer {
         Ok(())
     }
 
-    /// Adds a message's record.
-    fn message(&mut self, record: &[u8], stream: &Reader<'_>) -> Result<(), RestoreError> {
-        let effects = decode_record(&Bytes::copy_from_slice(record))
-            .map_err(|_| stream.damaged("a message makes no sense"))?;
-        let [Effect::Compacted(stored)] = &effects[..] else {
-            return Err(stream.damaged("a message is none"));
+    /// Adds the record of a message, or of events. Returns the number of events.
+    fn message(&mut self, record: &[u8], stream: &Reader<'_>) -> Result<u64, RestoreError> {
+        let (effect, events) = match moved(record, stream)? {
+            Moved::Message(stored) => {
+                let place = self.machine.location(stored.queue, stored.sequence);
+                if place.is_none() {
+                    return Err(stream.damaged("a message is in no queue"));
+                }
+                (Effect::Compacted(stored), 0)
+            }
+            Moved::Events(block) => {
+                if !self.machine.has_block(block.ledger, block.first) {
+                    return Err(stream.damaged("events are in no ledger"));
+                }
+                let events = block.events.len() as u64;
+                (Effect::EventsCompacted(block), events)
+            }
         };
-        let place = self.machine.location(stored.queue, stored.sequence);
-        if place.is_none() {
-            return Err(stream.damaged("a message is in no queue"));
-        }
-        self.record(effects, record)
+        self.record(Effects::from_iter([effect]), record)?;
+        Ok(events)
     }
 
     fn record(&mut self, effects: Effects, record: &[u8]) -> Result<(), RestoreError> {
@@ -299,42 +353,55 @@ impl Writer {
         Ok(())
     }
 
-    /// Drops the messages that came without a payload. Returns their number.
-    fn drop_missing(&mut self, messages: u64) -> Result<u64, RestoreError> {
-        if count_messages(&self.machine) == messages {
-            return Ok(0);
+    /// Notes what came without its bytes: messages are dropped, and events are lost. Returns how many messages and blocks.
+    fn drop_missing(&mut self, records: u64) -> Result<(u64, u64), RestoreError> {
+        if count_live(&self.machine) == records {
+            return Ok((0, 0));
         }
         // Rare enough to walk over all messages.
         let there = self.written()?;
-        let mut dropped = 0;
+        let mut dropped = Vec::new();
         for queue in self.machine.state_view().queues.into_values() {
             let id = queue.description.id;
-            for &sequence in queue.messages.keys() {
-                if !there.contains(&(id, sequence)) {
-                    let effect = Effect::Dropped {
-                        queue: id,
-                        sequence,
-                        reason: DropReason::Damaged,
-                    };
-                    let mut record = Vec::new();
-                    encode_record(std::slice::from_ref(&effect), &mut record);
-                    self.record(Effects::from_iter([effect]), &record)?;
-                    dropped += 1;
-                }
-            }
+            let missing = queue.messages.into_keys();
+            let missing = missing.filter(|&sequence| !there.messages.contains(&(id, sequence)));
+            dropped.extend(missing.map(|sequence| Effect::Dropped {
+                queue: id,
+                sequence,
+                reason: DropReason::Damaged,
+            }));
         }
-        Ok(dropped)
+        let messages = dropped.len() as u64;
+        let blocks = self.machine.blocks_in(|_| true).into_iter();
+        let lost = blocks.filter(|block| !there.blocks.contains(&(block.ledger, block.first)));
+        dropped.extend(lost.map(|block| Effect::EventsLost {
+            ledger: block.ledger,
+            first: block.first,
+        }));
+        let blocks = dropped.len() as u64 - messages;
+        for effect in dropped {
+            let mut record = Vec::new();
+            encode_record(std::slice::from_ref(&effect), &mut record);
+            self.record(Effects::from_iter([effect]), &record)?;
+        }
+        Ok((messages, blocks))
     }
 
-    /// The messages in the new log.
-    fn written(&self) -> Result<BTreeSet<(QueueId, Sequence)>, RestoreError> {
-        let mut there = BTreeSet::new();
+    /// What is in the new log.
+    fn written(&self) -> Result<There, RestoreError> {
+        let mut there = There::default();
         let reader = self.log.reader();
         let scanned = reader.scan(self.first, self.log.tail(), &mut |scanned| {
             if let Scanned::Record { record, .. } = scanned {
                 for effect in decode_record(&record.payload).unwrap_or_default() {
-                    if let Effect::Compacted(stored) = effect {
-                        there.insert((stored.queue, stored.sequence));
+                    match effect {
+                        Effect::Compacted(stored) => {
+                            there.messages.insert((stored.queue, stored.sequence));
+                        }
+                        Effect::EventsCompacted(block) => {
+                            there.blocks.insert((block.ledger, block.first));
+                        }
+                        _ => {}
                     }
                 }
             }

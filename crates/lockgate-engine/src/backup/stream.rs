@@ -38,9 +38,9 @@ pub(crate) struct Head {
 pub(crate) enum Kind {
     /// The next piece of the image.
     Piece = 1,
-    /// The record of one message.
+    /// The record of one message, or of the events of one append.
     Message = 2,
-    /// The number of messages. Nothing follows.
+    /// The number of such records. Nothing follows.
     End = 3,
 }
 
@@ -86,8 +86,8 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    pub(crate) fn finish(mut self, messages: u64) -> io::Result<u64> {
-        self.block(Kind::End, &messages.to_le_bytes())?;
+    pub(crate) fn finish(mut self, records: u64) -> io::Result<u64> {
+        self.block(Kind::End, &records.to_le_bytes())?;
         self.out.flush()?;
         Ok(self.bytes)
     }

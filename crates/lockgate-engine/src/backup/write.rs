@@ -9,7 +9,8 @@ use lockgate_core::{
     Epoch, Location, LogReader, LogRecord, Now, Position, ReadError, Scanned, WallTime,
 };
 use lockgate_machine::{
-    DecodeError, Effect, Frozen, LiveRange, StoredMessage, decode_record, encode_record,
+    DecodeError, Effect, EventBlock, Frozen, LedgerDescription, LiveRange, Machine, StoredMessage,
+    decode_record, encode_record,
 };
 
 use super::stream::{Head, Kind, Writer};
@@ -27,8 +28,12 @@ pub struct BackupReport {
     pub records: u64,
     /// Keys of all queues that have a state.
     pub states: u64,
+    /// Events of all ledgers.
+    pub events: u64,
     /// Messages that are missing, because their payload could not be read.
     pub unreadable: u64,
+    /// Events that are missing, because they could not be read.
+    pub unreadable_events: u64,
     /// Bytes of the whole stream.
     pub bytes: u64,
 }
@@ -74,6 +79,8 @@ pub(crate) struct Source {
     pub(crate) records: u64,
     /// Keys of all queues that have a state.
     pub(crate) states: u64,
+    /// Events of all ledgers.
+    pub(crate) events: u64,
 }
 
 impl Source {
@@ -96,9 +103,19 @@ impl Source {
             messages,
             records: driver.machine.record_counts().records,
             states,
+            events: count_events(&driver.machine),
             frozen: driver.machine.freeze(),
         }
     }
+}
+
+/// The events that the ledgers keep.
+pub(crate) fn count_events(machine: &Machine) -> u64 {
+    let kept = |ledger: LedgerDescription| {
+        let head = ledger.head;
+        head.sequence_id.next().0 - head.first_id.0
+    };
+    machine.ledgers().map(kept).sum()
 }
 
 impl<T: Ticket> Driver<T> {
@@ -141,7 +158,7 @@ pub(crate) fn write(
             .map_err(BackupError::Write)?;
     }
 
-    let mut messages = 0;
+    let (mut messages, mut events, mut blocks) = (0, 0, 0);
     for (first, live) in source.ranges.drain(..) {
         let behind = first.range(source.range_bits).end;
         let mut left = live.messages;
@@ -154,8 +171,10 @@ pub(crate) fn write(
             let written = go_on().and_then(|()| write_messages(&record, &places, &mut stream));
             match written {
                 Ok(written) => {
-                    messages += written;
-                    left = left.saturating_sub(written);
+                    messages += written.messages;
+                    events += written.events;
+                    blocks += written.blocks;
+                    left = left.saturating_sub(written.blocks);
                     if left > 0 {
                         return ControlFlow::Continue(());
                     }
@@ -176,49 +195,84 @@ pub(crate) fn write(
         messages,
         records: source.records,
         states: source.states,
+        events,
         unreadable: source.messages.saturating_sub(messages),
-        bytes: stream.finish(messages).map_err(BackupError::Write)?,
+        unreadable_events: source.events.saturating_sub(events),
+        bytes: stream.finish(blocks).map_err(BackupError::Write)?,
     })
 }
 
-/// Writes the messages of a record that were alive at the backup's instant. Returns their number.
+/// What was written of a record.
+#[derive(Default)]
+struct Written {
+    /// Messages, and blocks of events.
+    blocks: u64,
+    messages: u64,
+    events: u64,
+}
+
+/// Writes what of a record was alive at the backup's instant: messages, and events of ledgers.
 fn write_messages(
     record: &LogRecord,
     places: &Frozen,
     stream: &mut Writer<'_>,
-) -> Result<u64, BackupError> {
+) -> Result<Written, BackupError> {
+    let mut written = Written::default();
+    let position = record.position;
     let effects = match decode_record(&record.payload) {
         Ok(effects) => effects,
         Err(source @ DecodeError::NewerFormat { .. }) => {
-            let at = record.position;
-            return Err(BackupError::Decode { at, source });
+            return Err(BackupError::Decode {
+                at: position,
+                source,
+            });
         }
         // The start skipped the record too.
-        Err(_) => return Ok(0),
+        Err(_) => return Ok(written),
     };
-    let mut written = 0;
     let mut bytes = Vec::new();
     for (part, effect) in (0..).zip(effects) {
-        let (Effect::Accepted(stored) | Effect::Compacted(stored)) = effect else {
-            continue;
-        };
-        let position = record.position;
-        let Some((queue, sequence)) = places.place_of(stored.id, Location { position, part })
-        else {
-            continue;
-        };
-        bytes.clear();
         // In the form that the new log will have.
-        let moved = Effect::Compacted(Box::new(StoredMessage {
-            queue,
-            sequence,
-            ..*stored
-        }));
+        let moved = match effect {
+            Effect::Accepted(stored) | Effect::Compacted(stored) => {
+                let at = Location { position, part };
+                let Some((queue, sequence)) = places.place_of(stored.id, at) else {
+                    continue;
+                };
+                written.messages += 1;
+                Effect::Compacted(Box::new(StoredMessage {
+                    queue,
+                    sequence,
+                    ..*stored
+                }))
+            }
+            Effect::EventsAppended(appended) => {
+                match live_block(places, appended.block, position) {
+                    Some(moved) => moved,
+                    None => continue,
+                }
+            }
+            Effect::EventsCompacted(block) => match live_block(places, *block, position) {
+                Some(moved) => moved,
+                None => continue,
+            },
+            _ => continue,
+        };
+        if let Effect::EventsCompacted(block) = &moved {
+            written.events += block.events.len() as u64;
+        }
+        written.blocks += 1;
+        bytes.clear();
         encode_record(&[moved], &mut bytes);
         stream
             .block(Kind::Message, &bytes)
             .map_err(BackupError::Write)?;
-        written += 1;
     }
     Ok(written)
+}
+
+/// The block, if it was in the record at `at`.
+fn live_block(places: &Frozen, block: EventBlock, at: Position) -> Option<Effect> {
+    let is_live = places.has_events_at(block.ledger, block.first, at);
+    is_live.then(|| Effect::EventsCompacted(Box::new(block)))
 }

@@ -67,7 +67,11 @@ impl<T: Ticket> Driver<T> {
 
     /// What must be durable before something of the records is shown.
     pub(super) fn seen_of_records(&self) -> Position {
-        let rests_on = self.machine.records_rest_on();
+        self.seen_of(self.machine.records_rest_on())
+    }
+
+    /// What must be durable before something is shown that rests on that record.
+    pub(super) fn seen_of(&self, rests_on: Option<Position>) -> Position {
         let seen = rests_on.map(|at| Position(at.0 + 1));
         seen.map_or(self.promised, |at| at.max(self.promised))
     }

@@ -206,13 +206,21 @@ impl Compaction {
             // A record that cannot be decoded holds no message that anybody was given.
             let effects = decode_record(&record.payload).unwrap_or_default();
             for (part, effect) in (0..).zip(effects) {
-                let (Effect::Accepted(message) | Effect::Compacted(message)) = effect else {
-                    continue;
-                };
                 let position = record.position;
-                commands.push(EngineCommand::Compact {
-                    message,
-                    from: Location { position, part },
+                commands.push(match effect {
+                    Effect::Accepted(message) | Effect::Compacted(message) => {
+                        let from = Location { position, part };
+                        EngineCommand::Compact { message, from }
+                    }
+                    Effect::EventsAppended(appended) if !appended.block.events.is_empty() => {
+                        let (block, from) = (Box::new(appended.block), position);
+                        EngineCommand::CompactEvents { block, from }
+                    }
+                    Effect::EventsCompacted(block) => EngineCommand::CompactEvents {
+                        block,
+                        from: position,
+                    },
+                    _ => continue,
                 });
             }
             ControlFlow::Continue(())

@@ -93,11 +93,18 @@ impl Machine {
     /// Whether the block that begins there is in the record at `at`.
     #[must_use]
     pub fn has_events_at(&self, ledger: LedgerId, first: SequenceId, at: Position) -> bool {
-        let found = || {
-            let blocks = &self.ledgers.by_id.get(&ledger.0)?.blocks;
-            blocks.get(blocks.beginning_at(first)?)?.position()
-        };
-        found() == Some(at)
+        self.block_position(ledger, first) == Some(at)
+    }
+
+    /// Whether there is a block that begins there, and its events are not lost.
+    #[must_use]
+    pub fn has_block(&self, ledger: LedgerId, first: SequenceId) -> bool {
+        self.block_position(ledger, first).is_some()
+    }
+
+    fn block_position(&self, ledger: LedgerId, first: SequenceId) -> Option<Position> {
+        let blocks = &self.ledgers.by_id.get(&ledger.0)?.blocks;
+        blocks.get(blocks.beginning_at(first)?)?.position()
     }
 
     fn named_ledger(&self, name: &LedgerName) -> Result<(u32, &LedgerState), Rejection> {
