@@ -3,23 +3,24 @@ mod drawn;
 use std::{collections::BTreeMap, fmt::Write, fs, num::NonZeroU64, path::Path, sync::Arc};
 
 use lockgate_core::{
-    BootId, Epoch, Header, HolderName, Incarnation, Key, LeaseNumber, Level, MachineTime, Message,
-    MessageId, Now, PRIORITY_MAX, Produced, ProducerIncarnation, ProducerMark, ProducerName,
-    QueueId, QueueName, RecordName, RecordVersion, Revision, Sequence, ShardId, Term, UniqueId,
-    WallTime,
+    BootId, Epoch, Header, HolderName, Incarnation, InputId, Key, LeaseNumber, LedgerId,
+    LedgerName, Level, MachineTime, Message, MessageId, Now, PRIORITY_MAX, Produced,
+    ProducerIncarnation, ProducerMark, ProducerName, QueueId, QueueName, ReaderName, RecordName,
+    RecordVersion, Revision, Sequence, ShardId, Term, UniqueId, WallTime,
+    ledger::{EventHash, SequenceId},
 };
 use proptest::prelude::*;
 
 use self::drawn::*;
 use super::*;
 use crate::{
-    DeadLetterReason, DropReason, Failed, HoldTarget, KeyPolicy, QueueSettings, SETTINGS,
-    SettingKind, SettingValue,
+    AppendedEvents, DeadLetterReason, DropReason, Failed, HoldTarget, KeyPolicy, QueueSettings,
+    SETTINGS, SettingKind, SettingValue, StoredEvent,
 };
 
 /// The number of kinds of effects. A new effect makes the match in `place` incomplete. Giving the effect the
 /// next place and raising this number makes every test below need its strategy and its golden bytes.
-const KINDS: usize = 32;
+const KINDS: usize = 40;
 
 fn place(effect: &Effect) -> usize {
     match effect {
@@ -55,6 +56,14 @@ fn place(effect: &Effect) -> usize {
         Effect::ProducerOpened { .. } => 29,
         Effect::ProducerForgotten { .. } => 30,
         Effect::MarkRaised { .. } => 31,
+        Effect::LedgerCreated { .. } => 32,
+        Effect::LedgerDeleted { .. } => 33,
+        Effect::EventsAppended(_) => 34,
+        Effect::ReaderMoved { .. } => 35,
+        Effect::LedgerSealed { .. } => 36,
+        Effect::LedgerTrimmed { .. } => 37,
+        Effect::EventsCompacted(_) => 38,
+        Effect::EventsLost { .. } => 39,
     }
 }
 
@@ -84,6 +93,7 @@ fn examples() -> Vec<Effect> {
         ..QueueSettings::default()
     });
     let stored = Box::new(full_message());
+    let ledger = LedgerId(3);
     vec![
         Effect::TermStarted {
             term: Term {
@@ -242,7 +252,56 @@ fn examples() -> Vec<Effect> {
             produced: Box::new(produced()),
             at: MachineTime(5_000_000),
         },
+        Effect::LedgerCreated {
+            ledger,
+            name: LedgerName::new("trades").unwrap(),
+            hashed: true,
+            retention: Some(86_400_000),
+            at,
+        },
+        Effect::LedgerDeleted { ledger },
+        Effect::EventsAppended(Box::new(AppendedEvents {
+            block: block(),
+            inputs: vec![(InputId::new("orders/1").unwrap(), SequenceId(41))],
+            settled: vec![InputId::new("orders/0").unwrap()],
+        })),
+        Effect::ReaderMoved {
+            ledger,
+            reader: ReaderName::new("engine-1").unwrap(),
+            to: Some(SequenceId(40)),
+        },
+        Effect::LedgerSealed {
+            ledger,
+            epoch: Epoch(1_700_000_000_000_004),
+        },
+        Effect::LedgerTrimmed {
+            ledger,
+            first: SequenceId(40),
+        },
+        Effect::EventsCompacted(Box::new(EventBlock {
+            hashes: None,
+            ..block()
+        })),
+        Effect::EventsLost {
+            ledger,
+            first: SequenceId(41),
+        },
     ]
+}
+
+fn block() -> EventBlock {
+    let event = |unique_id: Option<&str>, payload| StoredEvent {
+        unique_id: unique_id.map(|id| UniqueId::new(id).unwrap()),
+        payload: Bytes::from_static(payload),
+    };
+    EventBlock {
+        ledger: LedgerId(3),
+        first: SequenceId(41),
+        epoch: Epoch(1_700_000_000_000_003),
+        time: WallTime(1_700_000_000_000),
+        hashes: Some([EventHash([0xa5; 32]), EventHash([0x5a; 32])]),
+        events: vec![event(Some("t-1"), b"one"), event(None, b"")],
+    }
 }
 
 fn produced() -> Produced {
@@ -333,6 +392,14 @@ const GOLDEN: [&str; KINDS] = [
     "1e12070470312f618180f9c0c1c48203c096b102",
     "1f06070470312f61",
     "201d078180f9c0c1c48203887766554433221103ac020470312f61c096b102",
+    "21140306747261646573010180b8992980d095ffbc31",
+    "220103",
+    "237103298380f9c0c1c4820380d095ffbc3101a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a55a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a0203742d31036f6e65000001086f72646572732f312901086f72646572732f30",
+    "240c0308656e67696e652d310128",
+    "2509038480f9c0c1c48203",
+    "26020328",
+    "271c03298380f9c0c1c4820380d095ffbc31000203742d31036f6e650000",
+    "28020329",
 ];
 
 fn hex(bytes: &[u8]) -> String {
@@ -751,6 +818,11 @@ fn bring_together(effect: &mut Effect) {
         let (opening, lane) = (mark.opening() % 3, mark.lane() % 2);
         produced.mark = ProducerMark::new(name, opening, lane, mark.number()).unwrap();
     };
+    let few_ledgers = |ledger: &mut LedgerId| ledger.0 = ledger.0 % 2 + 1;
+    let few_events = |block: &mut EventBlock| {
+        few_ledgers(&mut block.ledger);
+        block.first.0 = block.first.0 % 12 + 1;
+    };
     match effect {
         Effect::TermStarted { .. } | Effect::TermEnded { .. } | Effect::Advanced { .. } => {}
         Effect::QueueCreated { queue, name, .. } => {
@@ -839,6 +911,19 @@ fn bring_together(effect: &mut Effect) {
         | Effect::RecordReleased { name, .. } => {
             *name = RecordName::new(&format!("{}", name.as_str().len() % 3)).unwrap();
         }
+        Effect::LedgerCreated { ledger, name, .. } => {
+            few_ledgers(ledger);
+            *name = LedgerName::new(&format!("ledger-{}", ledger.0)).unwrap();
+        }
+        Effect::LedgerDeleted { ledger }
+        | Effect::ReaderMoved { ledger, .. }
+        | Effect::LedgerSealed { ledger, .. } => few_ledgers(ledger),
+        Effect::LedgerTrimmed { ledger, first } | Effect::EventsLost { ledger, first } => {
+            few_ledgers(ledger);
+            first.0 = first.0 % 12 + 1;
+        }
+        Effect::EventsAppended(appended) => few_events(&mut appended.block),
+        Effect::EventsCompacted(block) => few_events(block),
     }
 }
 

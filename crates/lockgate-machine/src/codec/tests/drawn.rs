@@ -11,6 +11,35 @@ pub(super) fn text(max: usize) -> impl Strategy<Value = String> {
     .prop_map(|chars| chars.into_iter().collect())
 }
 
+fn ledger() -> impl Strategy<Value = LedgerId> {
+    any::<u32>().prop_map(LedgerId)
+}
+
+fn block() -> impl Strategy<Value = EventBlock> {
+    let event = (prop::option::of(text(9)), bytes()).prop_map(|(id, payload)| StoredEvent {
+        unique_id: id.map(|id| UniqueId::new(&id).unwrap()),
+        payload,
+    });
+    let hashes = prop::option::of(any::<[[u8; 32]; 2]>());
+    let numbers = (1..u64::MAX - 4, number(), number());
+    (
+        ledger(),
+        numbers,
+        hashes,
+        prop::collection::vec(event, 0..4),
+    )
+        .prop_map(
+            |(ledger, (first, epoch, time), hashes, events)| EventBlock {
+                ledger,
+                first: SequenceId(first),
+                epoch: Epoch(epoch),
+                time: WallTime(time),
+                hashes: hashes.map(|hashes| hashes.map(EventHash)),
+                events,
+            },
+        )
+}
+
 pub(super) fn number() -> impl Strategy<Value = u64> {
     prop_oneof![0..300_u64, any::<u64>(), Just(u64::MAX)]
 }
@@ -431,6 +460,67 @@ pub(super) fn effect_at(place: usize) -> BoxedStrategy<Effect> {
                 queue,
                 produced,
                 at,
+            })
+            .boxed(),
+        32 => {
+            let options = (any::<bool>(), prop::option::of(number()), wall());
+            (ledger(), "[a-z.]{1,80}", options)
+                .prop_map(
+                    |(ledger, name, (hashed, retention, at))| Effect::LedgerCreated {
+                        ledger,
+                        name: LedgerName::new(&name).unwrap(),
+                        hashed,
+                        retention,
+                        at,
+                    },
+                )
+                .boxed()
+        }
+        33 => ledger()
+            .prop_map(|ledger| Effect::LedgerDeleted { ledger })
+            .boxed(),
+        34 => {
+            let inputs = prop::collection::vec((text(9), number()), 0..4);
+            (block(), inputs, prop::collection::vec(text(9), 0..4))
+                .prop_map(|(block, inputs, settled)| {
+                    let input = |text: String| InputId::new(&text).unwrap();
+                    let inputs = inputs.into_iter();
+                    Effect::EventsAppended(Box::new(AppendedEvents {
+                        block,
+                        inputs: inputs
+                            .map(|(id, place)| (input(id), SequenceId(place)))
+                            .collect(),
+                        settled: settled.into_iter().map(input).collect(),
+                    }))
+                })
+                .boxed()
+        }
+        35 => (ledger(), text(9), prop::option::of(number()))
+            .prop_map(|(ledger, reader, to)| Effect::ReaderMoved {
+                ledger,
+                reader: ReaderName::new(&reader).unwrap(),
+                to: to.map(SequenceId),
+            })
+            .boxed(),
+        36 => (ledger(), number())
+            .prop_map(|(ledger, epoch)| Effect::LedgerSealed {
+                ledger,
+                epoch: Epoch(epoch),
+            })
+            .boxed(),
+        37 => (ledger(), number())
+            .prop_map(|(ledger, first)| Effect::LedgerTrimmed {
+                ledger,
+                first: SequenceId(first),
+            })
+            .boxed(),
+        38 => block()
+            .prop_map(|block| Effect::EventsCompacted(Box::new(block)))
+            .boxed(),
+        39 => (ledger(), number())
+            .prop_map(|(ledger, first)| Effect::EventsLost {
+                ledger,
+                first: SequenceId(first),
             })
             .boxed(),
         _ => unreachable!("a new effect needs a strategy here"),

@@ -39,6 +39,13 @@ fn pieces(mut frozen: Frozen) -> Vec<Vec<u8>> {
     pieces
 }
 
+/// A machine from the image of that one.
+pub(super) fn loaded(machine: &mut Machine) -> Machine {
+    let limits = machine.limits.clone();
+    let pieces = pieces(machine.freeze());
+    load_within(limits, &pieces).expect("an image loads")
+}
+
 fn load(pieces: &[Vec<u8>]) -> Result<Machine, ImageError> {
     load_within(MachineLimits::default(), pieces)
 }

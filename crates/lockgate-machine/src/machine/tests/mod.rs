@@ -14,6 +14,7 @@ mod images;
 mod key_sequences;
 mod key_states;
 mod keys;
+mod ledgers;
 mod owing_keys;
 mod producers;
 mod queues;

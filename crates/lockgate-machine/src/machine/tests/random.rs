@@ -82,6 +82,11 @@ pub(super) enum Step {
         key: u8,
         with: u8,
     },
+    Ledger {
+        what: u8,
+        how: u8,
+        with: u8,
+    },
     Damaged {
         which: u8,
     },
@@ -123,6 +128,8 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(name, how, with)| Step::Record { name, how, with }),
         4 => (any8(), any8(), any8())
             .prop_map(|(queue, key, with)| Step::State { queue, key, with }),
+        6 => (any8(), any8(), any8())
+            .prop_map(|(what, how, with)| Step::Ledger { what, how, with }),
         1 => any8().prop_map(|which| Step::Damaged { which }),
         4 => (any8(), any::<bool>())
             .prop_map(|(which, stale)| Step::Compact { which, stale }),
@@ -137,6 +144,7 @@ pub(super) struct History {
     tokens: Vec<LeaseToken>,
     ids: Vec<(QueueName, MessageId)>,
     records: super::records::Seen,
+    ledger: super::ledgers::Seen,
 }
 
 pub(super) fn limits() -> MachineLimits {
@@ -159,6 +167,7 @@ impl History {
             tokens: Vec::new(),
             ids: Vec::new(),
             records: super::records::Seen::default(),
+            ledger: super::ledgers::Seen::default(),
         };
         history.run.set_syncing(false);
         for queue in ["dead", "loose-dead"].iter().chain(&QUEUES) {
@@ -310,6 +319,9 @@ impl History {
             }
             Step::Record { name, how, with } => {
                 self.records.step(&mut self.run, name, how, with);
+            }
+            Step::Ledger { what, how, with } => {
+                self.ledger.step(&mut self.run, what, how, with);
             }
             Step::Damaged { which } => {
                 if let Some(&LeaseToken {
