@@ -6,6 +6,7 @@ mod backup;
 mod driver;
 mod engine;
 mod killed;
+mod ledgers;
 mod maintenance;
 mod overload;
 mod reading;

@@ -20,7 +20,7 @@ const RESERVE: u64 = 3 * SEGMENT;
 /// Two snapshots of little.
 const SNAPSHOTS: u64 = 128 << 10;
 
-fn options() -> EngineOptions {
+pub(crate) fn options() -> EngineOptions {
     EngineOptions {
         snapshot_bytes_min: SEGMENT,
         ..EngineOptions::default()
@@ -35,7 +35,7 @@ impl Shard {
     }
 
     /// Does all that there is to do.
-    fn keep(&mut self) {
+    pub(crate) fn keep(&mut self) {
         self.sync();
         for _ in 0..10_000 {
             let now = self.now();
@@ -128,7 +128,7 @@ impl Shard {
         }
     }
 
-    fn restarted(self) -> (Self, lockgate_engine::StartReport) {
+    pub(crate) fn restarted(self) -> (Self, lockgate_engine::StartReport) {
         let disk = self.disk.kill();
         let clock = self.clock.clone();
         drop(self);
@@ -673,7 +673,7 @@ fn messages_to_queues_whose_creation_is_missing_are_counted() {
     assert!(report.is_clean(), "{report:?}");
 }
 
-fn refusal(disk: &FaultyDisk) -> StartError {
+pub(crate) fn refusal(disk: &FaultyDisk) -> StartError {
     let log = local_log(disk);
     let refused = Driver::<u64>::recover(log, &options(), || beginning(&ManualClock::default()));
     refused.err().expect("refused")
