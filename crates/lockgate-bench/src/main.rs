@@ -24,6 +24,7 @@ mod host;
 mod http;
 mod idle;
 mod latency;
+mod ledger;
 mod load;
 mod memory;
 mod output;
@@ -193,6 +194,27 @@ static BENCHES: &[Bench] = &[
                 each. Where names are given, over all stores: scripts start their servers",
         weight: 1,
         open: election::open,
+    },
+    Bench {
+        figures: &["ledger.append", "ledger.append_unique"],
+        about: "events of 200 bytes appended to an embedded ledger in batches of 1,000, one after the other, without and \
+                with unique ids; floor: the log alone, a record for each batch",
+        weight: 2,
+        open: ledger::open_embedded,
+    },
+    Bench {
+        figures: &["ledger.replay"],
+        about: "events that a follower reads from an embedded ledger and applies with an empty handler; with --scale 1 a \
+                repair of 10,000,000",
+        weight: 1,
+        open: ledger::open_replay,
+    },
+    Bench {
+        figures: &["ledger.postgres"],
+        about: "the same as ledger.append_unique over PostgreSQL, where it is named; floor: one insert of the same payloads \
+                in a transaction",
+        weight: 1,
+        open: ledger::open_postgres,
     },
     Bench {
         figures: &["due.stall", "due.alone"],

@@ -39,7 +39,10 @@ use crate::{
     wanted,
 };
 
-pub(crate) use self::candidate::run as stand;
+pub(crate) use self::{
+    candidate::run as stand,
+    store::{Served, start_by},
+};
 pub(crate) const FIGURES: &[&str] = &store::FIGURES;
 
 /// The shortest that there is, so that a hundred crashes take minutes.

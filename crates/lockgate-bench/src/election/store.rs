@@ -89,8 +89,8 @@ pub(super) const FIGURES: [&str; 4 * STORES.len()] = {
 };
 
 /// A store that is there until this is stopped.
-pub(super) struct Served {
-    pub(super) url: String,
+pub(crate) struct Served {
+    pub(crate) url: String,
     what: What,
 }
 
@@ -130,7 +130,7 @@ impl Store {
 }
 
 /// The server runs until the standard input of what the script runs is closed.
-fn start_by(script: &str, variable: &str) -> anyhow::Result<Option<Served>> {
+pub(crate) fn start_by(script: &str, variable: &str) -> anyhow::Result<Option<Served>> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts");
     let mut child = Command::new(path.join(script))
         .args([
@@ -159,7 +159,7 @@ fn start_by(script: &str, variable: &str) -> anyhow::Result<Option<Served>> {
 }
 
 impl Served {
-    pub(super) fn stop(self, setup: &Setup) -> anyhow::Result<()> {
+    pub(crate) fn stop(self, setup: &Setup) -> anyhow::Result<()> {
         match self.what {
             What::Nothing => {}
             What::Server(engine, running) => setup.runtime.block_on(async {
