@@ -13,6 +13,7 @@ use lockgate_sim::SeededRandom;
 
 use crate::{
     Violation,
+    ledgers::AskedLedger,
     model::{Existence, Lease},
     producers::AskedProducer,
     records::AskedRecord,
@@ -54,6 +55,7 @@ pub(crate) enum Asked {
         record: usize,
         asked: AskedRecord,
     },
+    Ledger(AskedLedger),
     Producer {
         queue: &'static str,
         asked: AskedProducer,
@@ -126,6 +128,10 @@ impl World {
                 Some(Asked::Record { record, .. }) => self.record_shown(record, shown.as_deref()),
                 asked => Err(format!("{asked:?} was answered by {shown:?}")),
             },
+            Answer::Query(Ok(QueryReply::Event(shown))) => match asked.into_iter().next() {
+                Some(Asked::Ledger(asked)) => self.event_shown(asked, shown),
+                asked => Err(format!("{asked:?} was answered by {shown:?}")),
+            },
             Answer::Query(Ok(QueryReply::KeyState(shown))) => match asked.into_iter().next() {
                 Some(Asked::GetState(whose)) => self.state_shown(whose, shown.as_deref()),
                 asked => Err(format!("{asked:?} was answered by {shown:?}")),
@@ -178,6 +184,9 @@ impl World {
                 if !matches!(result, Err(Rejection::LogFull { .. })) =>
             {
                 self.record_answered(record, asked, result)
+            }
+            (Asked::Ledger(asked), result) if !matches!(result, Err(Rejection::LogFull { .. })) => {
+                self.ledger_answered(asked, result)
             }
             (asked, Err(Rejection::LogFull { .. })) if self.has_no_room() => {
                 self.note(format!("refused for space: {asked:?}"));

@@ -85,6 +85,8 @@ impl World {
                 let sendings: Vec<_> = (0..count).map(|_| self.any_sending()).collect();
                 self.send(&sendings)
             }
+            // What has no acknowledgements keeps ranges from being released, which that mistake needs.
+            57..59 if self.bug != Some(Bug::ReleasedBeforeAck) => self.any_ledger_request(),
             40..59 => self.any_receive(),
             // What producers send is acknowledged less often, which that mistake needs.
             59..63 if self.bug != Some(Bug::ReleasedBeforeAck) => self.any_producer_request(),

@@ -334,6 +334,10 @@ impl World {
                 let machine = self.shard().driver.machine();
                 machine.lives_at(message.id, *from)
             }
+            EngineCommand::CompactEvents { block, from } => {
+                let machine = self.shard().driver.machine();
+                machine.has_events_at(block.ledger, block.first, *from)
+            }
             _ => false,
         }
     }
@@ -374,6 +378,14 @@ fn compactions(record: &LogRecord) -> Vec<EngineCommand> {
                     },
                 })
             }
+            Effect::EventsAppended(appended) => Some(EngineCommand::CompactEvents {
+                block: Box::new(appended.block),
+                from: record.position,
+            }),
+            Effect::EventsCompacted(block) => Some(EngineCommand::CompactEvents {
+                block,
+                from: record.position,
+            }),
             _ => None,
         })
         .collect()

@@ -7,7 +7,7 @@ use lockgate_machine::Sent;
 
 use crate::states::States;
 use crate::world::{DEAD, PLAIN, SKIPPED, SKIPPING};
-use crate::{producers::Spools, records::Records};
+use crate::{ledgers::KnownLedger, producers::Spools, records::Records};
 
 /// What must be true, as far as answers tell.
 #[derive(Clone, Default)]
@@ -21,6 +21,7 @@ pub(crate) struct Model {
     /// How often all leases of a queue became uncertain: it was purged, or deleted.
     pub(crate) cuts: HashMap<&'static str, u64>,
     pub(crate) records: Records,
+    pub(crate) ledger: KnownLedger,
     pub(crate) spools: Spools,
     pub(crate) states: States,
 }
@@ -121,6 +122,7 @@ impl Model {
         }
         self.unique.clear();
         self.records.clear();
+        self.ledger.forgive();
         self.spools.clear();
         self.states.forgive();
         self.leases.clear();

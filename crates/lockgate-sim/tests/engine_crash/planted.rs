@@ -40,6 +40,10 @@ pub(crate) enum Bug {
     PurgeLost,
     /// Writes and leases of records are not found at recovery.
     RecordLost,
+    /// A recovery forgets appends to ledgers.
+    EventsLost,
+    /// A recovery forgets the unique ids of events.
+    EventIdLost,
     /// States of keys are not found at recovery.
     StateLost,
     /// Holds of queues and keys are not found at recovery.
@@ -118,9 +122,15 @@ fn spoil(bug: Option<Bug>, record: LogRecord) -> LogRecord {
         | (Bug::PurgeLost, Effect::Purged { .. } | Effect::QueueDeleted { .. })
         | (Bug::StateLost, Effect::KeyStatePut { .. })
         | (Bug::HoldLost, Effect::Held { .. })
+        | (Bug::EventsLost, Effect::EventsAppended(_))
         | (Bug::RecordLost, Effect::RecordPut { .. } | Effect::RecordLeased { .. }) => false,
         (Bug::UniqueIdLost, Effect::Accepted(stored)) => {
             stored.unique_until = None;
+            true
+        }
+        (Bug::EventIdLost, Effect::EventsAppended(appended)) => {
+            let events = &mut appended.block.events;
+            events.iter_mut().for_each(|event| event.unique_id = None);
             true
         }
         (Bug::MarkLost, Effect::Accepted(stored)) => {

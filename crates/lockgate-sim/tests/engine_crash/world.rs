@@ -486,7 +486,10 @@ impl World {
                 }
             }
         }
-        Ok(())
+        match self.damaged {
+            true => Ok(()),
+            false => self.check_events(),
+        }
     }
 
     /// Ends this life, whatever it is doing. The next begins with [`start`](Self::start).
