@@ -7,14 +7,17 @@ use lockgate_core::{
     ledger::{Append, Appended, Decision, LedgerError, LedgerHead, SequenceId},
     with_sources,
 };
-use lockgate_records::number;
+use lockgate_records::{
+    ledger::{HeadRow, failed, natural, not_found, place},
+    number,
+};
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::{
     GenericClient, Row,
     types::{ToSql, Type},
 };
 
-use super::{DELETED_AT_ONCE, failed, get, hash, natural, not_found, place, store::Store};
+use super::{DELETED_AT_ONCE, get, store::Store};
 use crate::asked::{Connection, Fault, Link, Parameter, int8};
 
 pub(super) const HEAD: &str = "SELECT * FROM {ledger}.head";
@@ -145,12 +148,12 @@ pub(super) async fn within(
         return Err(not_found(schema));
     };
     let before = head(schema, Some(locked))?;
-    let now = WallTime(natural(locked, "now_ms")?);
+    let now = WallTime(natural("now_ms", get(locked, "now_ms")?)?);
     let (mut by_unique_id, mut by_input) = (HashMap::new(), HashMap::new());
     for row in &found? {
         let (id, at) = (
             get::<&str>(row, "id")?.to_owned(),
-            place(row, "sequence_id")?,
+            place("sequence_id", get(row, "sequence_id")?)?,
         );
         match get(row, "is_unique_id")? {
             true => by_unique_id.insert(id, at),
@@ -309,12 +312,13 @@ pub(super) fn head(schema: &str, row: Option<&Row>) -> Result<LedgerHead, Ledger
     let Some(row) = row else {
         return Err(not_found(schema));
     };
-    Ok(LedgerHead {
-        sequence_id: place(row, "sequence_id")?,
-        first_id: place(row, "first_id")?,
-        epoch: lockgate_core::Epoch(natural(row, "epoch")?),
-        time: WallTime(natural(row, "time_ms")?),
-        hash: hash(row, "hash")?,
+    let row = HeadRow {
+        sequence_id: get(row, "sequence_id")?,
+        first_id: get(row, "first_id")?,
+        epoch: get(row, "epoch")?,
+        time_ms: get(row, "time_ms")?,
+        hash: get(row, "hash")?,
         is_sealed: get(row, "is_sealed")?,
-    })
+    };
+    row.into_head()
 }

@@ -13,14 +13,18 @@ mod store;
 use std::{fmt, sync::Arc, time::Duration};
 
 use lockgate_core::{
-    Epoch, LedgerName, Millis, ReaderName, RecordsError, UniqueId, WallTime,
+    Epoch, ReaderName, UniqueId,
     ledger::{
-        Append, Appended, Event, EventHash, Ledger, LedgerError, LedgerHead, LedgerOptions,
-        LedgerPage, ReadLedger, ReaderPosition, SequenceId,
+        Append, Appended, Event, Ledger, LedgerError, LedgerHead, LedgerOptions, LedgerPage,
+        ReadLedger, ReaderPosition, SequenceId,
     },
     with_sources,
 };
-use lockgate_records::{Url, number};
+use lockgate_records::{
+    Url,
+    ledger::{EventRow, check_epoch, damaged, failed, place, reader_position},
+    number,
+};
 use tokio::{sync::Mutex, time::Instant};
 use tokio_postgres::{Row, Transaction, types::FromSql};
 
@@ -257,7 +261,7 @@ impl Ledger for PostgresLedger {
         let sql = "SELECT sequence_id FROM {ledger}.unique_ids WHERE unique_id = $1";
         let rows = self.ask(sql, &[text(&unique_id.as_str())], false).await?;
         rows.first()
-            .map(|row| place(row, "sequence_id"))
+            .map(|row| place("sequence_id", get(row, "sequence_id")?))
             .transpose()
     }
 
@@ -287,13 +291,7 @@ impl Ledger for PostgresLedger {
     async fn readers(&self) -> Result<Vec<ReaderPosition>, LedgerError> {
         let sql = "SELECT reader, sequence_id FROM {ledger}.readers ORDER BY reader";
         let rows = self.ask(sql, &[], false).await?;
-        let position = |row: &Row| {
-            let reader = ReaderName::new(get(row, "reader")?);
-            Ok(ReaderPosition {
-                reader: reader.map_err(|error| damaged(&error.to_string()))?,
-                sequence_id: place(row, "sequence_id")?,
-            })
-        };
+        let position = |row: &Row| reader_position(get(row, "reader")?, get(row, "sequence_id")?);
         rows.iter().map(position).collect()
     }
 
@@ -335,77 +333,15 @@ fn get<'r, T: FromSql<'r>>(row: &'r Row, column: &str) -> Result<T, LedgerError>
         .map_err(|error| damaged(&with_sources(&error)))
 }
 
-fn damaged(why: &str) -> LedgerError {
-    let why = format!("a row cannot be read: {why}");
-    LedgerError::Damaged { why }
-}
-
-/// A number that is never below 0.
-fn natural(row: &Row, column: &str) -> Result<u64, LedgerError> {
-    let found: i64 = get(row, column)?;
-    u64::try_from(found).map_err(|_| damaged(&format!("{column} is {found}")))
-}
-
-fn place(row: &Row, column: &str) -> Result<SequenceId, LedgerError> {
-    natural(row, column).map(SequenceId)
-}
-
-fn hash(row: &Row, column: &str) -> Result<Option<EventHash>, LedgerError> {
-    let Some(bytes) = get::<Option<&[u8]>>(row, column)? else {
-        return Ok(None);
-    };
-    let bytes = bytes.try_into();
-    let bytes = bytes.map_err(|_| damaged(&format!("{column} has not 32 bytes")))?;
-    Ok(Some(EventHash(bytes)))
-}
-
 fn event(row: &Row) -> Result<Event, LedgerError> {
-    let unique_id = get::<Option<&str>>(row, "unique_id")?.map(UniqueId::new);
-    Ok(Event {
-        sequence_id: place(row, "event_id")?,
-        previous_id: place(row, "previous_id")?,
-        unique_id: unique_id
-            .transpose()
-            .map_err(|error| damaged(&error.to_string()))?,
-        time: WallTime(natural(row, "event_time_ms")?),
-        epoch: Epoch(natural(row, "event_epoch")?),
-        hash: hash(row, "event_hash")?,
-        payload: get::<&[u8]>(row, "payload")?.to_vec().into(),
-    })
-}
-
-fn failed(error: RecordsError) -> LedgerError {
-    match error {
-        RecordsError::Invalid { why } => LedgerError::Invalid { why },
-        RecordsError::Unknown { why } => LedgerError::Unknown { why },
-        RecordsError::Unavailable { why } => LedgerError::Unavailable { why },
-        other => LedgerError::Unavailable {
-            why: other.to_string(),
-        },
-    }
-}
-
-/// What a retention is to the database. One that the database cannot count is for ever.
-fn span(retention: Option<Millis>) -> Option<i64> {
-    retention.and_then(|span| i64::try_from(span).ok())
-}
-
-/// The epoch as the database has it.
-fn check_epoch(epoch: Epoch) -> Result<i64, LedgerError> {
-    i64::try_from(epoch.0).map_err(|_| LedgerError::Invalid {
-        why: format!(
-            "epoch {} is above {}, the highest of a database",
-            epoch.0,
-            i64::MAX
-        ),
-    })
-}
-
-fn not_found(schema: &str) -> LedgerError {
-    match LedgerName::new(schema) {
-        Ok(ledger) => LedgerError::NotFound { ledger },
-        Err(error) => LedgerError::Invalid {
-            why: error.to_string(),
-        },
-    }
+    let row = EventRow {
+        sequence_id: get(row, "event_id")?,
+        previous_id: get(row, "previous_id")?,
+        unique_id: get(row, "unique_id")?,
+        time_ms: get(row, "event_time_ms")?,
+        epoch: get(row, "event_epoch")?,
+        hash: get(row, "event_hash")?,
+        payload: get(row, "payload")?,
+    };
+    row.into_event()
 }

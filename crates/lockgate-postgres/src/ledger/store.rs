@@ -5,14 +5,16 @@ use lockgate_core::{
     ledger::{LedgerError, LedgerHead, LedgerOptions},
     with_sources,
 };
-use lockgate_records::schema_name;
+use lockgate_records::{
+    ledger::{check_version, failed, span},
+    schema_name, unreadable,
+};
 use tokio::sync::Notify;
 
-use super::{failed, span};
 use crate::asked::{Connection, Purpose, unavailable};
 
 /// The version of the tables: a program that knows lower ones only cannot use the ledger.
-const VERSION: i32 = 1;
+const VERSION: i64 = 1;
 
 const TABLES: &str = include_str!("tables.sql");
 
@@ -58,16 +60,10 @@ impl Purpose for Store {
         if connection.tell(&there).await?.is_some() {
             let version = format!("SELECT max(version) FROM {schema}.format");
             let found = connection.tell(&version).await?;
-            match found.map(|found| found.parse::<i32>()) {
-                Some(Ok(VERSION)) => return Ok(()),
-                Some(Ok(found)) if found > VERSION => {
-                    let why = format!(
-                        "the ledger {schema} has version {found}, and this program knows versions up to {VERSION}: use a \
-                         newer one"
-                    );
-                    return Err(RecordsError::Invalid { why });
-                }
-                _ => {}
+            // Without a version, somebody was interrupted.
+            if let Some(found) = found {
+                let found = found.parse().map_err(|_| unreadable("its version"))?;
+                return check_version(schema, found, VERSION);
             }
         }
         let start = LedgerHead::start(self.made_with.hashed);
