@@ -2,7 +2,7 @@
 
 use lockgate_core::{
     Epoch, LedgerName, Millis, ReaderName, RecordsError, UniqueId, WallTime,
-    ledger::{Event, EventHash, LedgerError, LedgerHead, ReaderPosition, SequenceId},
+    ledger::{Append, Event, EventHash, LedgerError, LedgerHead, ReaderPosition, SequenceId},
 };
 
 /// A head as a database tells it.
@@ -153,6 +153,36 @@ pub fn check_epoch(epoch: Epoch) -> Result<i64, LedgerError> {
             epoch.0,
             i64::MAX
         ),
+    })
+}
+
+/// How many events a partition has, as a database has it.
+///
+/// # Errors
+/// [`Invalid`](LedgerError::Invalid) if one append could have more than two partitions, or if the database cannot count so far.
+pub fn check_partition(events: Option<u64>) -> Result<Option<i64>, LedgerError> {
+    let Some(events) = events else {
+        return Ok(None);
+    };
+    let min = Append::EVENTS_MAX as u64;
+    match i64::try_from(events) {
+        Ok(number) if events >= min && events <= PARTITION_MAX => Ok(Some(number)),
+        _ => Err(LedgerError::Invalid {
+            why: format!("a partition has {min} to {PARTITION_MAX} events, and not {events}"),
+        }),
+    }
+}
+
+/// More are never appended.
+const PARTITION_MAX: u64 = 1 << 53;
+
+/// The parameter `partition` of a URL.
+///
+/// # Errors
+/// [`Invalid`](LedgerError::Invalid) if it is no number.
+pub fn partition_of_url(given: &str) -> Result<u64, LedgerError> {
+    given.parse().map_err(|_| LedgerError::Invalid {
+        why: format!("the URL's partition={given} is no number of events"),
     })
 }
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use lockgate_core::{
     Epoch, ReaderName, UniqueId,
-    ledger::{Append, Ledger, LedgerError, ReadLedger, ReaderPosition, SequenceId},
+    ledger::{Append, Chain, Ledger, LedgerError, ReadLedger, ReaderPosition, SequenceId},
 };
 
-use super::cases::{append, unique};
+use super::cases::{append, event, unique};
 use crate::servers::{Proxy, To};
 
 /// Up to a thousand events from the start on.
@@ -27,6 +27,68 @@ pub fn all() -> ReadLedger {
 #[must_use]
 pub fn append_unique(unique_ids: &[&str]) -> Append {
     append(unique_ids.iter().map(|id| unique(id, id)).collect())
+}
+
+/// In the first term, so many events without a payload.
+#[must_use]
+pub fn many(events: usize) -> Append {
+    append(vec![event(""); events])
+}
+
+/// Each event that is kept follows the one before it, up to the head.
+///
+/// # Panics
+/// If one does not.
+pub async fn follows<L: Ledger>(ledger: &L) {
+    let head = ledger.head().await.unwrap();
+    let mut chain = Chain::behind(head.first_id.previous());
+    while chain.sequence_id < head.sequence_id {
+        let read = ReadLedger {
+            after: chain.sequence_id,
+            limit: ReadLedger::LIMIT_MAX,
+            wait: Duration::ZERO,
+        };
+        let page = ledger.read(read).await.unwrap();
+        assert!(!page.events.is_empty(), "behind {}", chain.sequence_id);
+        for event in &page.events {
+            chain.follow(event).unwrap();
+        }
+    }
+    chain.agrees_with(&head).unwrap();
+}
+
+/// Partitions of a new ledger, which has hashes and 10,000 events in each, are made before they are needed, and a trim drops
+/// whole ones. `numbers` are those of the partitions, from 0. At the end the head is at 30,001, and there are 2 and 3.
+///
+/// # Panics
+/// If that does not hold.
+pub async fn partitions_come_and_go<L: Ledger>(ledger: &L, numbers: impl AsyncFn() -> Vec<u64>) {
+    assert_eq!(numbers().await, [0]);
+    for number in 1..=3 {
+        let appended = ledger.append(many(10_000)).await.unwrap();
+        assert_eq!(appended.head.sequence_id, SequenceId(number * 10_000));
+        let expected: Vec<_> = (0..=number).collect();
+        assert_eq!(numbers().await, expected, "the next one is made ahead");
+    }
+    let known = ledger.append(append_unique(&["known"])).await.unwrap();
+    assert_eq!(known.head.sequence_id, SequenceId(30_001));
+    follows(ledger).await;
+    let between = ReadLedger {
+        after: SequenceId(9_998),
+        limit: 4,
+        wait: Duration::ZERO,
+    };
+    let page = ledger.read(between).await.unwrap();
+    let ids: Vec<_> = page.events.iter().map(|it| it.sequence_id.0).collect();
+    assert_eq!(ids, [9_999, 10_000, 10_001, 10_002]);
+
+    // All of the first two, but not of the third.
+    let trimmed = ledger.trim(SequenceId(20_005)).await.unwrap();
+    assert_eq!(trimmed.first_id, SequenceId(20_005));
+    assert_eq!(numbers().await, [2, 3]);
+    follows(ledger).await;
+    let again = ledger.append(append_unique(&["known"])).await.unwrap();
+    assert!(again.events[0].is_duplicate);
 }
 
 /// Events that are older than the retention go with later appends, and their unique ids stay. The ledger is made with hashes and

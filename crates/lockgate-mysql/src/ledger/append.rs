@@ -14,7 +14,7 @@ use lockgate_records::{
 use mysql_async::{Conn, Error, Row, Transaction, TxOpts, prelude::Queryable as _};
 use tokio::time::{Instant, timeout_at};
 
-use super::{DELETED_AT_ONCE, get, store::Store};
+use super::{DELETED_AT_ONCE, get, partitions::Partitions, store::Store};
 use crate::connection::{Fault, Link, TRIES_MAX, late};
 
 /// The longest statement, and the longest packet of several.
@@ -63,7 +63,14 @@ pub(super) enum Change {
 #[derive(Default)]
 pub(super) struct Writes {
     connection: Option<Conn>,
+    partitions: Partitions,
     backoff: Backoff,
+}
+
+/// A change that was made, and how many events a partition has, if the ledger has partitions.
+pub(super) struct Made {
+    pub(super) appended: Appended,
+    pub(super) partition: Option<u64>,
 }
 
 /// Why a change was not made. Its transaction is to be rolled back.
@@ -113,7 +120,7 @@ impl Writes {
         &mut self,
         link: &Link<Store>,
         change: Change,
-    ) -> Result<Appended, LedgerError> {
+    ) -> Result<Made, LedgerError> {
         let deadline = Instant::now() + link.timeout();
         let is_late = || unavailable(late(link.timeout()));
         let ledger = &link.purpose().name;
@@ -141,7 +148,7 @@ impl Writes {
             let undone = match made {
                 Ok(made) => match timeout_at(deadline, transaction.commit()).await {
                     Ok(Ok(())) => {
-                        self.connection = Some(connection);
+                        self.keep(connection, link, &made, deadline).await;
                         return Ok(made);
                     }
                     Ok(Err(error)) => match Fault::of(&error) {
@@ -175,6 +182,27 @@ impl Writes {
         }
     }
 
+    /// Keeps the connection for the next change, when the partitions are as they should be.
+    async fn keep(
+        &mut self,
+        mut connection: Conn,
+        link: &Link<Store>,
+        made: &Made,
+        deadline: Instant,
+    ) {
+        let head = &made.appended.head;
+        if let Some(of) = made.partition
+            && self.partitions.is_due(of, head)
+        {
+            let (name, lock_wait) = (&link.purpose().name, link.timeout().as_secs().max(1));
+            let maintained = (self.partitions).maintain(&mut connection, name, of, head, lock_wait);
+            if timeout_at(deadline, maintained).await.is_err() {
+                return;
+            }
+        }
+        self.connection = Some(connection);
+    }
+
     async fn connect(&mut self, link: &Link<Store>) -> Result<Conn, LedgerError> {
         self.backoff.check().map_err(failed)?;
         let made = link.make().await;
@@ -190,30 +218,30 @@ impl Writes {
     }
 }
 
-async fn make(on: &mut Transaction<'_>, ledger: &str, change: Change) -> Result<Appended, Failure> {
-    let changed = match change {
-        Change::Append(append) => return within(on, ledger, append).await,
+async fn make(on: &mut Transaction<'_>, ledger: &str, change: Change) -> Result<Made, Failure> {
+    if let Change::Append(append) = change {
+        return within(on, ledger, append).await;
+    }
+    let (locked, _) = lock(on, ledger, Vec::new()).await?;
+    let mut head = locked.head;
+    match change {
         Change::Seal(epoch) => {
-            let (before, _) = lock(on, ledger, Vec::new()).await?;
-            before.head.admits(epoch)?;
-            let mut head = before.head;
+            head.admits(epoch)?;
             if !head.is_sealed {
                 (head.is_sealed, head.epoch) = (true, epoch);
             }
-            (before.head, head)
         }
         Change::Trim(first) => {
-            let (before, _) = lock(on, ledger, Vec::new()).await?;
-            before.head.reaches(first.previous())?;
-            let mut head = before.head;
+            head.reaches(first.previous())?;
             head.first_id = head.first_id.max(first);
-            (before.head, head)
         }
-    };
-    write(on, ledger, Vec::new(), &changed.0, &changed.1).await?;
-    Ok(Appended {
-        events: Vec::new(),
-        head: changed.1,
+        Change::Append(_) => {}
+    }
+    write(on, ledger, Vec::new(), &locked.head, &head).await?;
+    let events = Vec::new();
+    Ok(Made {
+        appended: Appended { events, head },
+        partition: locked.partition,
     })
 }
 
@@ -224,6 +252,8 @@ struct Locked {
     retention: Option<i64>,
     /// The time of the first event that is kept, if there is one.
     first_time: Option<i64>,
+    /// How many events a partition has.
+    partition: Option<u64>,
 }
 
 /// Appends in the transaction that the client is in.
@@ -231,7 +261,7 @@ pub(super) async fn within(
     on: &mut Transaction<'_>,
     ledger: &str,
     mut append: Append,
-) -> Result<Appended, Failure> {
+) -> Result<Made, Failure> {
     let (unique_ids, inputs) = append.ids();
     let unique_ids = unique_ids
         .into_iter()
@@ -276,13 +306,19 @@ pub(super) async fn within(
     let mut writes = additions(&new, &inputs, &settled);
     if let Some(last) = last_old(on, ledger, &locked).await? {
         let first = before.first_id;
-        writes.push(format!(
-            "DELETE FROM {{ledger}}_events WHERE sequence_id BETWEEN {first} AND {last}"
-        ));
+        // Whole partitions go later.
+        if locked.partition.is_none() {
+            writes.push(format!(
+                "DELETE FROM {{ledger}}_events WHERE sequence_id BETWEEN {first} AND {last}"
+            ));
+        }
         appended.head.first_id = last.next();
     }
     write(on, ledger, writes, &before, &appended.head).await?;
-    Ok(appended)
+    Ok(Made {
+        appended,
+        partition: locked.partition,
+    })
 }
 
 /// Locks the head, and then asks for rows.
@@ -309,11 +345,13 @@ async fn lock(
     );
     let locked = head_rows.first().ok_or_else(|| not_found(ledger))?;
     let now = now.first().map_or(Ok(0), |row| get(row, "now_ms"))?;
+    let partition = get::<Option<i64>>(locked, "partition_events")?;
     let locked = Locked {
         head: head(ledger, Some(locked))?,
         now: WallTime(natural("now_ms", now)?),
         retention: get(locked, "retention_ms")?,
         first_time: get(locked, "first_time_ms")?,
+        partition: partition.and_then(|events| u64::try_from(events).ok().filter(|it| *it > 0)),
     };
     Ok((locked, rows.flatten().collect()))
 }

@@ -8,6 +8,7 @@
 //! - An append that is given up ends its connection, and the transaction with it.
 
 mod append;
+mod partitions;
 mod store;
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -20,7 +21,10 @@ use lockgate_core::{
     },
 };
 use lockgate_records::{
-    ledger::{EventRow, check_epoch, damaged, failed, place, reader_position},
+    ledger::{
+        EventRow, check_epoch, check_partition, damaged, failed, partition_of_url, place,
+        reader_position,
+    },
     number,
 };
 use mysql_async::{Row, Transaction, Value, prelude::FromValue};
@@ -30,7 +34,7 @@ use tokio::{
 };
 
 use self::{
-    append::{Change, Writes},
+    append::{Change, Made, Writes},
     store::Store,
 };
 use crate::{
@@ -60,6 +64,14 @@ const DELETED_AT_ONCE: u64 = 10_000;
 /// of the table `flushes`, and hands it on when the server has flushed that; with a binary log (`log_bin`) there is no need to.
 ///
 /// The time of an event is the server's wall clock, or that of the event before it if the clock was set back.
+///
+/// A ledger that is made with [`partition`](MysqlLedgerOptions::partition) keeps its events in partitions by ranges of the sequence
+/// id, and a trim drops whole ones, which takes as long for a million events as for one. What it has trimmed of another stays in the
+/// table until all of that is trimmed. The next partition is made behind an append when the head is half a partition before it, on
+/// the same connection, which then needs the rights to alter and drop the table, and to create and insert. These servers let nobody use
+/// a table while they change its partitions: an append, and a trim, waits up to a second for transactions that use it, and whoever
+/// comes behind waits as long. If that was in vain, it is tried again later: meanwhile the partition `rest` takes events, and what
+/// it has is copied then.
 ///
 /// The connections belong to the tokio runtime in which they were made. If that ends, the next command makes others.
 ///
@@ -95,6 +107,9 @@ pub struct MysqlLedgerOptions {
     pub ledger: String,
     /// What it is made with if it is not there. One that is there keeps its own.
     pub made_with: LedgerOptions,
+    /// How many events a partition of the table of events has, if the ledger is made with partitions: at least 10,000, as many
+    /// as one append has. By default there are none. One that is there keeps its own.
+    pub partition: Option<u64>,
     /// How often a read that waits looks for events; from 1 ms to a minute, by default 20 ms.
     pub poll: Duration,
 }
@@ -105,6 +120,7 @@ impl Default for MysqlLedgerOptions {
             timeout: Duration::from_secs(10),
             ledger: "lockgate_ledger".to_owned(),
             made_with: LedgerOptions::default(),
+            partition: None,
             poll: Duration::from_millis(20),
         }
     }
@@ -118,7 +134,7 @@ impl fmt::Debug for MysqlLedger {
 
 impl MysqlLedger {
     /// Connects to the database of that URL, `mysql://USER:PASSWORD@HOST:PORT/DATABASE`, and makes what the ledger needs there.
-    /// Its parameters are `ledger`, which is [`MysqlLedgerOptions::ledger`]; and `ssl-mode` and `ssl-ca` as of
+    /// Its parameters are `ledger` and `partition`, which are those of [`MysqlLedgerOptions`]; and `ssl-mode` and `ssl-ca` as of
     /// [`MysqlRecords`](crate::MysqlRecords::connect).
     ///
     /// # Errors
@@ -129,7 +145,7 @@ impl MysqlLedger {
         Self::connect_with(url, MysqlLedgerOptions::default()).await
     }
 
-    /// As [`connect`](Self::connect), with those options. The URL's `ledger` comes first.
+    /// As [`connect`](Self::connect), with those options. The URL's parameters come first.
     ///
     /// # Errors
     /// As `connect`, and `Invalid` for options out of range.
@@ -141,7 +157,11 @@ impl MysqlLedger {
         if let Some(ledger) = target.url.take("ledger") {
             options.ledger = ledger;
         }
+        if let Some(partition) = target.url.take("partition") {
+            options.partition = Some(partition_of_url(&partition)?);
+        }
         store::check_name(&options.ledger)?;
+        let partition = check_partition(options.partition)?;
         let ten = Duration::from_millis(10);
         for (given, bounds, what) in [
             (
@@ -160,8 +180,10 @@ impl MysqlLedger {
                 return Err(LedgerError::Invalid { why });
             }
         }
-        let opts = target.opts(options.timeout, "ledger").map_err(failed)?;
-        let store = Store::new(options.ledger, options.made_with);
+        let opts = target
+            .opts(options.timeout, "ledger, partition")
+            .map_err(failed)?;
+        let store = Store::new(options.ledger, options.made_with, partition);
         let link = Arc::new(Link::new(opts, options.timeout, store));
         link.open().await.map_err(failed)?;
         Ok(Self {
@@ -191,7 +213,10 @@ impl MysqlLedger {
         append.check()?;
         check_epoch(append.epoch)?;
         let appended = append::within(transaction, ledger, append).await;
-        appended.map_err(|failure| failure.told(ledger))
+        match appended {
+            Ok(made) => Ok(made.appended),
+            Err(failure) => Err(failure.told(ledger)),
+        }
     }
 
     fn name(&self) -> &str {
@@ -259,7 +284,7 @@ impl MysqlLedger {
         Ok(LedgerPage { events, head })
     }
 
-    async fn change(&self, change: Change) -> Result<Appended, LedgerError> {
+    async fn change(&self, change: Change) -> Result<Made, LedgerError> {
         let mut writes = self.writes.lock().await;
         writes.make(&self.link, change).await
     }
@@ -282,7 +307,8 @@ impl Ledger for MysqlLedger {
     async fn append(&self, append: Append) -> Result<Appended, LedgerError> {
         append.check()?;
         check_epoch(append.epoch)?;
-        self.change(Change::Append(append)).await
+        let made = self.change(Change::Append(append)).await?;
+        Ok(made.appended)
     }
 
     async fn head(&self) -> Result<LedgerHead, LedgerError> {
@@ -349,13 +375,16 @@ impl Ledger for MysqlLedger {
     async fn seal(&self, epoch: Epoch) -> Result<LedgerHead, LedgerError> {
         check_epoch(epoch)?;
         let sealed = self.change(Change::Seal(epoch)).await?;
-        Ok(sealed.head)
+        Ok(sealed.appended.head)
     }
 
     async fn trim(&self, first: SequenceId) -> Result<LedgerHead, LedgerError> {
-        let head = self.change(Change::Trim(first)).await?.head;
-        // They are gone for everybody; what is left of them goes with the next trim.
-        let _ = self.delete_trimmed(head.first_id).await;
+        let made = self.change(Change::Trim(first)).await?;
+        let head = made.appended.head;
+        // They are gone for everybody; what is left of them goes with the next trim, or with its partition.
+        if made.partition.is_none() {
+            let _ = self.delete_trimmed(head.first_id).await;
+        }
         Ok(head)
     }
 }

@@ -15,7 +15,7 @@ use lockgate_records::{
 };
 use mysql_async::{Conn, prelude::Queryable as _};
 
-use super::append::literal;
+use super::{append::literal, partitions};
 use crate::connection::{Purpose, invalid, unavailable};
 
 /// The version of the tables: a program that knows lower ones only cannot use the ledger.
@@ -30,6 +30,8 @@ pub(super) struct Store {
     /// What the names of the tables begin with.
     pub(super) name: String,
     made_with: LedgerOptions,
+    /// How many events a partition has, if it is made with partitions.
+    partition: Option<i64>,
     /// The server shows nothing before it is flushed.
     shows_flushed: AtomicBool,
     /// A revision of the head that was flushed, as the connection of that number has seen.
@@ -42,10 +44,11 @@ pub(super) fn check_name(name: &str) -> Result<(), LedgerError> {
 }
 
 impl Store {
-    pub(super) fn new(name: String, made_with: LedgerOptions) -> Self {
+    pub(super) fn new(name: String, made_with: LedgerOptions, partition: Option<i64>) -> Self {
         Self {
             name,
             made_with,
+            partition,
             shows_flushed: AtomicBool::new(false),
             flushed: Mutex::default(),
         }
@@ -116,11 +119,15 @@ impl Purpose for Store {
         let hash = LedgerHead::start(self.made_with.hashed).hash;
         let hash = hash.map_or_else(null, |hash| literal(&hash.0));
         let retention = span(self.made_with.retention).map_or_else(null, |span| span.to_string());
-        let tables = TABLES.replace("{ledger}", name);
+        let tables = TABLES
+            .replace("{ledger}", name)
+            .replace("{partitions}", &partitions::made_with(self.partition));
+        let partition = (self.partition).map_or_else(null, |events| events.to_string());
         let tables = tables.split("\n--\n").map(str::to_owned);
         let rows = [
             format!(
-                "INSERT IGNORE INTO {name}_head VALUES (1, 0, 1, 0, 0, {hash}, false, {retention}, 0)"
+                "INSERT IGNORE INTO {name}_head
+                 VALUES (1, 0, 1, 0, 0, {hash}, false, {retention}, {partition}, 0)"
             ),
             format!("INSERT IGNORE INTO {name}_version VALUES ({VERSION})"),
         ];

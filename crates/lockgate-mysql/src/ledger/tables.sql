@@ -10,6 +10,8 @@ CREATE TABLE IF NOT EXISTS {ledger}_head (
     hash         VARBINARY(32),
     is_sealed    BOOLEAN NOT NULL,
     retention_ms BIGINT,
+    -- How many events a partition of the table of events has; null: it has no partitions.
+    partition_events BIGINT,
     -- How often the row was changed.
     revision     BIGINT NOT NULL
 ) ENGINE = InnoDB
@@ -24,7 +26,7 @@ CREATE TABLE IF NOT EXISTS {ledger}_events (
     payload     MEDIUMBLOB NOT NULL,
     -- What a page is measured by without reading the payloads that it has no room for.
     bytes       INT GENERATED ALWAYS AS (OCTET_LENGTH(payload)) STORED
-) ENGINE = InnoDB ROW_FORMAT = DYNAMIC
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC {partitions}
 --
 -- Every unique id that there ever was.
 CREATE TABLE IF NOT EXISTS {ledger}_unique_ids (

@@ -6,7 +6,7 @@ use lockgate_conformance::{
     ledger::{
         self, Fixture,
         databases::{
-            all, an_append_to_a_frozen_server_is_given_up, append_unique,
+            self, all, an_append_to_a_frozen_server_is_given_up, append_unique,
             events_go_when_they_are_old, the_largest_numbers_are_refused_or_for_ever,
             what_is_appended_through_cuts_is_there_once,
         },
@@ -87,6 +87,7 @@ async fn ledgers_of_one_server() {
     an_append_that_is_given_up_leaves_nothing(url).await;
     an_append_that_is_undone_is_made_again(url).await;
     ids_of_all_bytes_fit(url).await;
+    partitions_come_and_go(url).await;
     let through = async |url: &str| connect(url, "cuts").await;
     what_is_appended_through_cuts_is_there_once(url, through).await;
     let sql = "SELECT COUNT(*) FROM cuts_unique_ids";
@@ -218,7 +219,12 @@ async fn tables_are_made_once_and_then_used_by_others(url: &str) {
 async fn bad_options_are_told(url: &str) {
     for (parameter, why) in [
         ("ledger=A-b", "cannot name a ledger"),
-        ("store=x", "there are ledger, ssl-mode and ssl-ca"),
+        ("partition=9999", "a partition has 10000 to"),
+        ("partition=x", "partition=x is no number"),
+        (
+            "store=x",
+            "there are ledger, partition, ssl-mode and ssl-ca",
+        ),
     ] {
         let refused = MysqlLedger::connect(&format!("{url}?{parameter}")).await;
         let told = refused.unwrap_err().to_string();
@@ -410,6 +416,56 @@ async fn ids_of_all_bytes_fit(url: &str) {
     let page = ledger.read(read).await.unwrap();
     assert!(page.events.iter().all(|event| event.payload == large[0]));
     assert_eq!(page.events.len(), 4);
+}
+
+async fn partitions_come_and_go(url: &str) {
+    let parts = || LedgerOptions {
+        retention: None,
+        hashed: true,
+    };
+    let connect = async |url: &str| {
+        let url = format!("{url}?partition=10000");
+        MysqlLedger::connect_with(&url, options("parts", parts()))
+            .await
+            .unwrap()
+    };
+    let numbers = async || {
+        let sql = "SELECT CAST(SUBSTRING(partition_name, 2) AS UNSIGNED) FROM information_schema.partitions
+            WHERE table_name = 'parts_events' AND partition_name <> 'rest' ORDER BY 1";
+        client(url).await.query::<u64, _>(sql).await.unwrap()
+    };
+    let ledger = connect(url).await;
+    databases::partitions_come_and_go(&ledger, numbers).await;
+
+    // Who may not change the table, or has to wait for who uses it, appends all the same; and who may makes up for it.
+    let (_, host) = url.rsplit_once('@').unwrap();
+    let theirs = connect(&format!("mysql://clerk:secret@{host}")).await;
+    theirs.append(databases::many(10_000)).await.unwrap();
+    theirs.append(databases::many(10_000)).await.unwrap();
+    let rest = "SELECT COUNT(*) FROM parts_events PARTITION (rest)";
+    assert_eq!(
+        (numbers().await, count(url, rest).await),
+        (vec![2, 3], 10_001)
+    );
+    let mut uses = client(url).await;
+    for sql in [
+        "START TRANSACTION",
+        "SELECT MAX(sequence_id) FROM parts_events",
+    ] {
+        uses.query_drop(sql).await.unwrap();
+    }
+    ledger.append(append_unique(&["used"])).await.unwrap();
+    assert_eq!(
+        (numbers().await, count(url, rest).await),
+        (vec![2, 3], 10_002)
+    );
+    uses.query_drop("COMMIT").await.unwrap();
+    ledger.append(databases::many(200)).await.unwrap();
+    assert_eq!(
+        (numbers().await, count(url, rest).await),
+        (vec![2, 3, 4, 5, 6], 0)
+    );
+    databases::follows(&ledger).await;
 }
 
 async fn a_server_of_small_packets_is_refused(url: &str) {

@@ -22,7 +22,10 @@ use lockgate_core::{
 };
 use lockgate_records::{
     Url,
-    ledger::{EventRow, check_epoch, damaged, failed, place, reader_position},
+    ledger::{
+        EventRow, check_epoch, check_partition, damaged, failed, partition_of_url, place,
+        reader_position,
+    },
     number,
 };
 use tokio::{sync::Mutex, time::Instant};
@@ -48,6 +51,13 @@ const DELETED_AT_ONCE: i64 = 10_000;
 /// Whoever waits for events is told of them at once (`NOTIFY`). A writer that is frozen in the middle of an append holds the head
 /// for as long as its [`timeout`](PostgresLedgerOptions::timeout) at most; then the server ends its session, and nothing of the
 /// append lands.
+///
+/// A ledger that is made with [`partition`](PostgresLedgerOptions::partition) keeps its events in partitions by ranges of the
+/// sequence id (`events_0`, `events_1`, ...), and a trim drops whole ones, which takes as long for a million events as for one. What
+/// it has trimmed of another stays in the table until all of that is trimmed. The next partition is made in the transaction of an
+/// append that takes the head to half a partition before it, for which nobody who reads waits; so whoever appends must own the
+/// tables. A drop waits up to a second for transactions that use the table, and whoever comes behind waits as long. If that was
+/// in vain, the next trim drops it.
 ///
 /// The time of an event is the server's wall clock, or that of the event before it if the clock was set back.
 ///
@@ -82,6 +92,9 @@ pub struct PostgresLedgerOptions {
     pub ledger: String,
     /// What it is made with if it is not there. One that is there keeps its own.
     pub made_with: LedgerOptions,
+    /// How many events a partition of the table of events has, if the ledger is made with partitions: at least 10,000, as many
+    /// as one append has. By default there are none. One that is there keeps its own.
+    pub partition: Option<u64>,
 }
 
 impl Default for PostgresLedgerOptions {
@@ -90,6 +103,7 @@ impl Default for PostgresLedgerOptions {
             timeout: Duration::from_secs(10),
             ledger: "lockgate_ledger".to_owned(),
             made_with: LedgerOptions::default(),
+            partition: None,
         }
     }
 }
@@ -104,8 +118,8 @@ impl fmt::Debug for PostgresLedger {
 
 impl PostgresLedger {
     /// Connects to the server of that URL, and makes what the ledger needs there. The parameters of the URL are PostgreSQL's, of
-    /// which TLS always verifies the certificate (`sslmode`, `sslrootcert`); and `ledger`, which is
-    /// [`PostgresLedgerOptions::ledger`].
+    /// which TLS always verifies the certificate (`sslmode`, `sslrootcert`); and `ledger` and `partition`, which are those of
+    /// [`PostgresLedgerOptions`].
     ///
     /// # Errors
     /// `Invalid` for a URL that cannot be read or has an unknown parameter, a pooler that shares sessions, and a server that
@@ -114,7 +128,7 @@ impl PostgresLedger {
         Self::connect_with(url, PostgresLedgerOptions::default()).await
     }
 
-    /// As [`connect`](Self::connect), with those options. The URL's `ledger` comes first.
+    /// As [`connect`](Self::connect), with those options. The URL's parameters come first.
     ///
     /// # Errors
     /// As `connect`, and `Invalid` for options out of range.
@@ -128,17 +142,21 @@ impl PostgresLedger {
             if let Some(ledger) = given.take("ledger") {
                 options.ledger = ledger;
             }
+            if let Some(partition) = given.take("partition") {
+                options.partition = Some(partition_of_url(&partition)?);
+            }
             given.rest()
         } else {
             url.to_owned()
         };
         store::check_name(&options.ledger)?;
+        let partition = check_partition(options.partition)?;
         if !(Duration::from_millis(10)..=Duration::from_hours(24)).contains(&options.timeout) {
             return Err(invalid("timeout must be 10 ms to a day".to_owned()));
         }
         let link = || {
             let target = Target::of(&given).map_err(|error| invalid(with_sources(&error)))?;
-            let store = Store::new(&options.ledger, options.made_with);
+            let store = Store::new(&options.ledger, options.made_with, partition);
             Ok(Arc::new(Link::new(target, options.timeout, store)))
         };
         let (reads, writes) = (link()?, link()?);
@@ -166,7 +184,8 @@ impl PostgresLedger {
         store::check_name(ledger)?;
         append.check()?;
         check_epoch(append.epoch)?;
-        append::within(transaction, ledger, append).await
+        let made = append::within(transaction, ledger, append).await?;
+        Ok(made.appended)
     }
 
     fn schema(&self) -> &str {
@@ -213,6 +232,37 @@ impl PostgresLedger {
         Ok(LedgerPage { events, head })
     }
 
+    /// Drops partitions of so many events that have none that is kept. If that fails, as when somebody uses the table for long, the
+    /// next trim drops them.
+    async fn drop_partitions(&self, of: i64, first: SequenceId) {
+        let sql = "SELECT child.relname::text AS name, substr(child.relname, 8)::bigint AS number
+            FROM pg_inherits JOIN pg_class AS child ON child.oid = inhrelid
+            WHERE inhparent = '{ledger}.events'::regclass AND child.relname ~ '^events_[0-9]{1,18}$'
+                AND (substr(child.relname, 8)::bigint + 1) * $1 < $2";
+        let first = number(first.0);
+        let Ok(rows) = self.ask(sql, &[int8(&of), int8(&first)], false).await else {
+            return;
+        };
+        let names = rows
+            .iter()
+            .filter_map(|row| get::<String>(row, "name").ok());
+        let names: Vec<_> = names
+            .map(|name| format!("{}.{name}", self.schema()))
+            .collect();
+        if names.is_empty() {
+            return;
+        }
+        // In one transaction, which the setting ends with.
+        let sql = format!(
+            "SELECT set_config('lock_timeout', '1000', true); DROP TABLE IF EXISTS {}",
+            names.join(", ")
+        );
+        if let Ok(connection) = self.reads.connection().await {
+            let dropped = connection.batch(&sql);
+            let _ = tokio::time::timeout(self.reads.timeout(), dropped).await;
+        }
+    }
+
     /// Deletes events before the first one that is kept, a part at a time.
     async fn delete_trimmed(&self) -> Result<(), LedgerError> {
         let sql = "WITH gone AS (
@@ -230,7 +280,12 @@ impl Ledger for PostgresLedger {
         append.check()?;
         check_epoch(append.epoch)?;
         let writes = self.writes.lock().await;
-        append::over(&writes, append).await
+        let made = append::over(&writes, append).await?;
+        drop(writes);
+        if let Some(of) = made.drops {
+            self.drop_partitions(of, made.appended.head.first_id).await;
+        }
+        Ok(made.appended)
     }
 
     async fn head(&self) -> Result<LedgerHead, LedgerError> {
@@ -317,8 +372,11 @@ impl Ledger for PostgresLedger {
                 let rows = self.ask(sql, &[int8(&named)], true).await?;
                 if let Some(row) = rows.first() {
                     let head = append::head(self.schema(), Some(row))?;
-                    // They are gone for everybody; what is left of them goes with the next trim.
-                    let _ = self.delete_trimmed().await;
+                    // They are gone for everybody; what is left of them goes with the next trim, or with its partition.
+                    match get::<Option<i64>>(row, "partition_events")? {
+                        Some(of) => self.drop_partitions(of, head.first_id).await,
+                        None => drop(self.delete_trimmed().await),
+                    }
                     return Ok(head);
                 }
             }

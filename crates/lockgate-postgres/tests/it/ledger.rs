@@ -205,3 +205,79 @@ fn what_is_appended_through_cuts_is_there_once() {
         },
     );
 }
+
+#[test]
+fn partitions_come_and_go() {
+    over_a_database("partitions_come_and_go", async |url, mut client| {
+        let made_with = LedgerOptions {
+            retention: None,
+            hashed: true,
+        };
+        let url = format!("{url}?partition=10000");
+        let ledger = PostgresLedger::connect_with(&url, options("parts", made_with)).await;
+        let ledger = ledger.unwrap();
+        let (looks, connection) = tokio_postgres::connect(url.split('?').next().unwrap(), NoTls)
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        let numbers = async || {
+            let sql =
+                "SELECT substr(relname, 8)::bigint FROM pg_class JOIN pg_inherits ON oid = inhrelid
+                WHERE inhparent = 'parts.events'::regclass ORDER BY 1";
+            let rows = looks.query(sql, &[]).await.unwrap();
+            rows.iter()
+                .map(|row| u64::try_from(row.get::<_, i64>(0)).unwrap())
+                .collect()
+        };
+        databases::partitions_come_and_go(&ledger, numbers).await;
+
+        // An append that could make one ahead does not wait for who changes the table, nor fails.
+        let holds = client.transaction().await.unwrap();
+        let lock = "LOCK TABLE parts.events IN SHARE UPDATE EXCLUSIVE MODE";
+        holds.batch_execute(lock).await.unwrap();
+        ledger.append(databases::many(9_000)).await.unwrap();
+        assert_eq!(numbers().await, [2, 3]);
+        holds.rollback().await.unwrap();
+        ledger.append(databases::many(1)).await.unwrap();
+        assert_eq!(numbers().await, [2, 3, 4]);
+        // One that takes up two does not either.
+        for _ in 0..2 {
+            ledger.append(databases::many(10_000)).await.unwrap();
+        }
+        databases::follows(&ledger).await;
+
+        // A drop waits for no transaction that uses the table, and the next trim makes up for it.
+        let uses = client.transaction().await.unwrap();
+        uses.query("SELECT max(sequence_id) FROM parts.events", &[])
+            .await
+            .unwrap();
+        ledger.trim(SequenceId(40_001)).await.unwrap();
+        assert_eq!(numbers().await[0], 2);
+        uses.rollback().await.unwrap();
+        ledger.trim(SequenceId(40_001)).await.unwrap();
+        assert_eq!(numbers().await[0], 4);
+        databases::follows(&ledger).await;
+    });
+}
+
+/// The tables of the first version had nothing about partitions.
+#[test]
+fn tables_of_an_earlier_version_are_brought_up_to_date() {
+    over_a_database(
+        "tables_of_an_earlier_version_are_brought_up_to_date",
+        async |url, client| {
+            let ledger = PostgresLedger::connect(url).await.unwrap();
+            ledger.append(append_unique(&["a"])).await.unwrap();
+            let earlier = "ALTER TABLE lockgate_ledger.head DROP COLUMN partition_events, DROP COLUMN partitioned_to;
+                UPDATE lockgate_ledger.format SET version = 1";
+            client.batch_execute(earlier).await.unwrap();
+            let again = PostgresLedger::connect(url).await.unwrap();
+            let appended = again.append(append_unique(&["a", "b"])).await.unwrap();
+            assert_eq!(appended.head.sequence_id, SequenceId(2));
+            let later = "UPDATE lockgate_ledger.format SET version = 99";
+            client.batch_execute(later).await.unwrap();
+            let refused = PostgresLedger::connect(url).await.unwrap_err().to_string();
+            assert!(refused.contains("has version 99"), "{refused}");
+        },
+    );
+}
