@@ -5,6 +5,7 @@
 mod appends;
 mod cases;
 mod concurrent;
+pub mod databases;
 mod lossy;
 mod reads;
 
@@ -30,7 +31,8 @@ pub trait Fixture {
         options: LedgerOptions,
     ) -> impl Future<Output = Self::Ledger>;
 
-    /// Sets the clock by which the ledgers write times, in either direction. False: it cannot.
+    /// Sets the clock by which the ledgers write times, in either direction, up to a second later than that. It may go on. False:
+    /// it cannot.
     fn set_clock(&mut self, wall: WallTime) -> bool;
 
     /// Ends the store without warning and starts it again over what it had kept. Whoever had a ledger opens it anew. False: it

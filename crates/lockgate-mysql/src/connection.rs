@@ -13,31 +13,33 @@ use tokio::{
     time::timeout,
 };
 
-use crate::MysqlRecordsOptions;
-
-/// The version of the tables of `program.sql`: a program that knows lower ones only cannot use the store.
-const VERSION: u32 = 1;
-
-/// The version of its procedures. They serve the calls of earlier programs too, which may go on with the store.
-const PROGRAM_VERSION: u32 = 2;
-
-const PROGRAM: &str = include_str!("program.sql");
-
 /// How often a call is made again that the server has undone for another's sake.
-const TRIES_MAX: u32 = 10;
+pub(crate) const TRIES_MAX: u32 = 10;
 
 /// Statements that wait for the connection.
 const QUEUE: usize = 64;
 
-/// The time in microseconds, also in a procedure that has waited for a lock.
-pub(crate) const NOW: &str = "CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)";
+/// What the connection is for.
+pub(crate) trait Purpose: Send + Sync + 'static {
+    /// What the names of its tables begin with.
+    fn name(&self) -> &str;
 
-pub(crate) const COLUMNS: &str = "value, version, revision, written, holder, epoch, delete_at_end";
+    /// Whether the server has what is needed.
+    fn is_prepared(
+        &self,
+        connection: &mut Conn,
+    ) -> impl Future<Output = Result<bool, RecordsError>> + Send;
+
+    /// The statements that make what is needed. They may be run again where a process has ended between two of them.
+    fn statements(&self) -> Vec<String>;
+}
 
 /// How to reach the server, and the connection to it.
-pub(crate) struct Link {
+pub(crate) struct Link<P> {
     opts: Opts,
-    pub(crate) options: MysqlRecordsOptions,
+    /// How long a statement may take, and a connect.
+    timeout: Duration,
+    purpose: P,
     /// Held while it is made, so that many callers make one.
     kept: Mutex<Kept>,
 }
@@ -45,18 +47,29 @@ pub(crate) struct Link {
 #[derive(Default)]
 struct Kept {
     commands: Option<mpsc::Sender<Ask>>,
+    /// How many were made.
+    made: u64,
     backoff: Backoff,
 }
 
 struct Ask {
     sql: String,
     parameters: Params,
-    answer: oneshot::Sender<Result<Vec<Row>, Fault>>,
+    answer: oneshot::Sender<Result<Answer, Fault>>,
+}
+
+/// What the server says to a statement.
+pub(crate) struct Answer {
+    pub(crate) rows: Vec<Row>,
+    /// How many rows it has changed.
+    pub(crate) changed: u64,
+    /// The number of the connection: none has the number of an earlier one.
+    pub(crate) connection: u64,
 }
 
 /// Why a statement has no answer.
 #[derive(Clone, Debug)]
-enum Fault {
+pub(crate) enum Fault {
     /// It was not asked for.
     NotAsked(String),
     /// The server says no, and has done nothing of it.
@@ -68,12 +81,12 @@ enum Fault {
 }
 
 impl Fault {
-    fn of(error: &Error) -> Self {
+    pub(crate) fn of(error: &Error) -> Self {
         let why = error.to_string();
         match error {
             Error::Server(said) => match said.code {
-                // A deadlock; a lock that did not come in time.
-                1213 | 1205 => Self::Undone(why),
+                // A deadlock; a lock that did not come in time; a row that has changed since it was read.
+                1213 | 1205 | 1020 => Self::Undone(why),
                 // A shutdown, a kill of the statement or of the connection: perhaps it was done by then.
                 1053 | 1317 | 1927 | 3024 | 1969 => Self::Lost(why),
                 _ => Self::Refused(why),
@@ -83,16 +96,16 @@ impl Fault {
     }
 }
 
-fn unavailable(why: impl ToString) -> RecordsError {
+pub(crate) fn unavailable(why: impl ToString) -> RecordsError {
     let why = why.to_string();
     RecordsError::Unavailable { why }
 }
 
-fn invalid(why: String) -> RecordsError {
+pub(crate) fn invalid(why: String) -> RecordsError {
     RecordsError::Invalid { why }
 }
 
-fn late(timeout: Duration) -> String {
+pub(crate) fn late(timeout: Duration) -> String {
     format!("no answer from the database within {timeout:?}")
 }
 
@@ -106,13 +119,22 @@ pub(crate) fn get<T: mysql_async::prelude::FromValue>(
     value.map_err(|_| unreadable(&format!("column {column}")))
 }
 
-impl Link {
-    pub(crate) fn new(opts: Opts, options: MysqlRecordsOptions) -> Self {
+impl<P: Purpose> Link<P> {
+    pub(crate) fn new(opts: Opts, timeout: Duration, purpose: P) -> Self {
         Self {
             opts,
-            options,
+            timeout,
+            purpose,
             kept: Mutex::default(),
         }
+    }
+
+    pub(crate) fn purpose(&self) -> &P {
+        &self.purpose
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// Connects for the first time.
@@ -126,7 +148,7 @@ impl Link {
         sql: &str,
         parameters: Vec<Value>,
         changes: bool,
-    ) -> Result<Vec<Row>, RecordsError> {
+    ) -> Result<Answer, RecordsError> {
         let (mut tries, mut was_lost) = (0, false);
         loop {
             let commands = self.commands().await?;
@@ -139,7 +161,7 @@ impl Link {
             let fault = match commands.send(ask).await {
                 Err(_) => Fault::NotAsked("the connection has ended".to_owned()),
                 Ok(()) => match answered.await {
-                    Ok(Ok(rows)) => return Ok(rows),
+                    Ok(Ok(answer)) => return Ok(answer),
                     Ok(Err(fault)) => fault,
                     // The runtime that it was made in has ended.
                     Err(_) => Fault::Lost("the connection's runtime has ended".to_owned()),
@@ -170,37 +192,39 @@ impl Link {
         kept.backoff.connected(&made);
         let connection = made?;
         let (commands, asks) = mpsc::channel(QUEUE);
-        tokio::spawn(serve(connection, asks, self.options.timeout));
+        kept.made += 1;
+        tokio::spawn(serve(connection, kept.made, asks, self.timeout));
         kept.commands = Some(commands.clone());
         Ok(commands)
     }
 
-    /// A connection to a server that has what the store needs.
-    async fn make(&self) -> Result<Conn, RecordsError> {
+    /// A connection to a server that has what is needed.
+    pub(crate) async fn make(&self) -> Result<Conn, RecordsError> {
         let made = async {
             let mut connection = self.connect().await?;
             self.check(&mut connection).await?;
             self.prepare(&mut connection).await?;
             Ok(connection)
         };
-        match timeout(self.options.timeout, made).await {
+        match timeout(self.timeout, made).await {
             Ok(made) => made,
-            Err(_late) => Err(unavailable(late(self.options.timeout))),
+            Err(_late) => Err(unavailable(late(self.timeout))),
         }
     }
 
     /// A connection of which everything is settled that a server or user may have set otherwise.
     pub(crate) async fn connect(&self) -> Result<Conn, RecordsError> {
-        let made = timeout(self.options.timeout, Conn::new(self.opts.clone())).await;
-        let made = made.map_err(|_late| unavailable(late(self.options.timeout)))?;
+        let made = timeout(self.timeout, Conn::new(self.opts.clone())).await;
+        let made = made.map_err(|_late| unavailable(late(self.timeout)))?;
         let mut connection = made.map_err(|error| {
             let (host, port) = (self.opts.ip_or_hostname(), self.opts.tcp_port());
             unavailable(format!("{host}:{port}: {error}"))
         })?;
-        let seconds = self.options.timeout.as_secs().max(1);
+        let seconds = self.timeout.as_secs().max(1);
         let settings = format!(
             "SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
-             innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds}"
+             innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds};
+             SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
         );
         let set = connection.query_drop(settings).await;
         set.map_err(unavailable)?;
@@ -251,15 +275,18 @@ impl Link {
         Ok(())
     }
 
-    /// Makes the tables and procedures, or finds that they are as they should be; then no right to make any is needed.
+    /// Makes what is needed, or finds that it is as it should be; then no right to make any is needed.
     async fn prepare(&self, connection: &mut Conn) -> Result<(), RecordsError> {
-        let store = &self.options.store;
-        if self.is_prepared(connection).await? {
+        let purpose = &self.purpose;
+        if purpose.is_prepared(connection).await? {
             return Ok(());
         }
         // Of several that start at once, one makes them and the others find them made.
-        let lock = format!("CONCAT('lockgate:', SHA1(CONCAT(DATABASE(), '.{store}')))");
-        let seconds = self.options.timeout.as_secs().max(1);
+        let lock = format!(
+            "CONCAT('lockgate:', SHA1(CONCAT(DATABASE(), '.{}')))",
+            purpose.name()
+        );
+        let seconds = self.timeout.as_secs().max(1);
         let locked: Option<Option<i64>> = connection
             .query_first(format!("SELECT GET_LOCK({lock}, {seconds})"))
             .await
@@ -268,82 +295,24 @@ impl Link {
             return Err(unavailable("another process is making the tables"));
         }
         // If it fails, the connection ends, and the lock with it.
-        if !self.is_prepared(connection).await? {
-            for statement in self.program().split("\n--\n") {
+        if !purpose.is_prepared(connection).await? {
+            for statement in purpose.statements() {
                 let made = connection.query_drop(statement).await;
-                made.map_err(|error| unavailable(format!("making what the store needs: {error}")))?;
-            }
-            for statement in [
-                format!("DROP TABLE IF EXISTS {store}_format"),
-                format!(
-                    "CREATE TABLE {store}_format (version INT PRIMARY KEY, program INT NOT NULL)"
-                ),
-                format!("INSERT INTO {store}_format VALUES ({VERSION}, {PROGRAM_VERSION})"),
-            ] {
-                connection
-                    .query_drop(statement)
-                    .await
-                    .map_err(unavailable)?;
+                made.map_err(|error| {
+                    unavailable(format!("making the tables of {}: {error}", purpose.name()))
+                })?;
             }
         }
         let released = connection.query_drop(format!("DO RELEASE_LOCK({lock})"));
         released.await.map_err(unavailable)
     }
-
-    async fn is_prepared(&self, connection: &mut Conn) -> Result<bool, RecordsError> {
-        let store = &self.options.store;
-        let columns: Option<u64> = connection
-            .query_first(format!(
-                "SELECT COUNT(*) FROM information_schema.columns
-                 WHERE table_schema = DATABASE() AND table_name = '{store}_format'"
-            ))
-            .await
-            .map_err(unavailable)?;
-        let program = match columns {
-            None | Some(0) => return Ok(false),
-            // The first program has left no version of its procedures.
-            Some(1) => "1",
-            Some(_) => "MAX(program)",
-        };
-        let found: Option<(Option<u32>, Option<u32>)> = connection
-            .query_first(format!(
-                "SELECT MAX(version), {program} FROM {store}_format"
-            ))
-            .await
-            .map_err(unavailable)?;
-        match found {
-            Some((Some(found), _)) if found > VERSION => Err(invalid(format!(
-                "the tables of {store} have version {found}, and this program knows versions up to {VERSION}: use a newer one"
-            ))),
-            found => Ok(matches!(
-                found,
-                Some((Some(VERSION), Some(PROGRAM_VERSION..)))
-            )),
-        }
-    }
-
-    fn program(&self) -> String {
-        PROGRAM
-            .replace("{lock}", &lock_of(&self.options.store, "of_name"))
-            .replace(
-                "{columns}",
-                &format!("{COLUMNS}, ends - {NOW} AS remaining"),
-            )
-            .replace("{now}", NOW)
-            .replace("{store}", &self.options.store)
-    }
-}
-
-/// The name of the server's lock that goes with the lease of a record. Such names are of all databases of a server.
-pub(crate) fn lock_of(store: &str, name: &str) -> String {
-    format!("CONCAT('lockgate:', SHA1(CONCAT(DATABASE(), '.{store}.', {name})))")
 }
 
 /// Runs statements until one has no answer.
-async fn serve(mut connection: Conn, mut asks: mpsc::Receiver<Ask>, limit: Duration) {
+async fn serve(mut connection: Conn, number: u64, mut asks: mpsc::Receiver<Ask>, limit: Duration) {
     let end = loop {
         let Some(ask) = asks.recv().await else {
-            // The store is gone.
+            // Nobody can ask any more.
             let _ = timeout(limit, connection.disconnect()).await;
             return;
         };
@@ -352,7 +321,11 @@ async fn serve(mut connection: Conn, mut asks: mpsc::Receiver<Ask>, limit: Durat
         }
         let asked = connection.exec::<Row, _, _>(ask.sql, ask.parameters);
         let result = match timeout(limit, asked).await {
-            Ok(Ok(rows)) => Ok(rows),
+            Ok(Ok(rows)) => Ok(Answer {
+                rows,
+                changed: connection.affected_rows(),
+                connection: number,
+            }),
             Ok(Err(error)) => Err(Fault::of(&error)),
             Err(_late) => Err(Fault::Lost(late(limit))),
         };

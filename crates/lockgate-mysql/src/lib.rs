@@ -1,7 +1,8 @@
-//! Records in a MySQL or MariaDB database, for elections and whatever else processes agree on.
+//! Records in a MySQL or MariaDB database, for elections and whatever else processes agree on; and ledgers.
 //!
 //! [`MysqlRecords`] is a store of [`Records`](lockgate_core::Records); `docs/records.md` says what records are, and
-//! `docs/coordination.md` how to elect over them.
+//! `docs/coordination.md` how to elect over them. [`MysqlLedger`] is a [`Ledger`](lockgate_core::ledger::Ledger):
+//! `docs/sequencer.md`. What follows is about records.
 //!
 //! ```
 //! use lockgate_core::{PutRecord, RecordName, Records};
@@ -45,8 +46,11 @@
 #![warn(missing_docs)]
 
 mod connection;
+mod ledger;
 mod records;
 mod url;
-mod waiting;
 
-pub use self::records::{MysqlRecords, MysqlRecordsOptions};
+pub use self::{
+    ledger::{MysqlLedger, MysqlLedgerOptions},
+    records::{MysqlRecords, MysqlRecordsOptions},
+};

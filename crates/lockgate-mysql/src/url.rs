@@ -12,47 +12,60 @@ fn invalid(why: impl Into<String>) -> RecordsError {
     RecordsError::Invalid { why }
 }
 
-/// The options of the connections, and the store that the URL names.
-pub(crate) fn read(url: &str, timeout: Duration) -> Result<(Opts, Option<String>), RecordsError> {
-    let mut url = Url::of(url)?;
-    let rest = (url.base)
-        .strip_prefix("mysql://")
-        .or_else(|| url.base.strip_prefix("mariadb://"))
-        .ok_or_else(|| {
-            invalid("the URL of the database does not begin with mysql:// or mariadb://")
+/// A URL, of which whoever connects takes its own parameters first.
+pub(crate) struct Target {
+    pub(crate) url: Url,
+    opts: Opts,
+}
+
+impl Target {
+    pub(crate) fn of(url: &str) -> Result<Self, RecordsError> {
+        let url = Url::of(url)?;
+        let rest = (url.base)
+            .strip_prefix("mysql://")
+            .or_else(|| url.base.strip_prefix("mariadb://"))
+            .ok_or_else(|| {
+                invalid("the URL of the database does not begin with mysql:// or mariadb://")
+            })?;
+        // Its error would name what it could not read, which may be the password.
+        let opts = Opts::from_url(&format!("mysql://{rest}")).map_err(|_| {
+            invalid(
+                "the URL of the database cannot be read: it is mysql://USER:PASSWORD@HOST:PORT/DATABASE",
+            )
         })?;
-    // Its error would name what it could not read, which may be the password.
-    let opts = Opts::from_url(&format!("mysql://{rest}")).map_err(|_| {
-        invalid(
-            "the URL of the database cannot be read: it is mysql://USER:PASSWORD@HOST:PORT/DATABASE",
-        )
-    })?;
-    if opts.db_name().is_none_or(str::is_empty) {
-        return Err(invalid(
-            "the URL names no database: it is mysql://USER:PASSWORD@HOST:PORT/DATABASE",
-        ));
-    }
-    let store = url.take("store");
-    let (mode, authorities) = (url.take("ssl-mode"), url.take("ssl-ca"));
-    url.ends("store, ssl-mode and ssl-ca")?;
-    let mode = mode.map(|mode| mode.to_ascii_lowercase());
-    let tls = match mode.as_deref() {
-        None | Some("disabled" | "preferred") => None,
-        Some("required" | "verify_ca" | "verify_identity") => Some(tls(authorities.as_deref())?),
-        Some(mode) => {
-            return Err(invalid(format!(
-                "ssl-mode={mode} is none of disabled, preferred, required, verify_ca, verify_identity: the last three are \
-                 TLS with a certificate that is verified, all others are plain"
-            )));
+        if opts.db_name().is_none_or(str::is_empty) {
+            return Err(invalid(
+                "the URL names no database: it is mysql://USER:PASSWORD@HOST:PORT/DATABASE",
+            ));
         }
-    };
-    let opts = OptsBuilder::from_opts(opts)
-        .tcp_keepalive(Some(timeout.max(Duration::from_secs(1))))
-        .tcp_nodelay(true)
-        // A file of the machine that a server asks for would be sent to it; a socket is another way to it.
-        .prefer_socket(false)
-        .ssl_opts(tls);
-    Ok((opts.into(), store))
+        Ok(Self { url, opts })
+    }
+
+    /// The options of the connections. `own` names the parameters that were taken.
+    pub(crate) fn opts(mut self, timeout: Duration, own: &str) -> Result<Opts, RecordsError> {
+        let (mode, authorities) = (self.url.take("ssl-mode"), self.url.take("ssl-ca"));
+        self.url.ends(&format!("{own}, ssl-mode and ssl-ca"))?;
+        let mode = mode.map(|mode| mode.to_ascii_lowercase());
+        let tls = match mode.as_deref() {
+            None | Some("disabled" | "preferred") => None,
+            Some("required" | "verify_ca" | "verify_identity") => {
+                Some(tls(authorities.as_deref())?)
+            }
+            Some(mode) => {
+                return Err(invalid(format!(
+                    "ssl-mode={mode} is none of disabled, preferred, required, verify_ca, verify_identity: the last three \
+                     are TLS with a certificate that is verified, all others are plain"
+                )));
+            }
+        };
+        let opts = OptsBuilder::from_opts(self.opts)
+            .tcp_keepalive(Some(timeout.max(Duration::from_secs(1))))
+            .tcp_nodelay(true)
+            // A file of the machine that a server asks for would be sent to it; a socket is another way to it.
+            .prefer_socket(false)
+            .ssl_opts(tls);
+        Ok(opts.into())
+    }
 }
 
 /// TLS with a server whose certificate is verified, its name included.

@@ -1,4 +1,4 @@
-//! What stores of [`Records`](lockgate_core::Records) on servers share.
+//! What stores of [`Records`](lockgate_core::Records) on servers share, and [ledgers](ledger) in databases.
 //!
 //! A store on a server has a program there (functions, procedures, scripts) that does one command at one instant, by
 //! the server's time. What is left for the client is the same for all: it checks bounds and what is
@@ -30,6 +30,7 @@ mod backoff;
 mod bell;
 mod bounds;
 mod fence;
+pub mod ledger;
 mod row;
 mod url;
 

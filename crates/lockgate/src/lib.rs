@@ -180,6 +180,8 @@ pub mod coordination {
 /// `lockgate-sequencer`.
 #[cfg(feature = "sequencer")]
 pub mod sequencer {
+    #[cfg(feature = "mysql")]
+    pub use lockgate_mysql::{MysqlLedger, MysqlLedgerOptions};
     #[cfg(feature = "postgres")]
     pub use lockgate_postgres::{PostgresLedger, PostgresLedgerOptions};
     pub use lockgate_sequencer::*;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use lockgate_core::{
-    Epoch, InputId, LedgerName, UniqueId,
+    Epoch, InputId, LedgerName, Millis, UniqueId, WallTime,
     ledger::{
         Append, Appended, Chain, Event, EventHash, Ledger, LedgerError, LedgerHead, LedgerOptions,
         NewEvent, ReadLedger, SequenceId,
@@ -64,6 +64,13 @@ pub(super) async fn run<F: Fixture>(fixture: &mut F) -> Vec<&'static str> {
         what_was_answered_survives_a_restart
     );
     not_run
+}
+
+pub(super) const HOUR: Millis = 3_600_000;
+
+/// A time of a day to come, because a server may start no earlier than it was made.
+pub(super) fn on_day(hours: u64) -> WallTime {
+    WallTime(2_000_000_000_000 + hours * HOUR)
 }
 
 pub(super) async fn plain<F: Fixture>(f: &mut F, name: &str) -> F::Ledger {

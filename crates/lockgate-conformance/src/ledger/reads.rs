@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lockgate_core::{
-    Epoch, ReaderName, UniqueId, WallTime,
+    Epoch, ReaderName, UniqueId,
     ledger::{
         Append, EVENT_BYTES_MAX, Ledger, LedgerError, LedgerOptions, LedgerPage, NewEvent,
         ReadLedger, ReaderPosition, SequenceId,
@@ -13,8 +13,8 @@ use lockgate_core::{
 use super::{
     Fixture,
     cases::{
-        add, append, event, from_input, hashes, head, is_invalid, open, payloads, places, plain,
-        read, read_all, unique,
+        HOUR, add, append, event, from_input, hashes, head, is_invalid, on_day, open, payloads,
+        places, plain, read, read_all, unique,
     },
 };
 
@@ -243,28 +243,27 @@ pub(super) async fn trimmed_events_are_gone_and_their_ids_are_not<F: Fixture>(
 }
 
 pub(super) async fn events_are_kept_for_the_retention<F: Fixture>(f: &mut F, name: &str) -> bool {
-    let retention = 10_000;
     let options = LedgerOptions {
-        retention: Some(retention),
+        retention: Some(10 * HOUR),
         ..LedgerOptions::default()
     };
     let ledger = open(f, name, options).await;
-    for wall in [1_000, 2_000, 11_000] {
-        if !f.set_clock(WallTime(wall)) {
+    for hours in [1, 2, 10] {
+        if !f.set_clock(on_day(hours)) {
             return false;
         }
-        let event = unique(&wall.to_string(), "x");
+        let event = unique(&hours.to_string(), "x");
         ledger.append(append(vec![event])).await.unwrap();
     }
     assert_eq!(read_all(&ledger, 0).await.len(), 3, "none is older");
-    f.set_clock(WallTime(12_001));
+    f.set_clock(on_day(13));
     add(&ledger, &["x"]).await;
     // They may be kept for longer, but what is kept is without a gap.
     let first = head(&ledger).await.first_id;
     assert!(first <= SequenceId(3), "{first} is not that old");
     let kept = read_all(&ledger, first.previous().0).await;
     assert_eq!(kept.len() as u64, 4 - first.previous().0);
-    let known = ledger.append(append(vec![unique("1000", "y")])).await;
+    let known = ledger.append(append(vec![unique("1", "y")])).await;
     assert_eq!(places(&known.unwrap()), [(1, true)]);
     true
 }

@@ -91,6 +91,12 @@ impl Proxy {
         self.left.of(to).store(bytes, SeqCst);
     }
 
+    /// How many bytes have gone since it was last [healed](Self::heal).
+    #[must_use]
+    pub fn passed(&self, to: To) -> i64 {
+        i64::MAX - self.left.of(to).load(SeqCst)
+    }
+
     /// Ends every connection at the next byte, and lets none begin.
     pub fn cut(&self) {
         for to in [To::Server, To::Client] {

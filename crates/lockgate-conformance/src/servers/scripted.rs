@@ -4,8 +4,10 @@ use std::{
     fs,
     path::PathBuf,
     process::{Command, Stdio},
+    time::{SystemTime, UNIX_EPOCH},
 };
 
+use lockgate_core::WallTime;
 use tempfile::TempDir;
 
 /// A server that a script with the verbs `start`, `crash` and `stop` has started over a folder of its own. It is killed when
@@ -74,12 +76,32 @@ impl Scripted {
         self.run("clock", &[&format!("{seconds:+}")]).unwrap();
     }
 
+    /// Sets it to that time, or up to a second behind it, while it runs.
+    ///
+    /// # Panics
+    /// As [`move_clock`](Self::move_clock).
+    pub fn set_clock(&self, wall: WallTime) {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let ahead = i128::from(wall.0) - i128::try_from(now.as_millis()).unwrap();
+        self.move_clock(i64::try_from(ahead.div_euclid(1_000) + 1).unwrap());
+    }
+
+    /// Has MariaDB flush its log no more, so that whoever commits waits, until it is [killed](Self::crash). It was started
+    /// [with a clock](Self::start_with_clock).
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn hold_log(&self) {
+        fs::write(self.folder.path().join("clock.hold"), "").unwrap();
+    }
+
     /// Kills it, and starts it again.
     ///
     /// # Panics
     /// If it does not start.
     pub fn crash(&self) {
         self.run("crash", &[]).unwrap();
+        let _ = fs::remove_file(self.folder.path().join("clock.hold"));
         assert_eq!(self.run("start", &[]), Ok(self.url.clone()));
     }
 

@@ -1,6 +1,8 @@
-//! Records in MariaDB, over servers that `scripts/mariadb` starts.
+//! Records and ledgers in MariaDB, over servers that `scripts/mariadb` starts.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod ledger;
 
 use std::time::{Duration, Instant};
 

@@ -7,14 +7,20 @@ use lockgate_core::{
     ledger::{Append, Appended, Decision, LedgerError, LedgerHead, SequenceId},
     with_sources,
 };
-use lockgate_records::number;
+use lockgate_records::{
+    ledger::{HeadRow, failed, natural, not_found, place},
+    number,
+};
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::{
     GenericClient, Row,
     types::{ToSql, Type},
 };
 
-use super::{DELETED_AT_ONCE, failed, get, hash, natural, not_found, place, store::Store};
+use super::{
+    DELETED_AT_ONCE, get,
+    store::{Store, partition},
+};
 use crate::asked::{Connection, Fault, Link, Parameter, int8};
 
 pub(super) const HEAD: &str = "SELECT * FROM {ledger}.head";
@@ -55,7 +61,7 @@ INSERT INTO {ledger}.inputs (input, sequence_id) SELECT * FROM unnest($1::text[]
 const FORGET_INPUTS: &str = "DELETE FROM {ledger}.inputs WHERE input = ANY ($1)";
 
 const MOVE_HEAD: &str = "\
-UPDATE {ledger}.head SET sequence_id = $1, epoch = $2, time_ms = $3, hash = $4, first_id = $5
+UPDATE {ledger}.head SET sequence_id = $1, epoch = $2, time_ms = $3, hash = $4, first_id = $5, partitioned_to = $7
 WHERE sequence_id = $6 AND epoch <= $2";
 
 /// Deletes events that are older than the retention; times never go back, so they are the first ones.
@@ -66,7 +72,20 @@ WITH first AS (
     WHERE time_ms < $3)
 DELETE FROM {ledger}.events USING first WHERE events.sequence_id = first.sequence_id";
 
+/// How many those are, of a ledger in which they go with their partition.
+const COUNT_OLD: &str = "\
+SELECT count(*) AS old FROM (
+    SELECT time_ms FROM {ledger}.events WHERE sequence_id >= $1 ORDER BY sequence_id LIMIT $2) AS first
+WHERE time_ms < $3";
+
 const TELL: &str = "SELECT pg_notify('{ledger}', '')";
+
+/// An append that was made.
+pub(super) struct Made {
+    pub(super) appended: Appended,
+    /// How many events a partition has, if one has no event more that is kept.
+    pub(super) drops: Option<i64>,
+}
 
 /// Ends the connection of an append that is given up, and so its transaction.
 struct Open<'c>(Option<&'c Connection>);
@@ -80,7 +99,7 @@ impl Drop for Open<'_> {
 }
 
 /// Appends over that connection, which nobody else uses meanwhile.
-pub(super) async fn over(link: &Arc<Link<Store>>, append: Append) -> Result<Appended, LedgerError> {
+pub(super) async fn over(link: &Arc<Link<Store>>, append: Append) -> Result<Made, LedgerError> {
     let connection = link.connection().await.map_err(failed)?;
     let client = &connection.client;
     let mut open = Open(Some(&connection));
@@ -132,7 +151,7 @@ pub(super) async fn within(
     client: &impl GenericClient,
     schema: &str,
     mut append: Append,
-) -> Result<Appended, LedgerError> {
+) -> Result<Made, LedgerError> {
     let on = On { client, schema };
     let (unique_ids, inputs) = append.ids();
     let unique_ids: Vec<_> = unique_ids.into_iter().map(UniqueId::as_str).collect();
@@ -145,12 +164,12 @@ pub(super) async fn within(
         return Err(not_found(schema));
     };
     let before = head(schema, Some(locked))?;
-    let now = WallTime(natural(locked, "now_ms")?);
+    let now = WallTime(natural("now_ms", get(locked, "now_ms")?)?);
     let (mut by_unique_id, mut by_input) = (HashMap::new(), HashMap::new());
     for row in &found? {
         let (id, at) = (
             get::<&str>(row, "id")?.to_owned(),
-            place(row, "sequence_id")?,
+            place("sequence_id", get(row, "sequence_id")?)?,
         );
         match get(row, "is_unique_id")? {
             true => by_unique_id.insert(id, at),
@@ -164,15 +183,35 @@ pub(super) async fn within(
         |id| by_unique_id.get(id.as_str()).copied(),
         |input| by_input.get(input.as_str()).copied(),
     )?;
+    let part = get::<Option<i64>>(locked, "partition_events")?;
     let gone = match get::<Option<i64>>(locked, "retention_ms")? {
         Some(retention) => {
             let (first, last) = (number(before.first_id.0), number(now.0) - retention);
-            on.run(LET_GO, &[int8(&first), int8(&DELETED_AT_ONCE), int8(&last)])
-                .await?
+            let of = [int8(&first), int8(&DELETED_AT_ONCE), int8(&last)];
+            match part {
+                None => on.run(LET_GO, &of).await?,
+                Some(_) => match on.ask(COUNT_OLD, &of).await?.first() {
+                    Some(row) => natural("old", get(row, "old")?)?,
+                    None => 0,
+                },
+            }
         }
         None => 0,
     };
-    on.write(&before, decision, &settled, gone).await
+    let mut decision = decision;
+    let after = &mut decision.appended.head;
+    after.first_id = SequenceId(after.first_id.0 + gone);
+    let (last, first) = (number(after.sequence_id.0), number(after.first_id.0));
+    let mut partitioned_to = get::<Option<i64>>(locked, "partitioned_to")?;
+    if let (Some(of), Some(to)) = (part, partitioned_to) {
+        partitioned_to = Some(on.partition(of, to, last).await?);
+    }
+    let drops = part.filter(|of| (first - 1) / of > (number(before.first_id.0) - 1) / of);
+    let appended = on.write(&before, decision, &settled, partitioned_to);
+    Ok(Made {
+        appended: appended.await?,
+        drops,
+    })
 }
 
 struct On<'c, C> {
@@ -211,21 +250,53 @@ impl<C: GenericClient> On<'_, C> {
         }
     }
 
+    /// Makes partitions of so many events, up to one behind the head, if the last event that one is there for is less than half of one
+    /// behind it. Before one is needed, that is left to a later append if somebody changes the table's form. Up to where there
+    /// are some.
+    async fn partition(&self, of: i64, to: i64, head: i64) -> Result<i64, LedgerError> {
+        if to >= head.saturating_add(of / 2) {
+            return Ok(to);
+        }
+        let mut ahead = to;
+        let lock = "LOCK TABLE {ledger}.events IN SHARE UPDATE EXCLUSIVE MODE";
+        let mut sql = match to >= head {
+            true => format!("SAVEPOINT lockgate_ahead; {lock} NOWAIT;"),
+            false => format!("SAVEPOINT lockgate_ahead; {lock};"),
+        };
+        while ahead < head.saturating_add(of) {
+            sql += &partition(ahead / of, of);
+            ahead += of;
+        }
+        sql += "RELEASE SAVEPOINT lockgate_ahead";
+        let sql = sql.replace("{ledger}", self.schema);
+        let Err(error) = self.client.batch_execute(&sql).await else {
+            return Ok(ahead);
+        };
+        let back = self
+            .client
+            .batch_execute("ROLLBACK TO SAVEPOINT lockgate_ahead");
+        match back.await {
+            Ok(()) if to >= head => Ok(to),
+            _ => Err(LedgerError::Unavailable {
+                why: format!("making a partition: {}", with_sources(&error)),
+            }),
+        }
+    }
+
     /// Writes what was decided: all statements are on their way at once.
     async fn write(
         &self,
         before: &LedgerHead,
         decision: Decision,
         settled: &[InputId],
-        gone: u64,
+        partitioned_to: Option<i64>,
     ) -> Result<Appended, LedgerError> {
         let Decision {
             new,
             inputs,
-            mut appended,
+            appended,
         } = decision;
-        let after = &mut appended.head;
-        after.first_id = SequenceId(after.first_id.0 + gone);
+        let after = &appended.head;
         let (last, now) = (number(after.sequence_id.0), number(after.time.0));
         let (base, epoch) = (number(before.sequence_id.0), number(after.epoch.0));
         let first = number(after.first_id.0);
@@ -264,13 +335,14 @@ impl<C: GenericClient> On<'_, C> {
         let unique = [texts(&unique_ids), int8s(&unique_at)];
         let of_inputs = [texts(&inputs), int8s(&inputs_at)];
         let forget = [texts(&settled)];
-        let head: [Parameter<'_>; 6] = [
+        let head: [Parameter<'_>; 7] = [
             int8(&last),
             int8(&epoch),
             int8(&now),
             (&last_hash as &(dyn ToSql + Sync), Type::BYTEA),
             int8(&first),
             int8(&base),
+            int8(&partitioned_to),
         ];
         let (added, unique, remembered, forgotten, moved, told) = tokio::join!(
             self.run_if(is_due, ADD_EVENTS, &events),
@@ -309,12 +381,13 @@ pub(super) fn head(schema: &str, row: Option<&Row>) -> Result<LedgerHead, Ledger
     let Some(row) = row else {
         return Err(not_found(schema));
     };
-    Ok(LedgerHead {
-        sequence_id: place(row, "sequence_id")?,
-        first_id: place(row, "first_id")?,
-        epoch: lockgate_core::Epoch(natural(row, "epoch")?),
-        time: WallTime(natural(row, "time_ms")?),
-        hash: hash(row, "hash")?,
+    let row = HeadRow {
+        sequence_id: get(row, "sequence_id")?,
+        first_id: get(row, "first_id")?,
+        epoch: get(row, "epoch")?,
+        time_ms: get(row, "time_ms")?,
+        hash: get(row, "hash")?,
         is_sealed: get(row, "is_sealed")?,
-    })
+    };
+    row.into_head()
 }

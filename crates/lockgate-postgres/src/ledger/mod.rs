@@ -13,14 +13,21 @@ mod store;
 use std::{fmt, sync::Arc, time::Duration};
 
 use lockgate_core::{
-    Epoch, LedgerName, Millis, ReaderName, RecordsError, UniqueId, WallTime,
+    Epoch, ReaderName, UniqueId,
     ledger::{
-        Append, Appended, Event, EventHash, Ledger, LedgerError, LedgerHead, LedgerOptions,
-        LedgerPage, ReadLedger, ReaderPosition, SequenceId,
+        Append, Appended, Event, Ledger, LedgerError, LedgerHead, LedgerOptions, LedgerPage,
+        ReadLedger, ReaderPosition, SequenceId,
     },
     with_sources,
 };
-use lockgate_records::{Url, number};
+use lockgate_records::{
+    Url,
+    ledger::{
+        EventRow, check_epoch, check_partition, damaged, failed, partition_of_url, place,
+        reader_position,
+    },
+    number,
+};
 use tokio::{sync::Mutex, time::Instant};
 use tokio_postgres::{Row, Transaction, types::FromSql};
 
@@ -44,6 +51,13 @@ const DELETED_AT_ONCE: i64 = 10_000;
 /// Whoever waits for events is told of them at once (`NOTIFY`). A writer that is frozen in the middle of an append holds the head
 /// for as long as its [`timeout`](PostgresLedgerOptions::timeout) at most; then the server ends its session, and nothing of the
 /// append lands.
+///
+/// A ledger that is made with [`partition`](PostgresLedgerOptions::partition) keeps its events in partitions by ranges of the
+/// sequence id (`events_0`, `events_1`, ...), and a trim drops whole ones, which takes as long for a million events as for one. What
+/// it has trimmed of another stays in the table until all of that is trimmed. The next partition is made in the transaction of an
+/// append that takes the head to half a partition before it, for which nobody who reads waits; so whoever appends must own the
+/// tables. A drop waits up to a second for transactions that use the table, and whoever comes behind waits as long. If that was
+/// in vain, the next trim drops it.
 ///
 /// The time of an event is the server's wall clock, or that of the event before it if the clock was set back.
 ///
@@ -78,6 +92,9 @@ pub struct PostgresLedgerOptions {
     pub ledger: String,
     /// What it is made with if it is not there. One that is there keeps its own.
     pub made_with: LedgerOptions,
+    /// How many events a partition of the table of events has, if the ledger is made with partitions: at least 10,000, as many
+    /// as one append has. By default there are none. One that is there keeps its own.
+    pub partition: Option<u64>,
 }
 
 impl Default for PostgresLedgerOptions {
@@ -86,6 +103,7 @@ impl Default for PostgresLedgerOptions {
             timeout: Duration::from_secs(10),
             ledger: "lockgate_ledger".to_owned(),
             made_with: LedgerOptions::default(),
+            partition: None,
         }
     }
 }
@@ -100,8 +118,8 @@ impl fmt::Debug for PostgresLedger {
 
 impl PostgresLedger {
     /// Connects to the server of that URL, and makes what the ledger needs there. The parameters of the URL are PostgreSQL's, of
-    /// which TLS always verifies the certificate (`sslmode`, `sslrootcert`); and `ledger`, which is
-    /// [`PostgresLedgerOptions::ledger`].
+    /// which TLS always verifies the certificate (`sslmode`, `sslrootcert`); and `ledger` and `partition`, which are those of
+    /// [`PostgresLedgerOptions`].
     ///
     /// # Errors
     /// `Invalid` for a URL that cannot be read or has an unknown parameter, a pooler that shares sessions, and a server that
@@ -110,7 +128,7 @@ impl PostgresLedger {
         Self::connect_with(url, PostgresLedgerOptions::default()).await
     }
 
-    /// As [`connect`](Self::connect), with those options. The URL's `ledger` comes first.
+    /// As [`connect`](Self::connect), with those options. The URL's parameters come first.
     ///
     /// # Errors
     /// As `connect`, and `Invalid` for options out of range.
@@ -124,17 +142,21 @@ impl PostgresLedger {
             if let Some(ledger) = given.take("ledger") {
                 options.ledger = ledger;
             }
+            if let Some(partition) = given.take("partition") {
+                options.partition = Some(partition_of_url(&partition)?);
+            }
             given.rest()
         } else {
             url.to_owned()
         };
         store::check_name(&options.ledger)?;
+        let partition = check_partition(options.partition)?;
         if !(Duration::from_millis(10)..=Duration::from_hours(24)).contains(&options.timeout) {
             return Err(invalid("timeout must be 10 ms to a day".to_owned()));
         }
         let link = || {
             let target = Target::of(&given).map_err(|error| invalid(with_sources(&error)))?;
-            let store = Store::new(&options.ledger, options.made_with);
+            let store = Store::new(&options.ledger, options.made_with, partition);
             Ok(Arc::new(Link::new(target, options.timeout, store)))
         };
         let (reads, writes) = (link()?, link()?);
@@ -162,7 +184,8 @@ impl PostgresLedger {
         store::check_name(ledger)?;
         append.check()?;
         check_epoch(append.epoch)?;
-        append::within(transaction, ledger, append).await
+        let made = append::within(transaction, ledger, append).await?;
+        Ok(made.appended)
     }
 
     fn schema(&self) -> &str {
@@ -209,6 +232,37 @@ impl PostgresLedger {
         Ok(LedgerPage { events, head })
     }
 
+    /// Drops partitions of so many events that have none that is kept. If that fails, as when somebody uses the table for long, the
+    /// next trim drops them.
+    async fn drop_partitions(&self, of: i64, first: SequenceId) {
+        let sql = "SELECT child.relname::text AS name, substr(child.relname, 8)::bigint AS number
+            FROM pg_inherits JOIN pg_class AS child ON child.oid = inhrelid
+            WHERE inhparent = '{ledger}.events'::regclass AND child.relname ~ '^events_[0-9]{1,18}$'
+                AND (substr(child.relname, 8)::bigint + 1) * $1 < $2";
+        let first = number(first.0);
+        let Ok(rows) = self.ask(sql, &[int8(&of), int8(&first)], false).await else {
+            return;
+        };
+        let names = rows
+            .iter()
+            .filter_map(|row| get::<String>(row, "name").ok());
+        let names: Vec<_> = names
+            .map(|name| format!("{}.{name}", self.schema()))
+            .collect();
+        if names.is_empty() {
+            return;
+        }
+        // In one transaction, which the setting ends with.
+        let sql = format!(
+            "SELECT set_config('lock_timeout', '1000', true); DROP TABLE IF EXISTS {}",
+            names.join(", ")
+        );
+        if let Ok(connection) = self.reads.connection().await {
+            let dropped = connection.batch(&sql);
+            let _ = tokio::time::timeout(self.reads.timeout(), dropped).await;
+        }
+    }
+
     /// Deletes events before the first one that is kept, a part at a time.
     async fn delete_trimmed(&self) -> Result<(), LedgerError> {
         let sql = "WITH gone AS (
@@ -226,7 +280,12 @@ impl Ledger for PostgresLedger {
         append.check()?;
         check_epoch(append.epoch)?;
         let writes = self.writes.lock().await;
-        append::over(&writes, append).await
+        let made = append::over(&writes, append).await?;
+        drop(writes);
+        if let Some(of) = made.drops {
+            self.drop_partitions(of, made.appended.head.first_id).await;
+        }
+        Ok(made.appended)
     }
 
     async fn head(&self) -> Result<LedgerHead, LedgerError> {
@@ -257,7 +316,7 @@ impl Ledger for PostgresLedger {
         let sql = "SELECT sequence_id FROM {ledger}.unique_ids WHERE unique_id = $1";
         let rows = self.ask(sql, &[text(&unique_id.as_str())], false).await?;
         rows.first()
-            .map(|row| place(row, "sequence_id"))
+            .map(|row| place("sequence_id", get(row, "sequence_id")?))
             .transpose()
     }
 
@@ -287,13 +346,7 @@ impl Ledger for PostgresLedger {
     async fn readers(&self) -> Result<Vec<ReaderPosition>, LedgerError> {
         let sql = "SELECT reader, sequence_id FROM {ledger}.readers ORDER BY reader";
         let rows = self.ask(sql, &[], false).await?;
-        let position = |row: &Row| {
-            let reader = ReaderName::new(get(row, "reader")?);
-            Ok(ReaderPosition {
-                reader: reader.map_err(|error| damaged(&error.to_string()))?,
-                sequence_id: place(row, "sequence_id")?,
-            })
-        };
+        let position = |row: &Row| reader_position(get(row, "reader")?, get(row, "sequence_id")?);
         rows.iter().map(position).collect()
     }
 
@@ -319,8 +372,11 @@ impl Ledger for PostgresLedger {
                 let rows = self.ask(sql, &[int8(&named)], true).await?;
                 if let Some(row) = rows.first() {
                     let head = append::head(self.schema(), Some(row))?;
-                    // They are gone for everybody; what is left of them goes with the next trim.
-                    let _ = self.delete_trimmed().await;
+                    // They are gone for everybody; what is left of them goes with the next trim, or with its partition.
+                    match get::<Option<i64>>(row, "partition_events")? {
+                        Some(of) => self.drop_partitions(of, head.first_id).await,
+                        None => drop(self.delete_trimmed().await),
+                    }
                     return Ok(head);
                 }
             }
@@ -335,77 +391,15 @@ fn get<'r, T: FromSql<'r>>(row: &'r Row, column: &str) -> Result<T, LedgerError>
         .map_err(|error| damaged(&with_sources(&error)))
 }
 
-fn damaged(why: &str) -> LedgerError {
-    let why = format!("a row cannot be read: {why}");
-    LedgerError::Damaged { why }
-}
-
-/// A number that is never below 0.
-fn natural(row: &Row, column: &str) -> Result<u64, LedgerError> {
-    let found: i64 = get(row, column)?;
-    u64::try_from(found).map_err(|_| damaged(&format!("{column} is {found}")))
-}
-
-fn place(row: &Row, column: &str) -> Result<SequenceId, LedgerError> {
-    natural(row, column).map(SequenceId)
-}
-
-fn hash(row: &Row, column: &str) -> Result<Option<EventHash>, LedgerError> {
-    let Some(bytes) = get::<Option<&[u8]>>(row, column)? else {
-        return Ok(None);
-    };
-    let bytes = bytes.try_into();
-    let bytes = bytes.map_err(|_| damaged(&format!("{column} has not 32 bytes")))?;
-    Ok(Some(EventHash(bytes)))
-}
-
 fn event(row: &Row) -> Result<Event, LedgerError> {
-    let unique_id = get::<Option<&str>>(row, "unique_id")?.map(UniqueId::new);
-    Ok(Event {
-        sequence_id: place(row, "event_id")?,
-        previous_id: place(row, "previous_id")?,
-        unique_id: unique_id
-            .transpose()
-            .map_err(|error| damaged(&error.to_string()))?,
-        time: WallTime(natural(row, "event_time_ms")?),
-        epoch: Epoch(natural(row, "event_epoch")?),
-        hash: hash(row, "event_hash")?,
-        payload: get::<&[u8]>(row, "payload")?.to_vec().into(),
-    })
-}
-
-fn failed(error: RecordsError) -> LedgerError {
-    match error {
-        RecordsError::Invalid { why } => LedgerError::Invalid { why },
-        RecordsError::Unknown { why } => LedgerError::Unknown { why },
-        RecordsError::Unavailable { why } => LedgerError::Unavailable { why },
-        other => LedgerError::Unavailable {
-            why: other.to_string(),
-        },
-    }
-}
-
-/// What a retention is to the database. One that the database cannot count is for ever.
-fn span(retention: Option<Millis>) -> Option<i64> {
-    retention.and_then(|span| i64::try_from(span).ok())
-}
-
-/// The epoch as the database has it.
-fn check_epoch(epoch: Epoch) -> Result<i64, LedgerError> {
-    i64::try_from(epoch.0).map_err(|_| LedgerError::Invalid {
-        why: format!(
-            "epoch {} is above {}, the highest of a database",
-            epoch.0,
-            i64::MAX
-        ),
-    })
-}
-
-fn not_found(schema: &str) -> LedgerError {
-    match LedgerName::new(schema) {
-        Ok(ledger) => LedgerError::NotFound { ledger },
-        Err(error) => LedgerError::Invalid {
-            why: error.to_string(),
-        },
-    }
+    let row = EventRow {
+        sequence_id: get(row, "event_id")?,
+        previous_id: get(row, "previous_id")?,
+        unique_id: get(row, "unique_id")?,
+        time_ms: get(row, "event_time_ms")?,
+        epoch: get(row, "event_epoch")?,
+        hash: get(row, "event_hash")?,
+        payload: get(row, "payload")?,
+    };
+    row.into_event()
 }

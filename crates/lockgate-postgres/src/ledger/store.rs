@@ -5,14 +5,22 @@ use lockgate_core::{
     ledger::{LedgerError, LedgerHead, LedgerOptions},
     with_sources,
 };
-use lockgate_records::schema_name;
+use lockgate_records::{
+    ledger::{check_version, failed, span},
+    schema_name, unreadable,
+};
 use tokio::sync::Notify;
 
-use super::{failed, span};
 use crate::asked::{Connection, Purpose, unavailable};
 
 /// The version of the tables: a program that knows lower ones only cannot use the ledger.
-const VERSION: i32 = 1;
+const VERSION: i64 = 2;
+
+/// What makes the tables of version 1 those of version 2.
+const FROM_1: &str = "\
+ALTER TABLE {ledger}.head
+    ADD COLUMN IF NOT EXISTS partition_events bigint, ADD COLUMN IF NOT EXISTS partitioned_to bigint;
+UPDATE {ledger}.format SET version = 2 WHERE version = 1";
 
 const TABLES: &str = include_str!("tables.sql");
 
@@ -22,8 +30,20 @@ const LOCK: i64 = 0x6c6f_636b_6c65_6467;
 pub(super) struct Store {
     pub(super) schema: String,
     made_with: LedgerOptions,
+    /// How many events a partition has, if it is made with partitions.
+    partition: Option<i64>,
     /// Something was appended, or may have been.
     pub(super) changed: Notify,
+}
+
+/// Makes a partition of so many events; the first one has the number 0. It is made beside the table, and put into it, for which
+/// nobody who reads or appends has to wait.
+pub(super) fn partition(number: i64, of: i64) -> String {
+    let (from, to) = (number * of + 1, (number + 1) * of + 1);
+    format!(
+        "CREATE TABLE {{ledger}}.events_{number} (LIKE {{ledger}}.events INCLUDING ALL);
+         ALTER TABLE {{ledger}}.events ATTACH PARTITION {{ledger}}.events_{number} FOR VALUES FROM ({from}) TO ({to});"
+    )
 }
 
 /// Checks the name of a ledger, which becomes a schema.
@@ -32,10 +52,11 @@ pub(super) fn check_name(name: &str) -> Result<(), LedgerError> {
 }
 
 impl Store {
-    pub(super) fn new(schema: &str, made_with: LedgerOptions) -> Self {
+    pub(super) fn new(schema: &str, made_with: LedgerOptions, partition: Option<i64>) -> Self {
         Self {
             schema: schema.to_owned(),
             made_with,
+            partition,
             changed: Notify::new(),
         }
     }
@@ -55,21 +76,35 @@ impl Purpose for Store {
         let schema = &self.schema;
         connection.check_schema(schema, "ledger").await?;
         let there = format!("SELECT to_regclass('{schema}.format')");
+        let mut found = None;
         if connection.tell(&there).await?.is_some() {
             let version = format!("SELECT max(version) FROM {schema}.format");
-            let found = connection.tell(&version).await?;
-            match found.map(|found| found.parse::<i32>()) {
-                Some(Ok(VERSION)) => return Ok(()),
-                Some(Ok(found)) if found > VERSION => {
-                    let why = format!(
-                        "the ledger {schema} has version {found}, and this program knows versions up to {VERSION}: use a \
-                         newer one"
-                    );
-                    return Err(RecordsError::Invalid { why });
-                }
-                _ => {}
-            }
+            found = connection.tell(&version).await?;
         }
+        let sql = match found.as_deref() {
+            // Without a version, somebody was interrupted.
+            None => self.tables(),
+            Some("1") => FROM_1.replace("{ledger}", schema),
+            Some(found) => {
+                let found = found.parse().map_err(|_| unreadable("its version"))?;
+                return check_version(schema, found, VERSION);
+            }
+        };
+        // Of several that start at once, one makes them and the others find them made. If it fails, the connection ends, and the
+        // transaction with it.
+        let sql = format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK}); {sql}; COMMIT");
+        let made = connection.client.batch_execute(&sql).await;
+        made.map_err(|error| {
+            let why = with_sources(&error);
+            unavailable(format!("making the tables of the ledger: {why}"))
+        })
+    }
+}
+
+impl Store {
+    /// The statements that make the tables.
+    fn tables(&self) -> String {
+        let schema = &self.schema;
         let start = LedgerHead::start(self.made_with.hashed);
         let hash = match start.hash {
             Some(hash) => format!(r"'\x{hash}'"),
@@ -77,22 +112,23 @@ impl Purpose for Store {
         };
         let retention = span(self.made_with.retention);
         let retention = retention.map_or("NULL".to_owned(), |span| span.to_string());
-        // Of several that start at once, one makes them and the others find them made.
-        let sql = format!(
-            "BEGIN;
-             SELECT pg_advisory_xact_lock({LOCK});
-             CREATE SCHEMA IF NOT EXISTS {schema};
+        let (mut partitions, mut first) = ("", String::new());
+        let (mut events, mut to) = ("NULL".to_owned(), "NULL".to_owned());
+        if let Some(of) = self.partition {
+            partitions = "PARTITION BY RANGE (sequence_id)";
+            first = partition(0, of).replace("{ledger}", schema);
+            (events, to) = (of.to_string(), of.to_string());
+        }
+        format!(
+            "CREATE SCHEMA IF NOT EXISTS {schema};
              {tables}
-             INSERT INTO {schema}.head VALUES (true, 0, 1, 0, 0, {hash}, false, {retention}) ON CONFLICT DO NOTHING;
-             INSERT INTO {schema}.format SELECT {VERSION} WHERE NOT EXISTS (SELECT FROM {schema}.format);
-             COMMIT",
-            tables = TABLES.replace("{ledger}", schema)
-        );
-        // If it fails, the connection ends, and the transaction with it.
-        let made = connection.client.batch_execute(&sql).await;
-        made.map_err(|error| {
-            let why = with_sources(&error);
-            unavailable(format!("making the tables of the ledger: {why}"))
-        })
+             {first}
+             INSERT INTO {schema}.head VALUES (true, 0, 1, 0, 0, {hash}, false, {retention}, {events}, {to})
+             ON CONFLICT DO NOTHING;
+             INSERT INTO {schema}.format SELECT {VERSION} WHERE NOT EXISTS (SELECT FROM {schema}.format)",
+            tables = TABLES
+                .replace("{partitions}", partitions)
+                .replace("{ledger}", schema)
+        )
     }
 }

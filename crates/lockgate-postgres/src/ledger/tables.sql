@@ -9,7 +9,10 @@ CREATE TABLE IF NOT EXISTS {ledger}.head (
     time_ms      bigint NOT NULL,
     hash         bytea,
     is_sealed    boolean NOT NULL,
-    retention_ms bigint
+    retention_ms bigint,
+    -- How many events a partition of the table of events has, and the last event that one is there for; null: it has none.
+    partition_events bigint,
+    partitioned_to   bigint
 );
 
 CREATE TABLE IF NOT EXISTS {ledger}.events (
@@ -20,7 +23,7 @@ CREATE TABLE IF NOT EXISTS {ledger}.events (
     epoch       bigint NOT NULL,
     hash        bytea,
     payload     bytea NOT NULL
-);
+) {partitions};
 
 -- Every unique id that there ever was.
 CREATE TABLE IF NOT EXISTS {ledger}.unique_ids (

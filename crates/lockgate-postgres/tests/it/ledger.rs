@@ -3,22 +3,22 @@
 use std::time::Duration;
 
 use lockgate_conformance::{
-    ledger::{self, Fixture},
-    servers::{Proxy, To},
+    ledger::{
+        self, Fixture,
+        databases::{self, append_unique},
+    },
+    servers::Scripted,
 };
 use lockgate_core::{
-    Epoch, LedgerName, ReaderName, UniqueId, WallTime,
-    ledger::{
-        Append, Ledger, LedgerError, LedgerOptions, NewEvent, ReadLedger, ReaderPosition,
-        SequenceId,
-    },
+    LedgerName, UniqueId, WallTime,
+    ledger::{Ledger, LedgerOptions, SequenceId},
 };
 use lockgate_postgres::{PostgresLedger, PostgresLedgerOptions};
 use tokio_postgres::{Client, NoTls};
 
 use crate::server::{Server, new_database, shared_server};
 
-struct Postgres(Server);
+struct Postgres(Scripted);
 
 fn options(ledger: &str, made_with: LedgerOptions) -> PostgresLedgerOptions {
     PostgresLedgerOptions {
@@ -39,8 +39,9 @@ impl Fixture for Postgres {
             .unwrap()
     }
 
-    fn set_clock(&mut self, _wall: WallTime) -> bool {
-        false
+    fn set_clock(&mut self, wall: WallTime) -> bool {
+        self.0.set_clock(wall);
+        true
     }
 
     async fn restart(&mut self) -> bool {
@@ -51,15 +52,12 @@ impl Fixture for Postgres {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ledger_in_a_database_conforms() {
-    if shared_server("a_ledger_in_a_database_conforms").is_none() {
-        return;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/services");
+    let (variable, test) = ("LOCKGATE_TEST_POSTGRES", "a_ledger_in_a_database_conforms");
+    if let Some(server) = Scripted::start_with_clock(script, variable, test) {
+        let not_run = ledger::run(&mut Postgres(server)).await;
+        assert!(not_run.is_empty(), "{not_run:?}");
     }
-    let not_run = ledger::run(&mut Postgres(Server::start())).await;
-    // The server's clock stays as it is.
-    assert_eq!(
-        not_run,
-        ["time_never_goes_back", "events_are_kept_for_the_retention"]
-    );
 }
 
 /// Runs a test over a new database of the shared server, and a client of it.
@@ -81,7 +79,6 @@ async fn count(client: &Client, table: &str) -> i64 {
     client.query_one(&sql, &[]).await.unwrap().get(0)
 }
 
-/// Events that are older than the retention go with later appends, and their unique ids stay.
 #[test]
 fn events_go_when_they_are_old() {
     over_a_database("events_go_when_they_are_old", async |url, _| {
@@ -89,62 +86,11 @@ fn events_go_when_they_are_old() {
             retention: Some(1),
             hashed: true,
         };
-        let options = options("old", made_with);
-        let ledger = PostgresLedger::connect_with(url, options);
-        let ledger = ledger.await.unwrap();
-        let mut appended = ledger.append(append(1, &["first"])).await.unwrap();
-        for number in 0..u64::MAX {
-            if appended.head.first_id > SequenceId(1) {
-                break;
-            }
-            let id = number.to_string();
-            let next = append(1, &[&id]);
-            appended = ledger.append(next).await.unwrap();
-        }
-        let first = UniqueId::new("first").unwrap();
-        assert_eq!(ledger.find(first).await, Ok(Some(SequenceId(1))));
-        let error = ledger.read(all()).await.unwrap_err();
-        assert!(matches!(error, LedgerError::Trimmed { .. }), "{error}");
-        let kept = ReadLedger {
-            after: appended.head.first_id.previous(),
-            ..all()
-        };
-        let page = ledger.read(kept).await.unwrap();
-        assert_eq!(
-            page.events
-                .last()
-                .map(|event| (event.sequence_id, event.hash)),
-            Some((page.head.sequence_id, page.head.hash))
-        );
+        let ledger = PostgresLedger::connect_with(url, options("old", made_with)).await;
+        databases::events_go_when_they_are_old(&ledger.unwrap()).await;
     });
 }
 
-fn all() -> ReadLedger {
-    ReadLedger {
-        after: SequenceId::START,
-        limit: 1_000,
-        wait: Duration::ZERO,
-    }
-}
-
-fn event(unique_id: &str) -> NewEvent {
-    NewEvent {
-        unique_id: Some(UniqueId::new(unique_id).unwrap()),
-        payload: unique_id.to_owned().into(),
-        ..NewEvent::default()
-    }
-}
-
-fn append(epoch: u64, unique_ids: &[&str]) -> Append {
-    Append {
-        epoch: Epoch(epoch),
-        head: None,
-        events: unique_ids.iter().map(|id| event(id)).collect(),
-        settled: Vec::new(),
-    }
-}
-
-/// What is more than the database counts to is refused, or is for ever; it is not taken for something else.
 #[test]
 fn the_largest_numbers_are_refused_or_for_ever() {
     over_a_database(
@@ -154,52 +100,25 @@ fn the_largest_numbers_are_refused_or_for_ever() {
                 retention: Some(u64::MAX),
                 ..LedgerOptions::default()
             };
-            let ledger = PostgresLedger::connect_with(url, options("large", made_with));
-            let ledger = ledger.await.unwrap();
-            for id in ["a", "b"] {
-                ledger.append(append(1, &[id])).await.unwrap();
-            }
-            assert_eq!(ledger.read(all()).await.unwrap().events.len(), 2);
-            let last = SequenceId(u64::MAX);
-            let position = ReaderPosition {
-                reader: ReaderName::new("r").unwrap(),
-                sequence_id: last,
-            };
-            let beyond = |error| matches!(error, Err(LedgerError::Beyond { .. }));
-            assert!(beyond(ledger.move_reader(position).await));
-            assert!(beyond(ledger.trim(last).await.map(drop)));
-            let invalid = |error| matches!(error, Err(LedgerError::Invalid { .. }));
-            assert!(invalid(
-                ledger.append(append(u64::MAX, &["c"])).await.map(drop)
-            ));
-            assert!(invalid(ledger.seal(Epoch(u64::MAX)).await.map(drop)));
-            assert_eq!(ledger.readers().await, Ok(Vec::new()));
+            let ledger = PostgresLedger::connect_with(url, options("large", made_with)).await;
+            databases::the_largest_numbers_are_refused_or_for_ever(&ledger.unwrap()).await;
         },
     );
 }
 
-/// A server that is frozen is not waited for, and nothing of the append is there twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_append_to_a_frozen_server_is_given_up() {
     if shared_server("an_append_to_a_frozen_server_is_given_up").is_none() {
         return;
     }
-    let server = Postgres(Server::start());
+    let server = Server::start();
     let options = PostgresLedgerOptions {
         timeout: Duration::from_secs(2),
         ..PostgresLedgerOptions::default()
     };
-    let ledger = PostgresLedger::connect_with(&server.0.url, options);
-    let ledger = ledger.await.unwrap();
-    ledger.append(append(1, &["a"])).await.unwrap();
-    crate::records::signal_all(&server.0, "-STOP");
-    let error = ledger.append(append(1, &["b"])).await.unwrap_err();
-    assert!(matches!(error, LedgerError::Unavailable { .. }), "{error}");
-    crate::records::signal_all(&server.0, "-CONT");
-    while let Err(error) = ledger.append(append(1, &["b"])).await {
-        assert!(matches!(error, LedgerError::Unavailable { .. }), "{error}");
-    }
-    assert_eq!(ledger.head().await.unwrap().sequence_id, SequenceId(2));
+    let ledger = PostgresLedger::connect_with(&server.url, options).await;
+    let signal = |name: &str| crate::records::signal_all(&server, name);
+    databases::an_append_to_a_frozen_server_is_given_up(&ledger.unwrap(), signal).await;
 }
 
 /// Events and what the caller writes are there together, or neither.
@@ -220,7 +139,7 @@ fn an_append_in_a_transaction_of_its_caller_commits_with_it() {
                 let appended = PostgresLedger::append_within(
                     &transaction,
                     "lockgate_ledger",
-                    append(1, &["u"]),
+                    append_unique(&["u"]),
                 );
                 let appended = appended.await.unwrap();
                 assert_eq!(appended.events[0].sequence_id, SequenceId(1));
@@ -234,7 +153,7 @@ fn an_append_in_a_transaction_of_its_caller_commits_with_it() {
                 let there = (count(&client, "accounts").await, head.0);
                 assert_eq!(there, (i64::from(commits), u64::from(commits)));
             }
-            let again = ledger.append(append(1, &["u", "v"])).await.unwrap();
+            let again = ledger.append(append_unique(&["u", "v"])).await.unwrap();
             let places: Vec<_> = again
                 .events
                 .iter()
@@ -255,7 +174,7 @@ fn an_append_that_is_given_up_leaves_nothing() {
             let holds = client.transaction().await.unwrap();
             let lock = "SELECT * FROM lockgate_ledger.head FOR UPDATE";
             holds.execute(lock, &[]).await.unwrap();
-            let mut waits = Box::pin(ledger.append(append(1, &["lost"])));
+            let mut waits = Box::pin(ledger.append(append_unique(&["lost"])));
             let (looks, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
             tokio::spawn(connection);
             let is_waiting = async {
@@ -268,49 +187,97 @@ fn an_append_that_is_given_up_leaves_nothing() {
             }
             drop(waits);
             holds.rollback().await.unwrap();
-            let appended = ledger.append(append(1, &["kept"])).await.unwrap();
+            let appended = ledger.append(append_unique(&["kept"])).await.unwrap();
             assert_eq!(appended.head.sequence_id, SequenceId(1));
             assert_eq!(ledger.find(UniqueId::new("lost").unwrap()).await, Ok(None));
         },
     );
 }
 
-/// A writer whose connection is cut in any place of an append asks again, and its events are there once.
 #[test]
 fn what_is_appended_through_cuts_is_there_once() {
     over_a_database(
         "what_is_appended_through_cuts_is_there_once",
         async |url, client| {
-            let proxy = Proxy::start(url);
-            let ledger = PostgresLedger::connect(&proxy.url).await.unwrap();
-            let (mut unknown, mut unavailable) = (0, 0);
-            for number in 0..100 {
-                let id = number.to_string();
-                match number % 2 {
-                    0 => proxy.cut_after(To::Server, number * 17),
-                    _ => proxy.cut_after(To::Client, number * 20),
-                }
-                loop {
-                    match ledger.append(append(1, &[&id])).await {
-                        Ok(_) => break,
-                        Err(LedgerError::Unknown { .. }) => unknown += 1,
-                        Err(LedgerError::Unavailable { .. }) => unavailable += 1,
-                        Err(other) => panic!("{other}"),
-                    }
-                    proxy.heal();
-                }
-            }
-            proxy.heal();
-            assert!(unknown > 0 && unavailable > 0, "{unknown} {unavailable}");
-            let page = ledger.read(all()).await.unwrap();
-            let ids: Vec<_> = page
-                .events
-                .iter()
-                .map(|event| event.payload.clone())
-                .collect();
-            let all: Vec<_> = (0..100).map(|number| number.to_string()).collect();
-            assert_eq!(ids, all);
-            assert_eq!(count(&client, "lockgate_ledger.unique_ids").await, 100);
+            let connect = async |url: &str| PostgresLedger::connect(url).await.unwrap();
+            databases::what_is_appended_through_cuts_is_there_once(url, connect).await;
+            assert_eq!(count(&client, "lockgate_ledger.unique_ids").await, 102);
+        },
+    );
+}
+
+#[test]
+fn partitions_come_and_go() {
+    over_a_database("partitions_come_and_go", async |url, mut client| {
+        let made_with = LedgerOptions {
+            retention: None,
+            hashed: true,
+        };
+        let url = format!("{url}?partition=10000");
+        let ledger = PostgresLedger::connect_with(&url, options("parts", made_with)).await;
+        let ledger = ledger.unwrap();
+        let (looks, connection) = tokio_postgres::connect(url.split('?').next().unwrap(), NoTls)
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        let numbers = async || {
+            let sql =
+                "SELECT substr(relname, 8)::bigint FROM pg_class JOIN pg_inherits ON oid = inhrelid
+                WHERE inhparent = 'parts.events'::regclass ORDER BY 1";
+            let rows = looks.query(sql, &[]).await.unwrap();
+            rows.iter()
+                .map(|row| u64::try_from(row.get::<_, i64>(0)).unwrap())
+                .collect()
+        };
+        databases::partitions_come_and_go(&ledger, numbers).await;
+
+        // An append that could make one ahead does not wait for who changes the table, nor fails.
+        let holds = client.transaction().await.unwrap();
+        let lock = "LOCK TABLE parts.events IN SHARE UPDATE EXCLUSIVE MODE";
+        holds.batch_execute(lock).await.unwrap();
+        ledger.append(databases::many(9_000)).await.unwrap();
+        assert_eq!(numbers().await, [2, 3]);
+        holds.rollback().await.unwrap();
+        ledger.append(databases::many(1)).await.unwrap();
+        assert_eq!(numbers().await, [2, 3, 4]);
+        // One that takes up two does not either.
+        for _ in 0..2 {
+            ledger.append(databases::many(10_000)).await.unwrap();
+        }
+        databases::follows(&ledger).await;
+
+        // A drop waits for no transaction that uses the table, and the next trim makes up for it.
+        let uses = client.transaction().await.unwrap();
+        uses.query("SELECT max(sequence_id) FROM parts.events", &[])
+            .await
+            .unwrap();
+        ledger.trim(SequenceId(40_001)).await.unwrap();
+        assert_eq!(numbers().await[0], 2);
+        uses.rollback().await.unwrap();
+        ledger.trim(SequenceId(40_001)).await.unwrap();
+        assert_eq!(numbers().await[0], 4);
+        databases::follows(&ledger).await;
+    });
+}
+
+/// The tables of the first version had nothing about partitions.
+#[test]
+fn tables_of_an_earlier_version_are_brought_up_to_date() {
+    over_a_database(
+        "tables_of_an_earlier_version_are_brought_up_to_date",
+        async |url, client| {
+            let ledger = PostgresLedger::connect(url).await.unwrap();
+            ledger.append(append_unique(&["a"])).await.unwrap();
+            let earlier = "ALTER TABLE lockgate_ledger.head DROP COLUMN partition_events, DROP COLUMN partitioned_to;
+                UPDATE lockgate_ledger.format SET version = 1";
+            client.batch_execute(earlier).await.unwrap();
+            let again = PostgresLedger::connect(url).await.unwrap();
+            let appended = again.append(append_unique(&["a", "b"])).await.unwrap();
+            assert_eq!(appended.head.sequence_id, SequenceId(2));
+            let later = "UPDATE lockgate_ledger.format SET version = 99";
+            client.batch_execute(later).await.unwrap();
+            let refused = PostgresLedger::connect(url).await.unwrap_err().to_string();
+            assert!(refused.contains("has version 99"), "{refused}");
         },
     );
 }

@@ -5,6 +5,9 @@
 //! - A lease that has ended is written as ended before that is shown, so that a clock that is set back brings none back.
 //! - Locks of the server (`GET_LOCK`) decide nothing.
 
+mod store;
+mod waiting;
+
 use std::{fmt, pin::pin, sync::Arc, time::Duration};
 
 use lockgate_core::{
@@ -19,10 +22,13 @@ use lockgate_records::{
 };
 use mysql_async::{Row, Value};
 
-use crate::{
-    connection::{COLUMNS, Link, NOW, get, lock_of},
-    url,
+use self::{
+    store::{COLUMNS, NOW, Store, lock_of},
     waiting::{Waiting, look, wait_for_locks},
+};
+use crate::{
+    connection::{Link, get},
+    url::Target,
 };
 
 /// How often one who watches looks whether the task runs that wakes it.
@@ -45,14 +51,14 @@ const ENDED_AT_ONCE: i64 = 64;
 ///
 /// The connections belong to the tokio runtime in which they were made. If that ends, the next command makes others.
 #[derive(Clone)]
-pub struct MysqlRecords(Arc<Store>, Option<Fence>);
+pub struct MysqlRecords(Arc<Shared>, Option<Fence>);
 
-struct Store {
-    link: Arc<Link>,
+struct Shared {
+    link: Arc<Link<Store>>,
     waiting: Arc<Waiting>,
 }
 
-impl Drop for Store {
+impl Drop for Shared {
     fn drop(&mut self) {
         self.waiting.stop();
     }
@@ -83,9 +89,7 @@ impl Default for MysqlRecordsOptions {
 
 impl fmt::Debug for MysqlRecords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("MysqlRecords")
-            .field(&self.0.link.options.store)
-            .finish()
+        f.debug_tuple("MysqlRecords").field(&self.store()).finish()
     }
 }
 
@@ -127,19 +131,24 @@ impl MysqlRecords {
                 return Err(RecordsError::Invalid { why });
             }
         }
-        let (opts, store) = url::read(url, options.timeout)?;
-        if let Some(store) = store {
+        let mut target = Target::of(url)?;
+        if let Some(store) = target.url.take("store") {
             options.store = store;
         }
+        let opts = target.opts(options.timeout, "store")?;
         store_name(&options.store)?;
-        let link = Arc::new(Link::new(opts, options));
+        let store = Store {
+            name: options.store,
+            poll: options.poll,
+        };
+        let link = Arc::new(Link::new(opts, options.timeout, store));
         link.open().await?;
         let waiting = Arc::default();
-        Ok(Self(Arc::new(Store { link, waiting }), None))
+        Ok(Self(Arc::new(Shared { link, waiting }), None))
     }
 
     fn store(&self) -> &str {
-        &self.0.link.options.store
+        &self.0.link.purpose().name
     }
 
     /// Calls a procedure that changes that record, under the fence if there is one; its only row.
@@ -167,8 +176,8 @@ impl MysqlRecords {
         }
         let marks = vec!["?"; of.len()].join(", ");
         let sql = format!("CALL {}_{under}{procedure}({marks})", self.store());
-        let rows = self.0.link.ask(&sql, of, true).await?;
-        let only = rows.into_iter().next();
+        let answer = self.0.link.ask(&sql, of, true).await?;
+        let only = answer.rows.into_iter().next();
         only.ok_or_else(|| unreadable("there is no row"))
     }
 
@@ -188,7 +197,7 @@ impl MysqlRecords {
         let mut rounds = 0;
         loop {
             let rows = self.0.link.ask(&sql, vec![name.as_str().into()], false);
-            let Some(row) = rows.await?.into_iter().next() else {
+            let Some(row) = rows.await?.rows.into_iter().next() else {
                 return Ok(None);
             };
             let row = record_row(&row)?;
@@ -307,7 +316,7 @@ impl Records for MysqlRecords {
         ]);
         let mut rounds = 0;
         loop {
-            let rows = self.0.link.ask(&sql, of.clone(), false).await?;
+            let rows = self.0.link.ask(&sql, of.clone(), false).await?.rows;
             let has_more = rows.last().map_or(Ok(false), |row| get(row, "has_more"))?;
             let (mut records, mut has_ended) = (Vec::new(), false);
             for row in &rows {

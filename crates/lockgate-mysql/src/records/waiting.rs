@@ -11,7 +11,8 @@ use lockgate_records::Bell;
 use mysql_async::{Conn, Value, prelude::Queryable as _};
 use tokio::{sync::Notify, task::JoinHandle, time::sleep};
 
-use crate::connection::{Link, get, lock_of};
+use super::store::{Store, lock_of};
+use crate::connection::{Link, get};
 
 /// How long one wait for a lock is at most, in seconds.
 const SLICE: u32 = 1;
@@ -73,9 +74,9 @@ impl Waiting {
 }
 
 /// Looks at what is watched, every now and then.
-pub(crate) async fn look(link: &Link, waiting: &Waiting) {
+pub(crate) async fn look(link: &Link<Store>, waiting: &Waiting) {
     loop {
-        sleep(link.options.poll).await;
+        sleep(link.purpose().poll).await;
         let mut names = waiting.bell.names();
         if names.is_empty() {
             waiting.more.notified().await;
@@ -94,14 +95,14 @@ pub(crate) async fn look(link: &Link, waiting: &Waiting) {
     }
 }
 
-async fn look_at(link: &Link, bell: &Bell, names: Vec<Seen>) -> Result<(), RecordsError> {
+async fn look_at(link: &Link<Store>, bell: &Bell, names: Vec<Seen>) -> Result<(), RecordsError> {
     let marks = vec!["?"; names.len()].join(", ");
     let sql = format!(
         "SELECT name, revision FROM {}_record WHERE name IN ({marks})",
-        link.options.store
+        link.purpose().name
     );
     let asked = names.iter().map(|(name, _)| Value::from(name.as_str()));
-    let rows = link.ask(&sql, asked.collect(), false).await?;
+    let rows = link.ask(&sql, asked.collect(), false).await?.rows;
     let mut found = HashMap::new();
     for row in rows {
         found.insert(get::<String>(&row, "name")?, get::<u64>(&row, "revision")?);
@@ -116,7 +117,7 @@ async fn look_at(link: &Link, bell: &Bell, names: Vec<Seen>) -> Result<(), Recor
 }
 
 /// Waits for the end of one lease after the other, on a connection of its own.
-pub(crate) async fn wait_for_locks(link: &Link, waiting: &Waiting) {
+pub(crate) async fn wait_for_locks(link: &Link<Store>, waiting: &Waiting) {
     let mut connection = None;
     let mut useless: HashSet<Seen> = HashSet::new();
     let mut last: Option<RecordName> = None;
@@ -136,7 +137,7 @@ pub(crate) async fn wait_for_locks(link: &Link, waiting: &Waiting) {
             last = None;
             tokio::select! {
                 () = waiting.more.notified() => {}
-                () = sleep(link.options.poll) => {}
+                () = sleep(link.purpose().poll) => {}
             }
             continue;
         };
@@ -150,7 +151,7 @@ pub(crate) async fn wait_for_locks(link: &Link, waiting: &Waiting) {
             Ok(false) => {}
             Err(_) => {
                 connection = None;
-                sleep(link.options.poll).await;
+                sleep(link.purpose().poll).await;
             }
         }
     }
@@ -158,7 +159,7 @@ pub(crate) async fn wait_for_locks(link: &Link, waiting: &Waiting) {
 
 /// Whether the lock was free within the slice.
 async fn wait_for(
-    link: &Link,
+    link: &Link<Store>,
     connection: &mut Option<Conn>,
     name: &RecordName,
 ) -> Result<bool, RecordsError> {
@@ -166,7 +167,7 @@ async fn wait_for(
         Some(asks) => asks,
         None => connection.insert(link.connect().await?),
     };
-    let lock = lock_of(&link.options.store, "?");
+    let lock = lock_of(&link.purpose().name, "?");
     let failed = |error: mysql_async::Error| RecordsError::Unavailable {
         why: error.to_string(),
     };
