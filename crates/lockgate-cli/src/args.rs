@@ -4,6 +4,7 @@ mod admin;
 mod analyze;
 mod forward;
 mod lead;
+mod ledger;
 mod producer;
 mod queue;
 mod record;
@@ -19,6 +20,7 @@ pub(crate) use admin::*;
 pub(crate) use analyze::Analyze;
 pub(crate) use forward::{Forward, From as ForwardFrom};
 pub(crate) use lead::*;
+pub(crate) use ledger::*;
 pub(crate) use producer::*;
 pub(crate) use queue::*;
 pub(crate) use record::*;
@@ -75,6 +77,8 @@ pub(crate) enum Command {
     Producer(Producer),
     #[command(subcommand)]
     Record(Record),
+    #[command(subcommand)]
+    Ledger(Ledger),
     Lead(Box<Lead>),
     #[command(subcommand)]
     Leaders(Leaders),
@@ -334,8 +338,8 @@ pub(crate) struct Receive {
 /// remembered ids and leases, and everything that the server answered before. The server goes on meanwhile. The
 /// file gets its name when it is whole and was read back, not before.
 ///
-/// If clients need access keys, the backup takes one with all verbs on all queues and `read` on all records
-/// (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY).
+/// If clients need access keys, the backup takes one with all verbs on all queues and `read` on all records and all
+/// ledgers (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY).
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -215,7 +215,9 @@ impl CallError {
     pub(crate) fn has_code(&self, expected: &str) -> bool {
         use lockgate_client::CallError as Source;
         match &self.source {
-            Source::Refused { code, .. } | Source::Record { code, .. } => code == expected,
+            Source::Refused { code, .. }
+            | Source::Record { code, .. }
+            | Source::Ledger { code, .. } => code == expected,
             _ => false,
         }
     }
@@ -249,9 +251,9 @@ impl CallError {
             Source::Timeout { .. } => Exit::Timeout,
             Source::NoQueue { .. } => Exit::NotFound,
             Source::Fenced(_) => Exit::Conflict,
-            Source::Refused { status, code, .. } | Source::Record { status, code, .. } => {
-                exit_of(*status, code)
-            }
+            Source::Refused { status, code, .. }
+            | Source::Record { status, code, .. }
+            | Source::Ledger { status, code, .. } => exit_of(*status, code),
             _ => Exit::Failed,
         }
     }
@@ -373,7 +375,7 @@ pub(crate) fn not_built(error: BuildError) -> Failure {
 pub(crate) fn exit_of(status: StatusCode, code: &str) -> Exit {
     match code {
         "key_not_found" | "message_not_found" | "producer_not_found" | "record_not_found"
-        | "state_not_found" => Exit::NotFound,
+        | "state_not_found" | "ledger_not_found" | "event_not_found" => Exit::NotFound,
         _ if status == StatusCode::FORBIDDEN || status == StatusCode::UNAUTHORIZED => Exit::Denied,
         // As where several leases are settled: none of them was this one.
         "invalid_receipt" => Exit::Conflict,

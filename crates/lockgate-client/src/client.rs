@@ -25,7 +25,7 @@ use tokio::{
 use crate::{
     CallError, Credentials, Endpoint, TrustError,
     connection::{Connection, Failed, Idle},
-    error::RecordFault,
+    error::{LedgerFault, RecordFault},
     trust::Trust,
 };
 
@@ -432,6 +432,7 @@ impl Client {
             version: Option<u64>,
             queue: Option<String>,
             record: Option<Box<RecordFault>>,
+            ledger: Option<Box<LedgerFault>>,
             newest_epoch: Option<u64>,
         }
         let status = head.status;
@@ -454,6 +455,17 @@ impl Client {
                 record: Some(fault),
                 ..
             }) => CallError::Record {
+                status,
+                code,
+                message: detail,
+                fault,
+            },
+            Ok(Problem {
+                code,
+                detail,
+                ledger: Some(fault),
+                ..
+            }) => CallError::Ledger {
                 status,
                 code,
                 message: detail,

@@ -79,6 +79,18 @@ pub enum CallError {
         /// What the record is.
         fault: Box<RecordFault>,
     },
+    /// A ledger is not what the request says of it. Nothing was done.
+    #[error("{message} ({code})")]
+    Ledger {
+        /// The status of the answer.
+        status: StatusCode,
+        /// For programs, such as `ledger_moved`.
+        code: String,
+        /// For people.
+        message: String,
+        /// What the ledger is.
+        fault: Box<LedgerFault>,
+    },
     /// There is no such queue, or not for this caller.
     #[error("there is no queue {name:?} at {endpoint}")]
     NoQueue {
@@ -113,6 +125,22 @@ pub struct RecordFault {
     pub bytes_max: Option<u64>,
 }
 
+/// What a ledger is, where it is not what a request says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[non_exhaustive]
+pub struct LedgerFault {
+    /// Its last event, if that is in the way.
+    pub head: Option<u64>,
+    /// The first event that it keeps, if one before it was asked for.
+    pub first_id: Option<u64>,
+    /// The place that the request named.
+    pub sequence_id: Option<u64>,
+    /// The term of the request, if it is over.
+    pub epoch: Option<u64>,
+    /// The latest term that it has seen.
+    pub newest_epoch: Option<u64>,
+}
+
 fn show(duration: Duration) -> String {
     show_millis(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
@@ -127,7 +155,9 @@ impl CallError {
             Self::Fenced(_) => Fate::Stale,
             Self::Connect { .. } | Self::NoTls { .. } => Fate::Retry,
             Self::NoQueue { .. } => Fate::Closed,
-            Self::Refused { status, .. } | Self::Record { status, .. } => of_status(*status),
+            Self::Refused { status, .. }
+            | Self::Record { status, .. }
+            | Self::Ledger { status, .. } => of_status(*status),
             Self::Lost { .. } | Self::Timeout { .. } | Self::NoLockgate { .. } => Fate::Unknown,
         }
     }

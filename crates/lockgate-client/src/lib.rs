@@ -3,7 +3,8 @@
 //! [`Client::queue`] opens a queue. A [`RemoteQueue`] is a [`Sink`](lockgate_core::Sink) and a
 //! [`Source`](lockgate_core::Source), as an embedded queue is, so that producers and consumers over these
 //! traits work with both. [`Client::queue_later`] names a queue whose server may be away: a [`LaterQueue`] is a
-//! [`Sink`](lockgate_core::Sink) that looks for it at each send. [`Client::call`] makes every other call of `/api/v1`.
+//! [`Sink`](lockgate_core::Sink) that looks for it at each send. [`Client::ledger`] names a
+//! [`Ledger`](lockgate_core::ledger::Ledger) of it. [`Client::call`] makes every other call of `/api/v1`.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -83,6 +84,7 @@ mod credentials;
 mod endpoint;
 mod error;
 mod later;
+mod ledger;
 mod queue;
 mod records;
 mod trust;
@@ -90,9 +92,10 @@ mod trust;
 pub use client::{BackupBody, BuildError, Client, ClientBuilder};
 pub use credentials::Credentials;
 pub use endpoint::{Endpoint, EndpointError};
-pub use error::{CallError, RecordFault};
+pub use error::{CallError, LedgerFault, RecordFault};
 pub use hyper::{Method, StatusCode};
 pub use later::LaterQueue;
+pub use ledger::ServerLedger;
 pub use lockgate_sigv4::Secret;
 pub use queue::{Receipt, RemoteQueue};
 pub use trust::{TlsCause, TrustError};

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// The longest wait of one request, as the API has it.
-const WAIT_MAX: Duration = Duration::from_secs(20);
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(20);
 
 #[derive(Deserialize)]
 struct Listed {
@@ -86,9 +86,9 @@ struct Release {
 
 /// The answer to what has nothing to tell.
 #[derive(Deserialize)]
-struct Nothing {}
+pub(crate) struct Nothing {}
 
-const NO_BODY: Option<&()> = None;
+pub(crate) const NO_BODY: Option<&()> = None;
 
 /// The records of the server's first shard. They survive what the server's log survives; an answer waits for the
 /// disk, or for the database.

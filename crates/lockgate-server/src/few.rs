@@ -133,6 +133,63 @@ impl<T: schemars::JsonSchema> schemars::JsonSchema for Few<'_, T> {
     }
 }
 
+/// A list of a request with up to `MAX` entries, which are parsed with it. One more is an error.
+#[derive(Debug)]
+pub(crate) struct UpTo<T, const MAX: usize>(pub(crate) Vec<T>);
+
+impl<T, const MAX: usize> Default for UpTo<T, MAX> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for UpTo<T, MAX> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct UpToVisitor<T, const MAX: usize>(PhantomData<T>);
+
+        impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for UpToVisitor<T, MAX> {
+            type Value = UpTo<T, MAX>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a sequence")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+                let mut entries = Vec::new();
+                while entries.len() < MAX {
+                    match list.next_element()? {
+                        Some(entry) => entries.push(entry),
+                        None => return Ok(UpTo(entries)),
+                    }
+                }
+                match list.next_element::<IgnoredAny>()? {
+                    Some(_) => Err(de::Error::custom(format_args!(
+                        "there may be up to {MAX}, and there are more"
+                    ))),
+                    None => Ok(UpTo(entries)),
+                }
+            }
+        }
+
+        deserializer.deserialize_seq(UpToVisitor(PhantomData))
+    }
+}
+
+#[cfg(test)]
+impl<T: schemars::JsonSchema, const MAX: usize> schemars::JsonSchema for UpTo<T, MAX> {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        Vec::<T>::schema_name()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        Vec::<T>::json_schema(generator)
+    }
+
+    fn inline_schema() -> bool {
+        Vec::<T>::inline_schema()
+    }
+}
+
 /// Values by name. Keeps at most `MAX` of them and counts all.
 #[derive(Debug)]
 pub(crate) struct FewByName<T, const MAX: usize> {

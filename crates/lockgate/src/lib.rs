@@ -86,7 +86,7 @@
 //!
 //! [Coordination](coordination) elects one of many processes, which works under a fence until it hands over.
 //!
-//! A [sequencer] gives messages one total order in a ledger, and followers apply each event once.
+//! A [sequencer] gives messages one total order in a [ledger], and followers apply each event once.
 //!
 //! With the feature `zookeeper`, ZooKeeper elects: `lockgate::zookeeper`, also between processes in Rust and in Java.
 //!
@@ -108,6 +108,7 @@
 mod browse;
 mod delivery;
 mod error;
+pub mod ledger;
 mod open;
 #[cfg(feature = "postgres")]
 mod postgres;

@@ -13,6 +13,7 @@ mod forward;
 mod key;
 pub(crate) mod lead;
 mod leaders;
+mod ledger;
 mod message;
 mod peek;
 mod place;
@@ -72,6 +73,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Dlq(args) => watched(move || dlq::run(&args)),
         Command::Producer(args) => watched(move || producer::run(&args)),
         Command::Record(args) => watched(move || record::run(&args)),
+        Command::Ledger(args) => watched(move || ledger::run(&args)),
         Command::Lead(args) => lead::run(&args),
         Command::LeadCommand(args) => lead::command::run(&args),
         Command::LeadWatchdog(args) => lead::watchdog::run(&args),

@@ -31,6 +31,7 @@ struct Key {
 struct GrantEntry {
     queues: Option<String>,
     records: Option<String>,
+    ledgers: Option<String>,
     verbs: Vec<String>,
 }
 
@@ -177,12 +178,13 @@ fn access_key(
                 )
             })
         });
-        let on = match (grant.queues, grant.records) {
-            (Some(queues), None) => Names::Queues(queues),
-            (None, Some(records)) => Names::Records(records),
+        let on = match (grant.queues, grant.records, grant.ledgers) {
+            (Some(queues), None, None) => Names::Queues(queues),
+            (None, Some(records), None) => Names::Records(records),
+            (None, None, Some(ledgers)) => Names::Ledgers(ledgers),
             _ => {
                 return Err(format!(
-                    "key {id}: a grant names either queues or records; give each a grant of its own"
+                    "key {id}: a grant names queues, records or ledgers; give each a grant of its own"
                 ));
             }
         };
@@ -221,11 +223,13 @@ mod tests {
             grants = [
                 { queues = "orders-*", verbs = ["send", "read"] },
                 { queues = "dead", verbs = [] },
+                { ledgers = "trades*", verbs = ["send"] },
             ]
         "#;
         let keys = read(text, true).unwrap();
         assert_eq!(keys.len(), 1);
         assert_eq!(keys[0].grants[0].verbs, [Verb::Send, Verb::Read]);
+        assert_eq!(keys[0].grants[2].on, Names::Ledgers("trades*".into()));
         assert!(!format!("{keys:?}").contains("show"));
         let open = read(text, false).unwrap_err();
         assert!(open.contains("chmod 600"), "{open}");

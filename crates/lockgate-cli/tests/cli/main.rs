@@ -21,6 +21,7 @@ mod help;
 mod key_states;
 mod lead;
 mod leaders;
+mod ledger;
 mod limits;
 mod lost;
 mod messages;

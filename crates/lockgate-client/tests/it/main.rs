@@ -9,6 +9,7 @@ mod connections;
 mod coordination;
 mod fates;
 mod later;
+mod ledger;
 mod records;
 mod support;
 mod transport;

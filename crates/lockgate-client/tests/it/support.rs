@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use lockgate_client::{Client, Credentials, Method, RemoteQueue, Secret};
 use lockgate_core::{
-    HolderName, Leased, ManualClock, Message, QueueName, ReceiveRequest, Sink, Source,
+    Clock, HolderName, Leased, ManualClock, Message, QueueName, ReceiveRequest, Sink, Source,
 };
 use lockgate_engine::{Engine, EngineOptions};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
@@ -39,7 +39,19 @@ impl TestServer {
         clock: ManualClock,
         change: impl FnOnce(&mut ServerOptions),
     ) -> Self {
-        let (path, time) = (folder.join("data"), Arc::new(clock.clone()));
+        Self {
+            clock: clock.clone(),
+            ..Self::start_by(folder, Arc::new(clock), change).await
+        }
+    }
+
+    /// The same, by a clock that is none of the server's own.
+    pub(crate) async fn start_by(
+        folder: &Path,
+        time: Arc<dyn Clock>,
+        change: impl FnOnce(&mut ServerOptions),
+    ) -> Self {
+        let path = folder.join("data");
         let engine = tokio::task::spawn_blocking(move || {
             let disk = FolderDisk::open(path).unwrap();
             // How full the disk of whoever tests is, is none of a test's business.
@@ -69,7 +81,7 @@ impl TestServer {
         Self {
             address,
             engine,
-            clock,
+            clock: ManualClock::default(),
             access_keys,
             shutdown,
             run,
@@ -116,6 +128,10 @@ pub(crate) fn with_access_key(options: &mut ServerOptions) {
             Grant {
                 on: Names::Records("*".to_owned()),
                 verbs: vec![Verb::Read, Verb::Manage],
+            },
+            Grant {
+                on: Names::Ledgers("*".to_owned()),
+                verbs: Verb::ALL.to_vec(),
             },
         ],
     }]);

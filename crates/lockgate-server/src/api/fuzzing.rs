@@ -7,10 +7,11 @@ use super::{
     input::{body, query},
     route::{self, Operation},
     shapes::{
-        ChangeQueue, CreateQueue, DeleteRecord, DropKeyState, ExtendRecord, Hold, LeaseRecord,
-        ListDeadLetterSources, ListDeadLetters, ListKeyStates, ListKeys, ListMessages,
-        ListProducers, ListQueues, ListRecords, Nothing, PutKeyState, PutRecord, ReceiveMessages,
-        Redrive, ReleaseRecord, Reschedule, SendMessages, SettleMessages, Transaction, WatchRecord,
+        AppendEvents, ChangeQueue, CreateLedger, CreateQueue, DeleteRecord, DropKeyState,
+        ExtendRecord, Hold, LeaseRecord, ListDeadLetterSources, ListDeadLetters, ListKeyStates,
+        ListKeys, ListLedgers, ListMessages, ListProducers, ListQueues, ListRecords, MoveReader,
+        Nothing, PutKeyState, PutRecord, ReadEvents, ReceiveMessages, Redrive, ReleaseRecord,
+        Reschedule, SealLedger, SendMessages, SettleMessages, Transaction, TrimLedger, WatchRecord,
     },
 };
 
@@ -78,6 +79,21 @@ fn read(method: &Method, path: &str, given: Option<&str>, bytes: &[u8]) -> Resul
         Operation::ReleaseRecord => {
             body::<ReleaseRecord>(bytes)?;
         }
+        Operation::ListLedgers => drop(query::<ListLedgers>(given)?),
+        Operation::CreateLedger => drop(body::<CreateLedger>(bytes)?),
+        Operation::AppendEvents => drop(body::<AppendEvents<'_>>(bytes)?),
+        Operation::ReadEvents => {
+            query::<ReadEvents>(given)?;
+        }
+        Operation::MoveReader => {
+            body::<MoveReader>(bytes)?;
+        }
+        Operation::SealLedger => {
+            body::<SealLedger>(bytes)?;
+        }
+        Operation::TrimLedger => {
+            body::<TrimLedger>(bytes)?;
+        }
         Operation::GetServer
         | Operation::GetQueue
         | Operation::GetSending
@@ -94,7 +110,12 @@ fn read(method: &Method, path: &str, given: Option<&str>, bytes: &[u8]) -> Resul
         | Operation::PeekMessage
         | Operation::OpenProducer
         | Operation::ForgetProducer
-        | Operation::CancelMessage => {
+        | Operation::CancelMessage
+        | Operation::GetLedger
+        | Operation::DeleteLedger
+        | Operation::FindEvent
+        | Operation::ListReaders
+        | Operation::ForgetReader => {
             query::<Nothing>(given)?;
             let Nothing {} = body(bytes)?;
         }

@@ -9,6 +9,7 @@
 //! two.
 
 mod actions;
+mod follow;
 pub(crate) mod fuzzing;
 mod input;
 mod problem;
@@ -25,7 +26,7 @@ use hyper::{
     header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue},
 };
 use lockgate_core::{
-    HolderName, Key, QueueName, RecordName, WallTime,
+    HolderName, Key, LedgerName, QueueName, RecordName, WallTime,
     coordination::{Fence, FenceMark},
 };
 use lockgate_engine::{Engine, QueueEntry};
@@ -34,15 +35,16 @@ use percent_encoding::percent_decode_str;
 use serde::Serialize;
 use tokio::sync::Mutex;
 
+pub(crate) use self::{
+    follow::{Follow, is_follow},
+    problem::{Code, Problem},
+    route::{PREFIX, is_append},
+    shapes::LimitWord,
+};
 use self::{
     input::{body, query},
     route::{Found, Operation},
     shapes::Nothing,
-};
-pub(crate) use self::{
-    problem::{Code, Problem},
-    route::PREFIX,
-    shapes::LimitWord,
 };
 use crate::{
     auth::{AccessKey, Verb},
@@ -56,6 +58,10 @@ use crate::{
 
 /// The header with the fence of a request: `ELECTION:EPOCH`, percent-encoded.
 pub(crate) const FENCE: &str = "x-lockgate-fence";
+
+/// The largest body of an append to a ledger, if the server's limit is not higher: 8 MiB of payloads in base64, and all
+/// the ids that an append may have.
+pub(crate) const APPEND_BYTES_MAX: usize = 32 << 20;
 
 /// The description of the API, for programs.
 pub(crate) const OPENAPI: &str = include_str!("openapi.json");
@@ -323,6 +329,41 @@ impl Service {
                 self.release_record(request, part(0), &body(given)?).await?;
                 ok(&Nothing {})
             }
+            Operation::ListLedgers => {
+                ok(&self.list_ledgers(request, query(request.query)?).await?)
+            }
+            Operation::CreateLedger => {
+                let (ledger, existed) = self.create_ledger(request, body(given)?).await?;
+                let status = if existed {
+                    StatusCode::OK
+                } else {
+                    StatusCode::CREATED
+                };
+                answer(status, &ledger)
+            }
+            Operation::GetLedger => ok(&self.get_ledger(request, part(0)).await?),
+            Operation::DeleteLedger => {
+                self.delete_ledger(request, part(0)).await?;
+                ok(&Nothing {})
+            }
+            Operation::AppendEvents => {
+                ok(&self.append_events(request, part(0), body(given)?).await?)
+            }
+            Operation::ReadEvents => {
+                let input = query(request.query)?;
+                ok(&self.read_events(request, part(0), &input).await?)
+            }
+            Operation::FindEvent => ok(&self.find_event(request, part(0), part(1)).await?),
+            Operation::ListReaders => ok(&self.list_readers(request, part(0)).await?),
+            Operation::MoveReader => {
+                let input = Some(body(given)?);
+                ok(&self.move_reader(request, part(0), part(1), input).await?)
+            }
+            Operation::ForgetReader => {
+                ok(&self.move_reader(request, part(0), part(1), None).await?)
+            }
+            Operation::SealLedger => ok(&self.seal_ledger(request, part(0), &body(given)?).await?),
+            Operation::TrimLedger => ok(&self.trim_ledger(request, part(0), &body(given)?).await?),
         }
     }
 
@@ -368,6 +409,12 @@ impl Request<'_> {
         key.is_none_or(|key| key.may_with_record(verb, record))
     }
 
+    /// Whether the caller may do `verb` with the ledger.
+    fn may_with_ledger(&self, verb: Verb, ledger: &LedgerName) -> bool {
+        let key = self.identity.as_ref();
+        key.is_none_or(|key| key.may_with_ledger(verb, ledger))
+    }
+
     fn denied(&self, verb: Verb, what: fmt::Arguments<'_>) -> Problem {
         let id = self.identity.as_ref().map_or("", |key| &key.id);
         let verb = verb.as_str();
@@ -396,6 +443,8 @@ fn takes_parameters(operation: Operation) -> bool {
             | Operation::ListRecords
             | Operation::GetRecord
             | Operation::DeleteRecord
+            | Operation::ListLedgers
+            | Operation::ReadEvents
     )
 }
 

@@ -11,7 +11,7 @@ use lockgate_engine::EngineError;
 use lockgate_machine::{Rejection, Setting, SettingsError, StaleReason};
 use serde::{Serialize, Serializer};
 
-use super::shapes::{RecordFault, StaleWord};
+use super::shapes::{LedgerFault, RecordFault, StaleWord};
 use crate::{
     fault::{shorten, shortened},
     http::response::Response,
@@ -75,6 +75,8 @@ codes! {
     KeyNotFound = "key_not_found", 404, "The queue has nothing under that key";
     RecordNotFound = "record_not_found", 404, "There is no such record";
     ProducerNotFound = "producer_not_found", 404, "The queue knows no such producer";
+    LedgerNotFound = "ledger_not_found", 404, "There is no such ledger";
+    EventNotFound = "event_not_found", 404, "No event of the ledger has that unique id";
     StateNotFound = "state_not_found", 404, "The key has no state";
     MethodNotAllowed = "method_not_allowed", 405, "The address does not take this method";
     // About the state.
@@ -85,11 +87,17 @@ codes! {
     RecordConflict = "record_conflict", 409, "The record has another version";
     RecordHeld = "record_held", 409, "Somebody holds the record's lease";
     StateConflict = "state_conflict", 409, "The state of the key has another version";
+    LedgerExists = "ledger_exists", 409, "There is a ledger of that name with other options";
+    LedgerMoved = "ledger_moved", 409, "The head of the ledger is another one";
+    LedgerDeposed = "ledger_deposed", 409, "The ledger has seen a later epoch than that of the writer";
+    LedgerSealed = "ledger_sealed", 409, "The ledger is sealed";
+    LedgerBeyond = "ledger_beyond", 409, "The ledger has not got to that place";
     Deposed = "deposed", 409, "The term of the fence is over: the server has seen a later one of that election";
     ProducerFenced = "producer_fenced", 409, "Another incarnation of the producer has opened the queue";
     ProducerGap = "producer_gap", 409, "The record that this one comes after was not accepted: send both again";
     ProducerUnknown = "producer_unknown", 409, "The queue does not know this incarnation of the producer: open it again";
     SentBefore = "sent_before", 409, "The record of the producer was accepted before";
+    LedgerTrimmed = "ledger_trimmed", 410, "The ledger does not keep these events any more";
     // About limits.
     BodyTooLarge = "body_too_large", 413, "The request body is too large";
     MessageTooLarge = "message_too_large", 413, "The message is too large for the queue";
@@ -99,8 +107,10 @@ codes! {
     InFlightFull = "in_flight_full", 429, "As many messages are in flight as the queue allows";
     ProducersFull = "producers_full", 429, "The queue remembers as many producers as it may";
     RecordsFull = "records_full", 429, "The records take as much memory as they may";
+    LedgerFull = "ledger_full", 429, "The ledgers remember as much as they may";
     // About the server.
     UnknownOutcome = "unknown_outcome", 500, "Storage failed, and whether it was done is unknown";
+    LedgerDamaged = "ledger_damaged", 500, "Events of the ledger are lost, or contradict one another";
     Unavailable = "unavailable", 503, "The server cannot do it now; nothing was done";
     DiskFull = "disk_full", 503, "The disk is full; nothing was done";
 }
@@ -133,6 +143,9 @@ pub(crate) struct Problem {
     /// With the codes of records, and with `lease_stale` for the lease of a record: what it is instead.
     #[serde(skip_serializing_if = "Option::is_none")]
     record: Option<Box<RecordFault>>,
+    /// With some of the codes of ledgers: what it is instead.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ledger: Option<Box<LedgerFault>>,
     /// With `state_conflict`: the version that the state has; absent if the key has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<NonZeroU64>,
@@ -161,6 +174,7 @@ impl Problem {
             reason: None,
             queue: None,
             record: None,
+            ledger: None,
             version: None,
             incarnation: None,
             newest_epoch: None,
@@ -195,6 +209,12 @@ impl Problem {
     /// The same error, for a record.
     pub(super) fn of_record(mut self, record: RecordFault) -> Self {
         self.record = Some(Box::new(record));
+        self
+    }
+
+    /// The same error, for a ledger.
+    pub(super) fn of_ledger(mut self, ledger: LedgerFault) -> Self {
+        self.ledger = Some(Box::new(ledger));
         self
     }
 
@@ -320,6 +340,7 @@ impl From<Rejection> for Problem {
             Rejection::ProducersFull { .. } => Self::new(Code::ProducersFull, detail),
             Rejection::ProducerNotFound { .. } => Self::new(Code::ProducerNotFound, detail),
             Rejection::Record(error) => error.into(),
+            Rejection::Ledger(error) => error.into(),
             Rejection::Fenced(FenceError::Deposed { newest, .. }) => Self {
                 newest_epoch: NonZeroU64::new(newest.0),
                 ..Self::new(Code::Deposed, detail)

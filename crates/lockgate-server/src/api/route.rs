@@ -224,6 +224,44 @@ operations! {
     ExtendRecord = POST "/records/{record}/extend";
     /// End a lease.
     ReleaseRecord = POST "/records/{record}/release";
+    /// List ledgers.
+    ///
+    /// In order of their names. Those that the caller may not read are left out.
+    ListLedgers = GET "/ledgers";
+    /// Create a ledger.
+    ///
+    /// With the same options as an existing ledger: 200, and nothing changes. With other options: `ledger_exists`.
+    CreateLedger = POST "/ledgers";
+    /// Show a ledger.
+    GetLedger = GET "/ledgers/{ledger}";
+    /// Delete a ledger with all its events, unique ids and readers.
+    DeleteLedger = DELETE "/ledgers/{ledger}";
+    /// Append events, and settle messages with them.
+    ///
+    /// All or nothing. An event whose unique id, or else whose input, the ledger knows is a duplicate: nothing is added,
+    /// and the answer has the place of the first one. If the answer is lost, repeat the request if each event has an id,
+    /// or if it names the head that it expects. The body may have 32 MiB.
+    AppendEvents = POST "/ledgers/{ledger}/events";
+    /// Read events, or wait for one.
+    ///
+    /// With `wait_ms`, the answer comes as soon as there is an event behind `after`; of a sealed ledger, at once.
+    ReadEvents = GET "/ledgers/{ledger}/events";
+    /// Find the event with a unique id.
+    FindEvent = GET "/ledgers/{ledger}/unique-ids/{unique_id}";
+    /// List how far readers are.
+    ListReaders = GET "/ledgers/{ledger}/readers";
+    /// Keep how far a reader is.
+    MoveReader = PUT "/ledgers/{ledger}/readers/{reader}";
+    /// Forget a reader.
+    ForgetReader = DELETE "/ledgers/{ledger}/readers/{reader}";
+    /// End a ledger: nothing is appended any more.
+    ///
+    /// Of a sealed ledger it changes nothing.
+    SealLedger = POST "/ledgers/{ledger}/seal";
+    /// Let go of events at the beginning.
+    ///
+    /// Unique ids, and the places of all other events, stay.
+    TrimLedger = POST "/ledgers/{ledger}/trim";
 }
 
 /// The operation of a request, with the decoded parts of its path.
@@ -251,6 +289,13 @@ pub(super) fn find<'p>(method: &Method, path: &'p str) -> Result<Found<'p>, Prob
         Code::MethodNotAllowed,
         format!("{path:?} takes {allowed}, not {method}"),
     ))
+}
+
+/// Whether a request appends to a ledger. `path` is not decoded.
+pub(crate) fn is_append(method: &str, path: &str) -> bool {
+    let rest = path.strip_prefix(PREFIX).unwrap_or(path);
+    let append = Operation::AppendEvents;
+    method == append.method().as_str() && parts(append.path(), rest).is_some()
 }
 
 /// The methods that a path takes, in the form of the header `Allow`.
@@ -287,7 +332,7 @@ fn parts<'p>(template: &str, path: &'p str) -> Option<Vec<&'p str>> {
     given.next().is_none().then_some(parts)
 }
 
-fn decode(part: &str) -> Result<Cow<'_, str>, Problem> {
+pub(super) fn decode(part: &str) -> Result<Cow<'_, str>, Problem> {
     percent_decode(part).map_err(|what| {
         let detail = format!("the part {part:?} of the path {what}");
         Problem::new(Code::MalformedRequest, detail)

@@ -14,25 +14,26 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use lockgate_core::{QueueName, RecordName};
+use lockgate_core::{LedgerName, QueueName, RecordName};
 use lockgate_engine::Directory;
 use lockgate_machine::MoveTo;
 pub use lockgate_sigv4::Secret;
 pub(crate) use lockgate_sigv4::{BodyDigest, Claim, Head};
 use lockgate_sigv4::{SignatureError, is_plain};
 
-/// What may be done with a queue, or with a record.
+/// What may be done with a queue, a record or a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verb {
-    /// Send messages; also be named as where another queue's dead letters go.
+    /// Send messages; also be named as where another queue's dead letters go. A ledger: append to it.
     Send,
-    /// Receive, delete, and change the visibility of messages.
+    /// Receive, delete, and change the visibility of messages. A ledger: move and forget its readers.
     Receive,
-    /// Read its attributes, tags and counts, and find it in lists. A record: read, list and watch it.
+    /// Read its attributes, tags and counts, and find it in lists. A record or a ledger: read, list and watch it.
     Read,
     /// Make it, and change its attributes, tags and permissions. A record: write, delete and lease it, which shows its value.
+    /// A ledger: make and seal it.
     Manage,
-    /// Empty it, or remove it with all it holds.
+    /// Empty it, or remove it with all it holds. A ledger: trim or delete it.
     Purge,
 }
 
@@ -67,7 +68,7 @@ impl Verb {
 /// Verbs for what has a name that fits a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Names of queues, or of records.
+    /// Names of queues, of records or of ledgers.
     pub on: Names,
     /// What may be done with them; with records: [`Verb::Read`] and [`Verb::Manage`].
     pub verbs: Vec<Verb>,
@@ -80,6 +81,8 @@ pub enum Names {
     Queues(String),
     /// Names of records.
     Records(String),
+    /// Names of ledgers.
+    Ledgers(String),
 }
 
 /// Whether a name fits a pattern in which `*` stands for any number of characters.
@@ -134,6 +137,14 @@ impl AccessKey {
         )
     }
 
+    /// Whether it may do that with that ledger.
+    #[must_use]
+    pub fn may_with_ledger(&self, verb: Verb, ledger: &LedgerName) -> bool {
+        self.grants_of(verb).any(
+            |names| matches!(names, Names::Ledgers(pattern) if matches(pattern, ledger.as_str())),
+        )
+    }
+
     /// What it may do that with.
     fn grants_of(&self, verb: Verb) -> impl Iterator<Item = &Names> {
         let grants = self.grants.iter();
@@ -143,11 +154,15 @@ impl AccessKey {
 }
 
 impl AccessKey {
-    /// Whether it may do everything with every queue, and read every record.
+    /// Whether it may do everything with every queue, and read every record and every ledger.
     pub(crate) fn may_everything(&self) -> bool {
-        let all = |names: &Names| matches!(names, Names::Records(pattern) if pattern == "*");
+        let all_records =
+            |names: &Names| matches!(names, Names::Records(pattern) if pattern == "*");
+        let all_ledgers =
+            |names: &Names| matches!(names, Names::Ledgers(pattern) if pattern == "*");
         Verb::ALL.iter().all(|&verb| self.may_everywhere(verb))
-            && self.grants_of(Verb::Read).any(all)
+            && self.grants_of(Verb::Read).any(all_records)
+            && self.grants_of(Verb::Read).any(all_ledgers)
     }
 
     /// Whether it may do that with every queue.

@@ -23,7 +23,7 @@ use lockgate_core::with_sources;
 use lockgate_engine::BackupError;
 use tokio::{sync::mpsc, task::spawn_blocking};
 
-use super::{Queues, connection::Client, refusal::Refusal};
+use super::{Queues, connection::Client, follow, refusal::Refusal};
 
 /// Bytes of a chunk.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -45,6 +45,7 @@ pub(crate) enum Answer {
     /// The whole answer in one buffer; `Progress::flushed` relies on that.
     Whole(Full<Bytes>),
     Backup(Stream),
+    Follow(follow::Stream),
 }
 
 /// A backup on its way to a client.
@@ -184,20 +185,21 @@ impl Body for Answer {
                 .poll_frame(cx)
                 .map_err(|never| match never {}),
             Self::Backup(stream) => Pin::new(stream).poll_frame(cx),
+            Self::Follow(stream) => stream.poll_frame(cx).map(|frame| frame.map(Ok)),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
             Self::Whole(body) => body.is_end_stream(),
-            Self::Backup(_) => false,
+            Self::Backup(_) | Self::Follow(_) => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
             Self::Whole(body) => body.size_hint(),
-            Self::Backup(_) => SizeHint::default(),
+            Self::Backup(_) | Self::Follow(_) => SizeHint::default(),
         }
     }
 }

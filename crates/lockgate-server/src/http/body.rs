@@ -236,17 +236,17 @@ impl Whole<'_> {
     }
 }
 
-/// Reads the body of request `index` of `client`. `unknown`: the sender can be verified only once
-/// the body is there.
+/// Reads the body of request `index` of `client`, of up to `max` bytes. `unknown`: the sender can be
+/// verified only once the body is there.
 ///
 /// A small body that arrives in one piece with its head is not copied.
 pub(crate) async fn read(
     client: &Client,
     index: u64,
+    max: usize,
     mut body: Incoming,
     unknown: bool,
 ) -> Result<Whole<'_>, Refusal> {
-    let max = client.core.limits.body_bytes_max;
     let mut share = client.core.bodies.share(client.peer.ip(), unknown);
     let declared = body.size_hint().exact();
     let declared = match declared.map(usize::try_from) {

@@ -5,7 +5,10 @@ use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 use hyper::StatusCode;
 use lockgate_core::{SpaceState, WallTime};
 use lockgate_engine::{Engine, EngineMetrics};
-use lockgate_machine::{COUNTERS, Counter, CounterKind, QueueCounts, QueueLimited};
+use lockgate_machine::{
+    COUNTERS, Counter, CounterKind, LedgerDescription, LedgersPage, ListLedgers, Query,
+    QueueCounts, QueueLimited,
+};
 use tokio::time::timeout;
 
 use super::{
@@ -37,7 +40,9 @@ pub(crate) async fn page(core: &Core, of: &Queues) -> Response {
     )
     .value(seconds(of.started.0));
     engine(&mut page, &of.engine.metrics());
-    queues(&mut page, &of.engine, core.limits.metrics_queues_max).await;
+    let limit = core.limits.metrics_queues_max;
+    queues(&mut page, &of.engine, limit).await;
+    ledgers(&mut page, &of.engine, limit).await;
     health::page(StatusCode::OK, CONTENT_TYPE, page.finish())
 }
 
@@ -451,6 +456,119 @@ async fn queues(page: &mut Exposition, engine: &Engine, limit: usize) {
         for counter in counters(CounterKind::Dropped) {
             let labels = [("queue", queue.name.as_str()), ("reason", counter.name)];
             dropped.sample(&labels, counter.get(&queue.totals));
+        }
+    }
+}
+
+/// The figures of a ledger that are numbers.
+type LedgerGauge = (&'static str, &'static str, fn(&LedgerDescription) -> u64);
+
+const LEDGER_GAUGES: &[LedgerGauge] = &[
+    (
+        "lockgate_ledger_head",
+        "Sequence id of the last event; 0 if there was none.",
+        |ledger| ledger.head.sequence_id.0,
+    ),
+    (
+        "lockgate_ledger_first",
+        "Sequence id of the first event that is kept.",
+        |ledger| ledger.head.first_id.0,
+    ),
+    (
+        "lockgate_ledger_epoch",
+        "Latest term of a writer that the ledger has seen.",
+        |ledger| ledger.head.epoch.0,
+    ),
+    (
+        "lockgate_ledger_sealed",
+        "Whether nothing can be appended any more: 1, else 0.",
+        |ledger| u64::from(ledger.head.is_sealed),
+    ),
+    (
+        "lockgate_ledger_unique_ids",
+        "Unique ids remembered.",
+        |ledger| ledger.unique_ids,
+    ),
+    (
+        "lockgate_ledger_inputs",
+        "Inputs remembered until they are settled.",
+        |ledger| ledger.inputs,
+    ),
+    (
+        "lockgate_ledger_appends",
+        "Appends whose events are kept.",
+        |ledger| ledger.appends,
+    ),
+    (
+        "lockgate_ledger_bytes",
+        "Bytes of the log that the kept events take, approximately.",
+        |ledger| ledger.bytes,
+    ),
+];
+
+/// `limit`: of the ledgers that are shown by name, and of the readers that are.
+async fn ledgers(page: &mut Exposition, engine: &Engine, limit: usize) {
+    let known = timeout(QUEUES_WAIT, first_ledgers(engine, limit)).await;
+    let known = known.ok().flatten();
+    page.gauge(
+        "lockgate_ledgers_missing",
+        "Whether the figures of all ledgers are missing below, for the engine did not answer in time: 1, else 0.",
+    )
+    .value(u8::from(known.is_none()));
+    let (ledgers, count) = known.unwrap_or_default();
+    page.gauge("lockgate_ledgers", "Ledgers there are.")
+        .value(count);
+    page.gauge(
+        "lockgate_ledgers_omitted",
+        "Ledgers that do not appear below, for there are more than the page shows.",
+    )
+    .value(count - ledgers.len());
+    for &(name, help, value) in LEDGER_GAUGES {
+        let mut family = page.gauge(name, help);
+        for ledger in &ledgers {
+            family.sample(&[("ledger", ledger.name.as_str())], value(ledger));
+        }
+    }
+    let readers = || {
+        let of = |ledger| -> (&LedgerDescription, _) { (ledger, ledger.readers.iter()) };
+        let each = ledgers.iter().map(of);
+        each.flat_map(|(ledger, readers)| readers.map(move |reader| (ledger, reader)))
+    };
+    let mut lag = page.gauge(
+        "lockgate_ledger_reader_lag_events",
+        "Events behind the last one that the reader is done with.",
+    );
+    for (ledger, reader) in readers().take(limit) {
+        let labels = [
+            ("ledger", ledger.name.as_str()),
+            ("reader", reader.reader.as_str()),
+        ];
+        let head = ledger.head.sequence_id.0;
+        lag.sample(&labels, head.saturating_sub(reader.sequence_id.0));
+    }
+    page.gauge(
+        "lockgate_ledger_readers_omitted",
+        "Readers of the ledgers above that do not appear, for there are more than the page shows.",
+    )
+    .value(readers().skip(limit).count());
+}
+
+/// The first ledgers by name, and how many there are.
+async fn first_ledgers(engine: &Engine, limit: usize) -> Option<(Vec<LedgerDescription>, usize)> {
+    let (mut first, mut count) = (Vec::new(), 0);
+    let mut list = ListLedgers {
+        prefix: String::new(),
+        after: None,
+        limit: Query::LIMIT_MAX,
+    };
+    loop {
+        let LedgersPage { ledgers, next } = engine.query(list.clone()).await.ok()?;
+        count += ledgers.len();
+        let room = limit - first.len();
+        first.extend(ledgers.into_iter().take(room));
+        match next {
+            Some(next) => list.after = Some(next),
+            None => return Some((first, count)),
         }
     }
 }

@@ -13,6 +13,7 @@ mod counters;
 mod date;
 pub(crate) mod drain;
 mod exposition;
+mod follow;
 mod framing;
 pub(crate) mod fuzzing;
 mod handled;

@@ -21,7 +21,7 @@ use super::{
     body::{self, AnswerShare},
     connection::Client,
     counters::{Action, Counters},
-    health, metrics,
+    follow, health, metrics,
     printable::Printable,
     refusal::Refusal,
     response,
@@ -44,6 +44,8 @@ enum Route {
     Backup,
     /// The description of the admin API.
     OpenApi,
+    /// `/api/v1/ledgers/{ledger}/follow`: events as they come.
+    Follow,
     /// `/api/v1/...`, the admin API.
     Api,
     Unknown,
@@ -53,6 +55,7 @@ const TARGET: HeaderName = HeaderName::from_static("x-amz-target");
 const QUERY_MODE: HeaderName = HeaderName::from_static("x-amzn-query-mode");
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const TRACE_ID: HeaderName = HeaderName::from_static("x-amzn-trace-id");
+const NO_SNIFF: HeaderName = HeaderName::from_static("x-content-type-options");
 /// The header in which a client names itself as the holder of leases.
 const CONSUMER: HeaderName = HeaderName::from_static("x-lockgate-consumer");
 
@@ -68,7 +71,10 @@ pub(crate) async fn answer(
     let (parts, body) = request.into_parts();
     let route = Route::of(parts.uri.path());
     let page = page(route);
-    let is_signed = matches!(route, Route::Sqs | Route::Backup | Route::Api);
+    let is_signed = matches!(
+        route,
+        Route::Sqs | Route::Backup | Route::Follow | Route::Api
+    );
     let outcome = match check(client, index, is_signed, &parts) {
         Ok(()) if route == Route::Backup => {
             match back_up(client, queues, index, &parts, body).await {
@@ -77,6 +83,17 @@ pub(crate) async fn answer(
                     client.progress.streaming();
                     return stream_answer(stream);
                 }
+                Err(refusal) => Err(refusal),
+            }
+        }
+        Ok(()) if route == Route::Follow => {
+            match begin_to_follow(client, queues, index, &parts, body).await {
+                Ok(Ok(stream)) => {
+                    unanswered.answered(Action::Api, StatusCode::OK);
+                    client.progress.streaming();
+                    return follow_answer(stream);
+                }
+                Ok(Err(problem)) => Ok(problem.response()),
                 Err(refusal) => Err(refusal),
             }
         }
@@ -91,7 +108,7 @@ pub(crate) async fn answer(
     let (response, share) = outcome.unwrap_or_else(|refusal| {
         client.core.counters.refused(refusal.counted());
         tracing::debug!(peer = %client.peer, reason = refusal.counted().label(), "request refused");
-        let response = if matches!(route, Route::Api | Route::Backup) {
+        let response = if matches!(route, Route::Api | Route::Backup | Route::Follow) {
             refusal.problem()
         } else {
             let query = query_format(route, &parts);
@@ -150,7 +167,7 @@ fn may_be_refused(route: Route, method: &Method, response: &response::Response) 
     response.on_sent.is_some()
         || match route {
             Route::Sqs => response.action.is_none_or(sqs::only_reads),
-            Route::Api => *method == Method::GET,
+            Route::Api | Route::Follow => *method == Method::GET,
             _ => false,
         }
 }
@@ -180,6 +197,7 @@ impl Route {
             "/metrics" => Self::Metrics,
             "/api/v1/backup" => Self::Backup,
             "/api/v1/openapi.json" => Self::OpenApi,
+            _ if api::is_follow(path) => Self::Follow,
             _ if is_api_path(path) => Self::Api,
             _ if is_sqs_path(path) => Self::Sqs,
             _ => Self::Unknown,
@@ -223,7 +241,7 @@ fn page(route: Route) -> Option<Action> {
         Route::Readyz => Some(Action::Readyz),
         Route::Metrics => Some(Action::Metrics),
         Route::Backup => Some(Action::Backup),
-        Route::Api | Route::OpenApi => Some(Action::Api),
+        Route::Api | Route::Follow | Route::OpenApi => Some(Action::Api),
         Route::Unknown => Some(Action::Other),
         Route::Sqs => None,
     }
@@ -367,6 +385,39 @@ fn stream_answer(stream: backup::Stream) -> Response<Answer> {
     answer
 }
 
+/// Begins to send events of a ledger, or says why it does not.
+async fn begin_to_follow(
+    client: &Arc<Client>,
+    queues: &Queues,
+    index: u64,
+    parts: &Parts,
+    body: Incoming,
+) -> Result<Result<follow::Stream, api::Problem>, Refusal> {
+    if parts.method != Method::GET {
+        return Err(Refusal::Method {
+            method: parts.method.to_string(),
+            allowed: "GET",
+        });
+    }
+    let identified = identify(client, index, parts, body).await?;
+    let request = api_request(client, parts, &identified)?;
+    let follow = queues.api.follow(&request);
+    let stream = follow
+        .await
+        .map(|follow| follow::Stream::new(follow, client));
+    Ok(stream)
+}
+
+fn follow_answer(stream: follow::Stream) -> Response<Answer> {
+    let mut answer = Response::new(Answer::Follow(stream));
+    let headers = answer.headers_mut();
+    let content_type = HeaderValue::from_static("application/x-ndjson");
+    headers.insert(CONTENT_TYPE, content_type);
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(NO_SNIFF, HeaderValue::from_static("nosniff"));
+    answer
+}
+
 async fn serve_sqs(
     client: &Client,
     queues: &Queues,
@@ -448,16 +499,25 @@ async fn serve_api(
     parts: &Parts,
     body: Incoming,
 ) -> Result<response::Response, Refusal> {
-    let Identified {
-        body,
-        query,
-        identity,
-    } = identify(client, index, parts, body).await?;
+    let identified = identify(client, index, parts, body).await?;
+    let request = api_request(client, parts, &identified)?;
+    let mut response = queues.api.handle(request).await;
+    // Browsers must not guess another type for an answer.
+    let nosniff = HeaderValue::from_static("nosniff");
+    response.headers.insert(NO_SNIFF, nosniff);
+    Ok(response)
+}
+
+fn api_request<'r>(
+    client: &Client,
+    parts: &'r Parts,
+    identified: &'r Identified<'_>,
+) -> Result<api::Request<'r>, Refusal> {
     let content_type = parts.headers.get(CONTENT_TYPE);
-    let request = api::Request {
+    Ok(api::Request {
         method: &parts.method,
         path: parts.uri.path(),
-        query: query.as_deref(),
+        query: identified.query.as_deref(),
         // A value that is no text cannot be one of the allowed types.
         content_type: content_type.map(|value| value.to_str().unwrap_or("?")),
         fence: match parts.headers.get_all(api::FENCE).iter().collect::<Vec<_>>()[..] {
@@ -466,16 +526,11 @@ async fn serve_api(
             [value] => Some(value.to_str().unwrap_or("?")),
             _ => Some("?"),
         },
-        body: body.bytes.clone(),
+        body: identified.body.bytes.clone(),
         holder: holder(client, &parts.headers)?,
-        identity,
+        identity: identified.identity.clone(),
         hangup: client.progress.hangup().clone(),
-    };
-    let mut response = queues.api.handle(request).await;
-    // Browsers must not guess another type for an answer.
-    let nosniff = HeaderValue::from_static("nosniff");
-    response.headers.insert("x-content-type-options", nosniff);
-    Ok(response)
+    })
 }
 
 /// A request with its body read, and its sender verified if authentication is on.
@@ -499,9 +554,13 @@ pub(super) async fn identify<'c>(
         query: parts.uri.query(),
         headers: &parts.headers,
     };
+    let mut max = client.core.limits.body_bytes_max;
+    if api::is_append(head.method, head.path) {
+        max = max.max(api::APPEND_BYTES_MAX);
+    }
     let Some(authenticator) = &client.core.authenticator else {
         return Ok(Identified {
-            body: body::read(client, index, body, false).await?,
+            body: body::read(client, index, max, body, false).await?,
             query: head.query.map(ToOwned::to_owned),
             identity: None,
         });
@@ -518,7 +577,7 @@ pub(super) async fn identify<'c>(
         ),
         None => None,
     };
-    let mut body = body::read(client, index, body, sender.is_none()).await?;
+    let mut body = body::read(client, index, max, body, sender.is_none()).await?;
     let digest = BodyDigest::of(&body.bytes);
     let key = match sender {
         Some(key) if announced.as_ref() == Some(&digest) => key,
@@ -578,6 +637,9 @@ mod tests {
             ("/api/v1/backup", Route::Backup),
             ("/api/v1/backup/", Route::Api),
             ("/api/v1/queues/a/keys/b%2Fc", Route::Api),
+            ("/api/v1/ledgers/a/follow", Route::Follow),
+            ("/api/v1/ledgers/a/b/follow", Route::Api),
+            ("/api/v1/ledgers/follow", Route::Api),
             ("/api/v1/openapi.json", Route::OpenApi),
             ("/api/v1", Route::Unknown),
             ("/api/v10/queues", Route::Unknown),

@@ -101,10 +101,12 @@ async fn where_keys_are_needed_it_takes_one_for_everything() {
         on: Names::Queues(queues.to_owned()),
         verbs: verbs.to_vec(),
     };
-    let records = || Grant {
-        on: Names::Records("*".to_owned()),
+    let read = |on: Names| Grant {
+        on,
         verbs: vec![Verb::Read],
     };
+    let records = || read(Names::Records("*".to_owned()));
+    let ledgers = || read(Names::Ledgers("*".to_owned()));
     let key = |id: &str, grants: Vec<Grant>| AccessKey {
         id: id.to_owned(),
         secret: Secret::new("secret-of-the-test"),
@@ -112,14 +114,16 @@ async fn where_keys_are_needed_it_takes_one_for_everything() {
     };
     let server = TestServer::start_with(|options| {
         options.authentication = Authentication::AccessKeys(vec![
-            key("ALL", vec![grant("*", &Verb::ALL), records()]),
-            key("QUEUES", vec![grant("*", &Verb::ALL)]),
+            key("ALL", vec![grant("*", &Verb::ALL), records(), ledgers()]),
+            key("QUEUES", vec![grant("*", &Verb::ALL), ledgers()]),
+            key("NOLEDGERS", vec![grant("*", &Verb::ALL), records()]),
             key(
                 "SOME",
                 vec![
                     grant("*", &Verb::ALL[1..]),
                     grant("q*", &Verb::ALL),
                     records(),
+                    ledgers(),
                 ],
             ),
         ]);
@@ -127,7 +131,12 @@ async fn where_keys_are_needed_it_takes_one_for_everything() {
     .await;
     let unsigned = server.ask(GET).await;
     assert_eq!(unsigned.status, 401, "{unsigned:?}");
-    for (id, status) in [("SOME", 403), ("QUEUES", 403), ("ALL", 200)] {
+    for (id, status) in [
+        ("SOME", 403),
+        ("QUEUES", 403),
+        ("NOLEDGERS", 403),
+        ("ALL", 200),
+    ] {
         let mut headers = hyper::HeaderMap::new();
         headers.insert("host", "localhost".parse().unwrap());
         let now = jiff::Timestamp::now().as_second();

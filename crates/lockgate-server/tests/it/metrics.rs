@@ -5,8 +5,12 @@ use std::{
     sync::Arc,
 };
 
-use lockgate_core::{Disk, DiskOperation};
+use lockgate_core::{
+    Disk, DiskOperation, Epoch, LedgerName, ReaderName,
+    ledger::{Append, Ledger as _, LedgerOptions, NewEvent, ReaderPosition, SequenceId},
+};
 use lockgate_log::LocalLogOptions;
+use lockgate_machine::CreateLedger;
 use lockgate_sim::FaultyDisk;
 use serde_json::json;
 
@@ -161,6 +165,57 @@ async fn the_page_says_which_limit_holds_a_queue() {
     assert_eq!((keys("keys"), keys("rate")), (1.0, 0.0));
     let owing = "lockgate_queue_owing_keys{queue=\"keys\"}";
     assert_eq!(page.samples[owing], 1.0);
+}
+
+/// As many ledgers and readers are shown as may be, and the others are counted.
+#[tokio::test]
+async fn the_page_shows_ledgers_up_to_its_limit() {
+    let server = TestServer::start_with(|options| options.limits.metrics_queues_max = 2).await;
+    for name in ["a", "b", "c"] {
+        let name = LedgerName::new(name).unwrap();
+        let options = LedgerOptions::default();
+        let create = CreateLedger {
+            name: name.clone(),
+            options,
+        };
+        server.engine.submit(create).await.unwrap();
+        let ledger = server.engine.ledger(name);
+        let append = Append {
+            epoch: Epoch(7),
+            head: None,
+            events: vec![NewEvent::default(); 3],
+            settled: Vec::new(),
+        };
+        ledger.append(append).await.unwrap();
+        for reader in ["r \"1\"", "r 2"] {
+            let position = ReaderPosition {
+                reader: ReaderName::new(reader).unwrap(),
+                sequence_id: SequenceId(1),
+            };
+            ledger.move_reader(position).await.unwrap();
+        }
+    }
+    let page = page(&server).await;
+    for (series, value) in [
+        ("lockgate_ledgers", 3.0),
+        ("lockgate_ledgers_missing", 0.0),
+        ("lockgate_ledgers_omitted", 1.0),
+        ("lockgate_ledger_head{ledger=\"b\"}", 3.0),
+        ("lockgate_ledger_first{ledger=\"b\"}", 1.0),
+        ("lockgate_ledger_epoch{ledger=\"a\"}", 7.0),
+        (
+            "lockgate_ledger_reader_lag_events{ledger=\"a\",reader=\"r \\\"1\\\"\"}",
+            2.0,
+        ),
+        ("lockgate_ledger_readers_omitted", 2.0),
+    ] {
+        assert_eq!(page.samples.get(series), Some(&value), "{series}");
+    }
+    assert!(
+        !page
+            .samples
+            .contains_key("lockgate_ledger_head{ledger=\"c\"}")
+    );
 }
 
 /// Storage that hangs is when somebody looks at the page.

@@ -8,6 +8,7 @@ mod durability;
 mod errors;
 mod holds;
 mod key_states;
+mod ledger;
 mod order;
 mod producer;
 mod records;

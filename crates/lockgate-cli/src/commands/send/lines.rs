@@ -94,7 +94,7 @@ impl Pump {
     }
 
     /// The next message if it is there already.
-    pub(super) fn ready(&mut self) -> Option<Result<Outgoing, Failure>> {
+    pub(in crate::commands) fn ready(&mut self) -> Option<Result<Outgoing, Failure>> {
         self.lines.try_recv().ok()
     }
 }
@@ -264,7 +264,7 @@ pub fn fuzz_line(bytes: &[u8]) -> Result<(), String> {
 
 /// A string's text; any other value as it stands, without the white space between its parts. Going
 /// through a parsed value instead would reorder objects and round numbers.
-fn body(value: &RawValue) -> Result<String, String> {
+pub(in crate::commands) fn body(value: &RawValue) -> Result<String, String> {
     let json = value.get();
     if json.starts_with('"') {
         return serde_json::from_str(json).map_err(|error| explain(&error));

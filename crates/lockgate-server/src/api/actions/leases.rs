@@ -246,7 +246,10 @@ impl Service {
     }
 
     /// Checks a settle and turns it into the machine's form.
-    fn settle(&self, given: SettleInput) -> Result<(Settle, Option<WriteState>), Problem> {
+    pub(super) fn settle(
+        &self,
+        given: SettleInput,
+    ) -> Result<(Settle, Option<WriteState>), Problem> {
         let action = given.action;
         let only = |field: &str, given: bool, of: &str, fits: bool| {
             if given && !fits {
@@ -344,7 +347,10 @@ impl Service {
 }
 
 /// Checks that every entry of a list can be parsed, before the first is used.
-fn check_entries<'a, T: Deserialize<'a>>(name: &str, list: &Few<'a, T>) -> Result<(), Problem> {
+pub(super) fn check_entries<'a, T: Deserialize<'a>>(
+    name: &str,
+    list: &Few<'a, T>,
+) -> Result<(), Problem> {
     let within = |(at, problem): (usize, Problem)| problem.within(&format!("{name}[{at}]"));
     list.check(entry).map_err(within)
 }

@@ -4,6 +4,7 @@ mod dead_letters;
 mod key_states;
 mod keys;
 mod leases;
+mod ledgers;
 mod messages;
 mod peek;
 mod producers;
@@ -16,7 +17,10 @@ use lockgate_engine::Status;
 use lockgate_machine::{MoveCursor, QueueSettings};
 
 use self::messages::BATCH_MAX;
-pub(super) use self::records::record_of;
+pub(super) use self::{
+    ledgers::{event_view, head_view, ledger_of},
+    records::record_of,
+};
 use super::{
     Code, Problem, Service,
     shapes::{

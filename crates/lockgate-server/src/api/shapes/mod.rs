@@ -6,6 +6,7 @@
 mod dead_letters;
 mod keys;
 mod leases;
+mod ledgers;
 mod messages;
 mod peek;
 mod producers;
@@ -21,8 +22,8 @@ use serde::{Deserialize, Serialize, Serializer};
 
 pub(crate) use self::keys::LimitWord;
 pub(super) use self::{
-    dead_letters::*, keys::*, leases::*, messages::*, peek::*, producers::*, queues::*, records::*,
-    server::*, settings::*, within::Within,
+    dead_letters::*, keys::*, leases::*, ledgers::*, messages::*, peek::*, producers::*, queues::*,
+    records::*, server::*, settings::*, within::Within,
 };
 
 /// An empty answer: the operation is done.

@@ -81,6 +81,11 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
         answers,
         codes: &[Code::QueueNotFound],
     };
+    let ledger = |verb, answers| Described {
+        tag: "ledgers",
+        codes: &[Code::LedgerNotFound],
+        ..queue(verb, answers)
+    };
     let record = |verb, answers| Described {
         tag: "records",
         codes: &[Code::RecordConflict, Code::RecordHeld, Code::LeaseStale],
@@ -348,6 +353,78 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
             codes: &[Code::LeaseStale],
             ..record("manage", to.ok::<Nothing>())
         },
+        Operation::ListLedgers => Described {
+            parameters: to.input::<ListLedgers>(),
+            codes: &[Code::InvalidPage],
+            ..ledger("read", to.ok::<Ledgers>())
+        },
+        Operation::CreateLedger => Described {
+            body: to.input::<CreateLedger>(),
+            answers: vec![
+                (
+                    200,
+                    "It was there already.",
+                    to.outputs.subschema_for::<LedgerView>(),
+                ),
+                (
+                    201,
+                    "It was made.",
+                    to.outputs.subschema_for::<LedgerView>(),
+                ),
+            ],
+            codes: &[Code::LedgerExists],
+            ..ledger("manage", vec![])
+        },
+        Operation::GetLedger => ledger("read", to.ok::<LedgerView>()),
+        Operation::DeleteLedger => ledger("purge", to.ok::<Nothing>()),
+        Operation::AppendEvents => Described {
+            body: to.input::<AppendEvents<'_>>(),
+            codes: &[
+                Code::LedgerNotFound,
+                Code::LedgerMoved,
+                Code::LedgerDeposed,
+                Code::LedgerSealed,
+                Code::LedgerFull,
+                Code::InvalidReceipt,
+                Code::LeaseStale,
+                Code::DiskFull,
+            ],
+            ..ledger(
+                "send, and receive on the queues of settled messages",
+                to.ok::<Appended>(),
+            )
+        },
+        Operation::ReadEvents => Described {
+            parameters: to.input::<ReadEvents>(),
+            codes: &[
+                Code::LedgerNotFound,
+                Code::LedgerBeyond,
+                Code::LedgerTrimmed,
+                Code::LedgerDamaged,
+            ],
+            ..ledger("read", to.ok::<EventPage>())
+        },
+        Operation::FindEvent => Described {
+            codes: &[Code::LedgerNotFound, Code::EventNotFound],
+            ..ledger("read", to.ok::<EventFound>())
+        },
+        Operation::ListReaders => ledger("read", to.ok::<LedgerReaders>()),
+        Operation::MoveReader => Described {
+            body: to.input::<MoveReader>(),
+            codes: &[Code::LedgerNotFound, Code::LedgerBeyond, Code::LedgerFull],
+            ..ledger("receive", to.ok::<ReaderMoved>())
+        },
+        Operation::ForgetReader => ledger("receive", to.ok::<ReaderMoved>()),
+        Operation::SealLedger => Described {
+            body: to.input::<SealLedger>(),
+            codes: &[Code::LedgerNotFound, Code::LedgerDeposed],
+            ..ledger("manage", to.ok::<LedgerHeadView>())
+        },
+        Operation::TrimLedger => Described {
+            body: to.input::<TrimLedger>(),
+            codes: &[Code::LedgerNotFound, Code::LedgerBeyond],
+            ..ledger("purge", to.ok::<LedgerHeadView>())
+        },
     }
 }
 
@@ -385,13 +462,44 @@ pub(super) fn document(examples: &[Example]) -> Value {
             "summary": "Take a backup of everything.",
             "description": "Streamed while it is taken; `lockgate restore` makes a data folder of \
                 it. Needs `Content-Type: application/json` where requests are not signed. Verbs: all, \
-                on all queues, and read on all records.",
+                on all queues, and read on all records and ledgers.",
             "responses": {
                 "200": {
                     "description": "The backup.",
                     "content": {"application/octet-stream": {}},
                 },
                 "default": {"description": "There is none; the body is an error of the SQS API."},
+            },
+        }}),
+    );
+    let follow = generators.input::<FollowEvents>();
+    let of_follow = Described {
+        tag: "ledgers",
+        verb: "read",
+        parameters: follow,
+        body: None,
+        answers: vec![],
+        codes: &[],
+    };
+    let path = "/ledgers/{ledger}/follow";
+    paths.insert(
+        format!("{PREFIX}{path}"),
+        json!({"get": {
+            "operationId": "FollowEvents",
+            "tags": ["ledgers"],
+            "summary": "Follow a ledger: events as they come, one JSON line each.",
+            "description": "Each line is an event, or `{\"head\": ...}` where none has come for `heartbeat_ms`, so \
+                that a lost end of the stream is seen. It ends when the client ends it, with the last line \
+                `{\"problem\": ...}` when something fails, with a `head` that is `sealed` at the end of a sealed ledger, \
+                and without a last line when the server stops: then follow again behind the last event. A client that \
+                does not read is cut off. Verb: read.",
+            "parameters": parameters(path, &of_follow, &generators),
+            "responses": {
+                "200": {
+                    "description": "Events.",
+                    "content": {"application/x-ndjson": {}},
+                },
+                "default": {"$ref": "#/components/responses/Problem"},
             },
         }}),
     );
@@ -417,6 +525,7 @@ pub(super) fn document(examples: &[Example]) -> Value {
         "tags": [
             {"name": "server"}, {"name": "queues"}, {"name": "keys"}, {"name": "messages"},
             {"name": "transactions"}, {"name": "producers"}, {"name": "dead letters"}, {"name": "records"},
+            {"name": "ledgers"},
         ],
         "paths": paths,
         "components": {
@@ -508,7 +617,7 @@ fn describe(
         "description": description.trim(),
         "responses": responses,
     });
-    let parameters = parameters(operation, described, generators);
+    let parameters = parameters(operation.path(), described, generators);
     if !parameters.is_empty() {
         described_operation["parameters"] = parameters.into();
     }
@@ -528,9 +637,9 @@ fn describe(
 }
 
 /// Parameters of the path and of the query.
-fn parameters(operation: Operation, described: &Described, generators: &Generators) -> Vec<Value> {
+fn parameters(path: &str, described: &Described, generators: &Generators) -> Vec<Value> {
     let mut parameters = Vec::new();
-    for part in operation.path().split('/') {
+    for part in path.split('/') {
         if let Some(name) = part
             .strip_prefix('{')
             .and_then(|part| part.strip_suffix('}'))
@@ -541,6 +650,9 @@ fn parameters(operation: Operation, described: &Described, generators: &Generato
                 "producer" => "The producer's name, percent-encoded.",
                 "id" => "The message's id.",
                 "record" => "The record's name, percent-encoded.",
+                "ledger" => "The ledger's name.",
+                "unique_id" => "The unique id, percent-encoded.",
+                "reader" => "The reader's name, percent-encoded.",
                 other => panic!("{other} is not described"),
             };
             parameters.push(json!({
@@ -623,7 +735,10 @@ fn tidy(schemas: &mut Map<String, Value>) {
     // Parameters are described with their operations.
     schemas.retain(|name, _| {
         !name.starts_with("List")
-            && !matches!(&**name, "WatchRecord" | "DeleteRecord" | "DropKeyState")
+            && !matches!(
+                &**name,
+                "WatchRecord" | "DeleteRecord" | "DropKeyState" | "ReadEvents" | "FollowEvents"
+            )
     });
     schemas.values_mut().for_each(walk);
 }

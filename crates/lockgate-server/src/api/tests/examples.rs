@@ -308,12 +308,77 @@ pub(super) async fn record() -> Vec<Example> {
         .await;
     to.get("no such record", leader).await;
 
+    ledgers(&mut to).await;
+
     to.post("pause", "/queues/mail/pause", Value::Null).await;
     to.post("resume", "/queues/mail/resume", Value::Null).await;
     to.post("purge", "/queues/mail/purge", Value::Null).await;
     to.record("delete", Method::DELETE, "/queues/mail", Value::Null)
         .await;
     to.examples
+}
+
+async fn ledgers(to: &mut Recorder) {
+    let options = json!({"name": "trades", "hashed": true});
+    to.post("ledger", "/ledgers", options.clone()).await;
+    to.post("again", "/ledgers", options).await;
+    let other = json!({"name": "trades"});
+    to.post("exists otherwise", "/ledgers", other).await;
+    let target = "/ledgers/trades/events";
+    let events = json!({"epoch": 7, "head": 0, "events": [
+        {"payload": "{\"order\":17}", "unique_id": "order-17"},
+        {"payload": "{\"order\":17}", "unique_id": "order-17"},
+        {"payload": "iVBORw0KGgo=", "payload_encoding": "base64", "input": "orders.fifo/18"},
+    ]});
+    to.post("events", target, events.clone()).await;
+    to.post("another head", target, events).await;
+    let stale = json!({"epoch": 6, "events": []});
+    to.post("deposed", target, stale).await;
+    // The hold of the queue is over.
+    to.shop.pass(10);
+    let sent = json!({"messages": [{"body": "{\"order\":19}"}]});
+    to.post("for the ledger", "/queues/mail/messages", sent)
+        .await;
+    let received = to.post("for the ledger", "/queues/mail/receive", json!({}));
+    let received = received.await;
+    let settle = json!({"receipt": received["messages"][0]["receipt"], "action": "ack"});
+    let events = json!({
+        "epoch": 7,
+        "events": [{"payload": "{\"order\":19}"}],
+        "settled": ["orders.fifo/18"],
+        "settles": [settle],
+    });
+    to.post("with the message that it came with", target, events.clone())
+        .await;
+    to.post("again", target, events).await;
+    to.get(
+        "events",
+        "/ledgers/trades/events?after=1&limit=1000&wait_ms=5000",
+    )
+    .await;
+    to.get("beyond the head", "/ledgers/trades/events?after=9")
+        .await;
+    to.get("found", "/ledgers/trades/unique-ids/order-17").await;
+    to.get("not found", "/ledgers/trades/unique-ids/order-18")
+        .await;
+    let reader = "/ledgers/trades/readers/engine%201";
+    let place = json!({"sequence_id": 2});
+    to.record("place", Method::PUT, reader, place).await;
+    to.get("readers", "/ledgers/trades/readers").await;
+    to.record("forget", Method::DELETE, reader, Value::Null)
+        .await;
+    let first = json!({"first_id": 2});
+    to.post("trim", "/ledgers/trades/trim", first).await;
+    to.get("trimmed", "/ledgers/trades/events").await;
+    to.post("seal", "/ledgers/trades/seal", json!({"epoch": 8}))
+        .await;
+    let events = json!({"epoch": 8, "events": [{"payload": "late"}]});
+    to.post("sealed", target, events).await;
+    to.get("ledger", "/ledgers/trades").await;
+    to.get("ledgers", "/ledgers?prefix=tra&limit=10").await;
+    to.record("delete", Method::DELETE, "/ledgers/trades", Value::Null)
+        .await;
+    to.get("no such ledger", "/ledgers/trades").await;
 }
 
 #[tokio::test]

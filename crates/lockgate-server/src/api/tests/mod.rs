@@ -6,6 +6,7 @@ mod describe;
 mod examples;
 mod holds;
 mod key_states;
+mod ledgers;
 mod limits;
 mod operations;
 mod producers;

@@ -23,6 +23,10 @@ async fn what_is_asked_by_get_changes_nothing() {
     for target in ["/records/r", "/queues/q.fifo/keys/k/state"] {
         shop.ok(Method::PUT, target, json!({"value": "x"})).await;
     }
+    shop.ok(Method::POST, "/ledgers", json!({"name": "l"}))
+        .await;
+    let events = json!({"events": [{"payload": "x", "unique_id": "u"}]});
+    shop.ok(Method::POST, "/ledgers/l/events", events).await;
     let before = shop.engine.metrics().records;
     for operation in Operation::ALL {
         if operation.method() == Method::GET {
@@ -32,7 +36,8 @@ async fn what_is_asked_by_get_changes_nothing() {
                 _ => "q.fifo",
             };
             let path = operation.path().replace("{queue}", queue);
-            let path = path.replace("{record}", "r");
+            let path = path.replace("{record}", "r").replace("{ledger}", "l");
+            let path = path.replace("{unique_id}", "u");
             shop.get(&path.replace("{key}", "k").replace("{id}", &id))
                 .await;
         }

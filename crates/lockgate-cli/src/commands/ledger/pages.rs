@@ -1,0 +1,87 @@
+//! Events of a ledger, page after page, each checked against the one before it.
+
+use std::time::Duration;
+
+use lockgate_core::ledger::{Chain, Ledger as _, LedgerHead, LedgerPage, ReadLedger, SequenceId};
+
+use crate::{
+    args::Range,
+    exit::{Exit, Failure},
+    ledger::AnyLedger,
+};
+
+/// Events of a page, at most.
+const PAGE_EVENTS: u64 = 1_000;
+
+pub(super) struct Pages {
+    ledger: AnyLedger,
+    chain: Chain,
+}
+
+impl Pages {
+    /// Events behind that one.
+    pub(super) fn new(ledger: AnyLedger, chain: Chain) -> Self {
+        Self { ledger, chain }
+    }
+
+    /// The last event that came.
+    pub(super) fn last(&self) -> SequenceId {
+        self.chain.sequence_id
+    }
+
+    pub(super) fn chain(&self) -> &Chain {
+        &self.chain
+    }
+
+    /// The next page, of up to `max` events; empty if none came within the wait.
+    ///
+    /// # Errors
+    /// Also an event that does not follow: exit code 1, and what does not hold.
+    pub(super) async fn next(&mut self, max: u64, wait: Duration) -> Result<LedgerPage, Failure> {
+        let read = ReadLedger {
+            after: self.last(),
+            limit: usize::try_from(max.min(PAGE_EVENTS)).unwrap_or(1),
+            wait,
+        };
+        let page = self.ledger.read(read).await?;
+        for event in &page.events {
+            self.chain.follow(event).map_err(Failure::failed)?;
+        }
+        Ok(page)
+    }
+}
+
+/// The first and the last event of a range, which must be there; the last one is before the first where there is none.
+pub(super) fn range(range: Range, head: &LedgerHead) -> Result<(SequenceId, SequenceId), Failure> {
+    let from = range.from.map_or(head.first_id, SequenceId);
+    let to = range.to.map_or(head.sequence_id, SequenceId);
+    if range.from.is_some() && from > to || range.to.is_some() && from > to.next() {
+        return Err(Failure::usage(format!(
+            "the range begins with event {from} and ends with event {to}"
+        )));
+    }
+    head.reaches(to)?;
+    head.keeps_behind(from.previous())?;
+    Ok((from, to))
+}
+
+/// What is known of the event before that one: all, if the ledger keeps it.
+pub(super) async fn first_of(
+    ledger: &AnyLedger,
+    head: &LedgerHead,
+    from: SequenceId,
+) -> Result<Chain, Failure> {
+    let before = from.previous();
+    if before == SequenceId::START || before < head.first_id {
+        return Ok(Chain::behind(before));
+    }
+    let mut pages = Pages::new(ledger.clone(), Chain::behind(before.previous()));
+    pages.next(1, Duration::ZERO).await?;
+    match pages.last() == before {
+        true => Ok(*pages.chain()),
+        false => Err(Failure::new(
+            Exit::Failed,
+            format!("event {before} does not come"),
+        )),
+    }
+}
