@@ -21,7 +21,8 @@ const LOCK: i64 = 0x6c6f_636b_6c65_6467;
 
 pub(super) struct Store {
     pub(super) schema: String,
-    made_with: LedgerOptions,
+    /// `None`: it is not made.
+    made_with: Option<LedgerOptions>,
     /// Something was appended, or may have been.
     pub(super) changed: Notify,
 }
@@ -32,7 +33,7 @@ pub(super) fn check_name(name: &str) -> Result<(), LedgerError> {
 }
 
 impl Store {
-    pub(super) fn new(schema: &str, made_with: LedgerOptions) -> Self {
+    pub(super) fn new(schema: &str, made_with: Option<LedgerOptions>) -> Self {
         Self {
             schema: schema.to_owned(),
             made_with,
@@ -70,12 +71,16 @@ impl Purpose for Store {
                 _ => {}
             }
         }
-        let start = LedgerHead::start(self.made_with.hashed);
+        let Some(made_with) = self.made_with else {
+            // Whoever asks for it is told.
+            return Ok(());
+        };
+        let start = LedgerHead::start(made_with.hashed);
         let hash = match start.hash {
             Some(hash) => format!(r"'\x{hash}'"),
             None => "NULL".to_owned(),
         };
-        let retention = span(self.made_with.retention);
+        let retention = span(made_with.retention);
         let retention = retention.map_or("NULL".to_owned(), |span| span.to_string());
         // Of several that start at once, one makes them and the others find them made.
         let sql = format!(
