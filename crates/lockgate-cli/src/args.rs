@@ -7,6 +7,7 @@ mod lead;
 mod producer;
 mod queue;
 mod record;
+mod sequence;
 mod setting_flags;
 mod size;
 
@@ -22,6 +23,7 @@ pub(crate) use lead::*;
 pub(crate) use producer::*;
 pub(crate) use queue::*;
 pub(crate) use record::*;
+pub(crate) use sequence::Sequence;
 pub(crate) use setting_flags::{Given, SettingFlags};
 pub(crate) use size::Size;
 
@@ -56,6 +58,7 @@ pub(crate) enum Command {
     Send(Send),
     Receive(Receive),
     Forward(Box<Forward>),
+    Sequence(Box<Sequence>),
     Ack(Ack),
     Peek(Peek),
     Nack(Nack),

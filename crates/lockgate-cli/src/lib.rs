@@ -16,6 +16,7 @@ mod commands;
 mod exit;
 #[doc(hidden)]
 pub mod fuzzing;
+mod ledger;
 mod output;
 mod queue_file;
 mod reference;
