@@ -8,6 +8,7 @@ mod ledger;
 mod producer;
 mod queue;
 mod record;
+mod sequence;
 mod setting_flags;
 mod size;
 
@@ -24,6 +25,7 @@ pub(crate) use ledger::*;
 pub(crate) use producer::*;
 pub(crate) use queue::*;
 pub(crate) use record::*;
+pub(crate) use sequence::Sequence;
 pub(crate) use setting_flags::{Given, SettingFlags};
 pub(crate) use size::Size;
 
@@ -58,6 +60,7 @@ pub(crate) enum Command {
     Send(Send),
     Receive(Receive),
     Forward(Box<Forward>),
+    Sequence(Box<Sequence>),
     Ack(Ack),
     Peek(Peek),
     Nack(Nack),

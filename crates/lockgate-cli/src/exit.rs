@@ -60,7 +60,7 @@ impl Exit {
         ),
         (
             Self::StoreUnreachable,
-            "lead: the store of the election does not answer",
+            "lead, sequence: the store of the election, or the ledger, does not answer",
         ),
         (Self::NotRunnable, "lead: the command cannot be run"),
         (Self::NoCommand, "lead: there is no such command"),

@@ -9,6 +9,8 @@ use lockgate_core::{
         LedgerPage, ReadLedger, ReaderPosition, SequenceId,
     },
 };
+#[cfg(feature = "mysql")]
+use lockgate_mysql::{MysqlLedger, MysqlLedgerOptions};
 #[cfg(feature = "postgres")]
 use lockgate_postgres::{PostgresLedger, PostgresLedgerOptions};
 
@@ -21,12 +23,16 @@ use crate::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Place {
     Server(LedgerName),
+    #[cfg(feature = "mysql")]
+    Mysql(String),
     #[cfg(feature = "postgres")]
     Postgres(String),
 }
 
 /// What URLs of ledgers begin with.
 const SCHEMES: &[&str] = &[
+    #[cfg(feature = "mysql")]
+    "mysql://",
     #[cfg(feature = "postgres")]
     "postgres://",
 ];
@@ -42,6 +48,8 @@ fn place(text: &str) -> Result<Place, String> {
         return Ok(Place::Server(name));
     };
     match scheme {
+        #[cfg(feature = "mysql")]
+        "mysql" => Ok(Place::Mysql(text.to_owned())),
         #[cfg(feature = "postgres")]
         "postgres" | "postgresql" => Ok(Place::Postgres(text.to_owned())),
         _ => Err(format!(
@@ -55,6 +63,8 @@ fn place(text: &str) -> Result<Place, String> {
 #[derive(Clone, Debug)]
 pub(crate) enum AnyLedger {
     Server(ServerLedger),
+    #[cfg(feature = "mysql")]
+    Mysql(MysqlLedger),
     #[cfg(feature = "postgres")]
     Postgres(PostgresLedger),
 }
@@ -73,9 +83,20 @@ pub(crate) async fn open(
             }
             Ok(AnyLedger::Server(ledger))
         }
+        #[cfg(feature = "mysql")]
+        Place::Mysql(url) => {
+            let options = MysqlLedgerOptions {
+                create: create.is_some(),
+                made_with: create.unwrap_or_default(),
+                ..MysqlLedgerOptions::default()
+            };
+            let ledger = MysqlLedger::connect_with(&url, options).await?;
+            Ok(AnyLedger::Mysql(ledger))
+        }
         #[cfg(feature = "postgres")]
         Place::Postgres(url) => {
             let options = PostgresLedgerOptions {
+                create: create.is_some(),
                 made_with: create.unwrap_or_default(),
                 ..PostgresLedgerOptions::default()
             };
@@ -90,6 +111,8 @@ macro_rules! each {
     ($of:expr, $it:ident => $what:expr) => {
         match $of {
             AnyLedger::Server($it) => $what,
+            #[cfg(feature = "mysql")]
+            AnyLedger::Mysql($it) => $what,
             #[cfg(feature = "postgres")]
             AnyLedger::Postgres($it) => $what,
         }

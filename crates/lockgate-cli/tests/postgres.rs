@@ -6,6 +6,9 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 
+#[path = "postgres/sequence.rs"]
+mod sequence;
+
 use std::{
     fs::{self, File},
     io::{BufRead as _, BufReader, Lines, Read as _, Write as _},

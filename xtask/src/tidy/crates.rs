@@ -140,6 +140,7 @@ const LAYERS: [(&str, &[&str]); 27] = [
             "lockgate-mysql",
             "lockgate-postgres",
             "lockgate-redis",
+            "lockgate-sequencer",
             "lockgate-zookeeper",
             "lockgate",
         ],

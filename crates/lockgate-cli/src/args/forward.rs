@@ -198,7 +198,7 @@ fn from(text: &str) -> Result<From, String> {
     }
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
+pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     let wrong = |_| format!("{text:?} is no address and port, such as 127.0.0.1:9400");
     text.parse().map_err(wrong)
 }

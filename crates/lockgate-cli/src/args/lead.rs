@@ -228,10 +228,10 @@ pub(crate) struct LeadersResign {
     pub(crate) settings: CoordinationFlags,
 }
 
-fn election(text: &str) -> Result<ElectionName, String> {
+pub(super) fn election(text: &str) -> Result<ElectionName, String> {
     ElectionName::new(text).map_err(|error| error.to_string())
 }
 
-fn holder(text: &str) -> Result<HolderName, String> {
+pub(super) fn holder(text: &str) -> Result<HolderName, String> {
     HolderName::new(text).map_err(|error| error.to_string())
 }

@@ -7,6 +7,7 @@ mod check;
 mod completions;
 mod config;
 pub(crate) mod database;
+mod dead_letters;
 mod dlq;
 mod dump;
 mod forward;
@@ -24,6 +25,7 @@ mod receive;
 mod record;
 mod restore;
 pub(crate) mod send;
+mod sequence;
 mod serve;
 mod settle;
 pub(crate) mod size;
@@ -58,6 +60,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Send(args) => send::run(args),
         Command::Receive(args) => receive::run(&args),
         Command::Forward(args) => forward::run(&args),
+        Command::Sequence(args) => sequence::run(&args),
         Command::Ack(args) => watched(move || settle::ack(&args)),
         Command::Peek(args) => watched(move || peek::run(&args)),
         Command::Nack(args) => watched(move || settle::nack(&args)),

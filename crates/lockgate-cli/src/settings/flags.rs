@@ -99,6 +99,27 @@ flag_group!(
     None
 );
 
+/// Flags of a listener that count also where only figures are served.
+pub(crate) const OF_METRICS: [&str; 6] = [
+    "allow-remote",
+    "allowed-host",
+    "connections-max",
+    "connections-per-address-max",
+    "header-timeout",
+    "idle-timeout",
+];
+
+flag_group!(
+    /// The flags of `lockgate sequence`, which talks to a server, a ledger and a store that elects, and may serve figures.
+    SequenceFlags,
+    |about| match about.scope {
+        Scope::Client | Scope::Coordination | Scope::Ledger => true,
+        Scope::Listener => about.name.starts_with("log-") || OF_METRICS.contains(&about.name),
+        Scope::Serve => false,
+    },
+    Some("Listener")
+);
+
 fn augment(command: Command, takes: fn(&About) -> bool, listener: Option<&'static str>) -> Command {
     let config = Arg::new("config")
         .long("config")
@@ -136,7 +157,7 @@ fn flag(setting: &'static dyn AnySetting, listener: Option<&'static str>) -> Arg
         })
         .long_help(long);
     let flag = match about.scope {
-        Scope::Serve | Scope::Coordination => flag,
+        Scope::Serve | Scope::Coordination | Scope::Ledger => flag,
         Scope::Listener => flag.help_heading(listener),
         // Apart from what the command itself is about.
         Scope::Client => flag.help_heading("Settings"),

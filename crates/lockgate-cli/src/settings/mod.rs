@@ -11,7 +11,8 @@ pub(crate) mod table;
 
 pub(crate) use file::{ConfigFile, locate};
 pub(crate) use flags::{
-    AllFlags, ClientFlags, CoordinationFlags, Flags, ForwardFlags, LeadFlags, ServeFlags,
+    AllFlags, ClientFlags, CoordinationFlags, Flags, ForwardFlags, LeadFlags, OF_METRICS,
+    SequenceFlags, ServeFlags,
 };
 pub(crate) use resolve::{Environment, Resolved, Source, resolve, resolve_with_problems};
 
@@ -61,12 +62,14 @@ pub(crate) enum Form {
 pub(crate) enum Scope {
     /// `lockgate serve`.
     Serve,
-    /// The commands that listen: `lockgate serve` and `lockgate forward`.
+    /// The commands that listen: `lockgate serve`, `lockgate forward` and `lockgate sequence`.
     Listener,
     /// The commands that talk to a server.
     Client,
     /// The commands about elections, which talk to a server or to another store.
     Coordination,
+    /// The commands over a ledger.
+    Ledger,
 }
 
 /// A setting without its type, for everything that treats all settings alike.
@@ -110,9 +113,10 @@ impl fmt::Display for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Serve => "serve",
-            Self::Listener => "serve, forward",
+            Self::Listener => "serve, forward, sequence",
             Self::Client => "commands that talk to a server",
-            Self::Coordination => "lead, leaders",
+            Self::Coordination => "lead, leaders, sequence",
+            Self::Ledger => "sequence",
         })
     }
 }

@@ -51,6 +51,7 @@ pub(crate) static SETTINGS: &[&dyn AnySetting] = &[
     &CONSUMER,
     &FENCE,
     &VIA,
+    &LEDGER,
 ];
 
 pub(crate) static LISTEN: Setting<SocketAddr> = Setting {
@@ -636,6 +637,27 @@ pub(crate) static VIA: Setting<Option<String>> = Setting {
             return Ok(None);
         };
         crate::via::check(text)?;
+        Ok(Some(text.clone()))
+    },
+};
+
+pub(crate) static LEDGER: Setting<Option<String>> = Setting {
+    about: About {
+        name: "ledger",
+        value_name: "LEDGER",
+        default: &[],
+        form: Form::Secret,
+        scope: Scope::Ledger,
+        help: "The ledger that gets the events",
+        detail: "postgres://USER:PASSWORD@HOST:PORT/DATABASE?ledger=NAME: in the schema NAME of a PostgreSQL \
+                 database. Put a URL with a password into LOCKGATE_LEDGER or the configuration file, because \
+                 everybody on the machine can read command lines.",
+    },
+    read: |texts| {
+        let Some(text) = texts.first() else {
+            return Ok(None);
+        };
+        crate::ledger::check(text)?;
         Ok(Some(text.clone()))
     },
 };

@@ -105,6 +105,9 @@ pub struct MysqlLedgerOptions {
     /// What the names of the tables begin with: 1 to 40 lower-case letters, digits and `_`, the first a letter; by default
     /// `lockgate_ledger`. Ledgers with different ones share nothing.
     pub ledger: String,
+    /// Whether it is made if it is not there. If false, such a connect fails with [`NotFound`](LedgerError::NotFound). Default:
+    /// true.
+    pub create: bool,
     /// What it is made with if it is not there. One that is there keeps its own.
     pub made_with: LedgerOptions,
     /// How many events a partition of the table of events has, if the ledger is made with partitions: at least 10,000, as many
@@ -119,6 +122,7 @@ impl Default for MysqlLedgerOptions {
         Self {
             timeout: Duration::from_secs(10),
             ledger: "lockgate_ledger".to_owned(),
+            create: true,
             made_with: LedgerOptions::default(),
             partition: None,
             poll: Duration::from_millis(20),
@@ -148,7 +152,7 @@ impl MysqlLedger {
     /// As [`connect`](Self::connect), with those options. The URL's parameters come first.
     ///
     /// # Errors
-    /// As `connect`, and `Invalid` for options out of range.
+    /// As `connect`; `Invalid` for options out of range, and `NotFound` for a ledger that is not there and is not to be made.
     pub async fn connect_with(
         url: &str,
         mut options: MysqlLedgerOptions,
@@ -183,14 +187,19 @@ impl MysqlLedger {
         let opts = target
             .opts(options.timeout, "ledger, partition")
             .map_err(failed)?;
-        let store = Store::new(options.ledger, options.made_with, partition);
+        let made_with = options.create.then_some(options.made_with);
+        let store = Store::new(options.ledger, made_with, partition);
         let link = Arc::new(Link::new(opts, options.timeout, store));
         link.open().await.map_err(failed)?;
-        Ok(Self {
+        let ledger = Self {
             link,
             writes: Arc::default(),
             poll: options.poll,
-        })
+        };
+        if !options.create {
+            ledger.head().await?;
+        }
+        Ok(ledger)
     }
 
     /// Appends in the caller's own transaction, of any isolation: the events are there if and only if it commits. The ledger is

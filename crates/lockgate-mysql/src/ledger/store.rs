@@ -29,7 +29,8 @@ const PACKET_BYTES_MIN: u64 = 4 << 20;
 pub(super) struct Store {
     /// What the names of the tables begin with.
     pub(super) name: String,
-    made_with: LedgerOptions,
+    /// `None`: it is not made.
+    made_with: Option<LedgerOptions>,
     /// How many events a partition has, if it is made with partitions.
     partition: Option<i64>,
     /// The server shows nothing before it is flushed.
@@ -44,7 +45,11 @@ pub(super) fn check_name(name: &str) -> Result<(), LedgerError> {
 }
 
 impl Store {
-    pub(super) fn new(name: String, made_with: LedgerOptions, partition: Option<i64>) -> Self {
+    pub(super) fn new(
+        name: String,
+        made_with: Option<LedgerOptions>,
+        partition: Option<i64>,
+    ) -> Self {
         Self {
             name,
             made_with,
@@ -101,7 +106,8 @@ impl Purpose for Store {
         );
         let there: Option<u64> = connection.query_first(there).await.map_err(unavailable)?;
         if there == Some(0) {
-            return Ok(false);
+            // Where it is not to be made, whoever asks for it is told.
+            return Ok(self.made_with.is_none());
         }
         let version = format!("SELECT MAX(version) FROM {name}_version");
         let version: Option<Option<i64>> =
@@ -116,9 +122,10 @@ impl Purpose for Store {
     fn statements(&self) -> Vec<String> {
         let name = &self.name;
         let null = || "NULL".to_owned();
-        let hash = LedgerHead::start(self.made_with.hashed).hash;
+        let made_with = self.made_with.unwrap_or_default();
+        let hash = LedgerHead::start(made_with.hashed).hash;
         let hash = hash.map_or_else(null, |hash| literal(&hash.0));
-        let retention = span(self.made_with.retention).map_or_else(null, |span| span.to_string());
+        let retention = span(made_with.retention).map_or_else(null, |span| span.to_string());
         let tables = TABLES
             .replace("{ledger}", name)
             .replace("{partitions}", &partitions::made_with(self.partition));

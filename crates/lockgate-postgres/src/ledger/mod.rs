@@ -90,6 +90,9 @@ pub struct PostgresLedgerOptions {
     /// The schema: 1 to 40 lower-case letters, digits and `_`, the first a letter; by default `lockgate_ledger`. Ledgers with
     /// different ones share nothing.
     pub ledger: String,
+    /// Whether it is made if it is not there. If false, such a connect fails with [`NotFound`](LedgerError::NotFound). Default:
+    /// true.
+    pub create: bool,
     /// What it is made with if it is not there. One that is there keeps its own.
     pub made_with: LedgerOptions,
     /// How many events a partition of the table of events has, if the ledger is made with partitions: at least 10,000, as many
@@ -102,6 +105,7 @@ impl Default for PostgresLedgerOptions {
         Self {
             timeout: Duration::from_secs(10),
             ledger: "lockgate_ledger".to_owned(),
+            create: true,
             made_with: LedgerOptions::default(),
             partition: None,
         }
@@ -131,7 +135,7 @@ impl PostgresLedger {
     /// As [`connect`](Self::connect), with those options. The URL's parameters come first.
     ///
     /// # Errors
-    /// As `connect`, and `Invalid` for options out of range.
+    /// As `connect`; `Invalid` for options out of range, and `NotFound` for a ledger that is not there and is not to be made.
     pub async fn connect_with(
         url: &str,
         mut options: PostgresLedgerOptions,
@@ -156,15 +160,23 @@ impl PostgresLedger {
         }
         let link = || {
             let target = Target::of(&given).map_err(|error| invalid(with_sources(&error)))?;
-            let store = Store::new(&options.ledger, options.made_with, partition);
+            let made_with = options.create.then_some(options.made_with);
+            let store = Store::new(&options.ledger, made_with, partition);
             Ok(Arc::new(Link::new(target, options.timeout, store)))
         };
         let (reads, writes) = (link()?, link()?);
         reads.open().await.map_err(failed)?;
-        Ok(Self {
+        let ledger = Self {
             reads,
             writes: Arc::new(Mutex::new(writes)),
-        })
+        };
+        if !options.create {
+            let sql = "SELECT 1 WHERE to_regclass('{ledger}.format') IS NOT NULL";
+            if ledger.ask(sql, &[], false).await?.is_empty() {
+                return Err(not_found(ledger.schema()));
+            }
+        }
+        Ok(ledger)
     }
 
     /// Appends in the caller's own transaction, whose isolation must be `READ COMMITTED`, PostgreSQL's default: the events are

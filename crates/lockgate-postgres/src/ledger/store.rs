@@ -29,7 +29,8 @@ const LOCK: i64 = 0x6c6f_636b_6c65_6467;
 
 pub(super) struct Store {
     pub(super) schema: String,
-    made_with: LedgerOptions,
+    /// `None`: it is not made.
+    made_with: Option<LedgerOptions>,
     /// How many events a partition has, if it is made with partitions.
     partition: Option<i64>,
     /// Something was appended, or may have been.
@@ -52,7 +53,11 @@ pub(super) fn check_name(name: &str) -> Result<(), LedgerError> {
 }
 
 impl Store {
-    pub(super) fn new(schema: &str, made_with: LedgerOptions, partition: Option<i64>) -> Self {
+    pub(super) fn new(
+        schema: &str,
+        made_with: Option<LedgerOptions>,
+        partition: Option<i64>,
+    ) -> Self {
         Self {
             schema: schema.to_owned(),
             made_with,
@@ -83,7 +88,11 @@ impl Purpose for Store {
         }
         let sql = match found.as_deref() {
             // Without a version, somebody was interrupted.
-            None => self.tables(),
+            None => match self.made_with {
+                Some(made_with) => self.tables(made_with),
+                // Whoever asks for it is told.
+                None => return Ok(()),
+            },
             Some("1") => FROM_1.replace("{ledger}", schema),
             Some(found) => {
                 let found = found.parse().map_err(|_| unreadable("its version"))?;
@@ -103,14 +112,14 @@ impl Purpose for Store {
 
 impl Store {
     /// The statements that make the tables.
-    fn tables(&self) -> String {
+    fn tables(&self, made_with: LedgerOptions) -> String {
         let schema = &self.schema;
-        let start = LedgerHead::start(self.made_with.hashed);
+        let start = LedgerHead::start(made_with.hashed);
         let hash = match start.hash {
             Some(hash) => format!(r"'\x{hash}'"),
             None => "NULL".to_owned(),
         };
-        let retention = span(self.made_with.retention);
+        let retention = span(made_with.retention);
         let retention = retention.map_or("NULL".to_owned(), |span| span.to_string());
         let (mut partitions, mut first) = ("", String::new());
         let (mut events, mut to) = ("NULL".to_owned(), "NULL".to_owned());

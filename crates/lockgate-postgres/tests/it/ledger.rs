@@ -79,6 +79,32 @@ async fn count(client: &Client, table: &str) -> i64 {
     client.query_one(&sql, &[]).await.unwrap().get(0)
 }
 
+/// A mistyped name makes no ledger, unless that is asked for.
+#[test]
+fn a_ledger_that_is_not_there_is_not_made_unless_it_may_be() {
+    over_a_database(
+        "a_ledger_that_is_not_there_is_not_made_unless_it_may_be",
+        async |url, client| {
+            let there = PostgresLedgerOptions {
+                create: false,
+                ..options("there", LedgerOptions::default())
+            };
+            let missing = PostgresLedger::connect_with(url, there.clone()).await;
+            let ledger = LedgerName::new("there").unwrap();
+            assert_eq!(missing.unwrap_err(), LedgerError::NotFound { ledger });
+            let made =
+                "SELECT count(*) FROM information_schema.schemata WHERE schema_name = 'there'";
+            let made: i64 = client.query_one(made, &[]).await.unwrap().get(0);
+            assert_eq!(made, 0);
+            PostgresLedger::connect_with(url, options("there", LedgerOptions::default()))
+                .await
+                .unwrap();
+            let ledger = PostgresLedger::connect_with(url, there).await.unwrap();
+            ledger.append(append(1, &["first"])).await.unwrap();
+        },
+    );
+}
+
 #[test]
 fn events_go_when_they_are_old() {
     over_a_database("events_go_when_they_are_old", async |url, _| {

@@ -5,11 +5,12 @@ use std::ops::Range;
 use lockgate_core::{
     InputId, Message, MessageName, QueueName, UniqueId,
     ledger::{Append, EVENT_BYTES_MAX, EventHash, LedgerError, NewEvent},
+    pack,
 };
 
 use crate::message::{header, shown};
 
-/// The header that has the unique id of a message without one of its own.
+/// The header that has the unique id of an event, where it is not that of the message.
 pub(super) const UNIQUE_ID: &str = "unique_id";
 
 /// After so many appends in doubt, one behind the other, a leader gives up its term.
@@ -38,16 +39,18 @@ pub(super) enum Planned {
 pub(super) struct NoId;
 
 impl Plan {
-    /// Splits messages into appends within their bounds.
+    /// Splits messages into appends within their bounds. `room`: the most bytes of a payload and
+    /// a unique id that all sinks take.
     pub(super) fn new<'m>(
         source: &QueueName,
         messages: impl Iterator<Item = (Option<&'m MessageName>, &'m Message)>,
+        room: u64,
         allow_repeats: bool,
     ) -> Result<Self, NoId> {
         let mut plan = Self::default();
         let (mut first, mut events, mut bytes) = (0, 0, 0);
         for (at, (name, message)) in messages.enumerate() {
-            let planned = plan_one(source, name, message);
+            let planned = plan_one(source, name, message, room);
             if let Planned::Event(event) = &planned {
                 if event.unique_id.is_none() && event.input.is_none() && !allow_repeats {
                     return Err(NoId);
@@ -66,17 +69,26 @@ impl Plan {
     }
 }
 
-fn plan_one(source: &QueueName, name: Option<&MessageName>, message: &Message) -> Planned {
+fn plan_one(
+    source: &QueueName,
+    name: Option<&MessageName>,
+    message: &Message,
+    room: u64,
+) -> Planned {
     let len = message.body.len();
     if len > EVENT_BYTES_MAX {
         return Planned::Rejected(format!(
             "its body has {len} bytes, and an event has at most {EVENT_BYTES_MAX}"
         ));
     }
-    let unique_id = match (&message.unique_id, header(message, UNIQUE_ID)) {
-        (Some(id), _) => Some(id.clone()),
-        (None, None) => None,
-        (None, Some(value)) => {
+    if pack::is_pack(message) {
+        return Planned::Rejected(
+            "it is a pack of several messages: have its producer send them one by one".to_owned(),
+        );
+    }
+    let unique_id = match header(message, UNIQUE_ID) {
+        None => message.unique_id.clone(),
+        Some(value) => {
             let text = str::from_utf8(value).ok();
             match text.and_then(|text| UniqueId::new(text).ok()) {
                 Some(id) => Some(id),
@@ -89,6 +101,12 @@ fn plan_one(source: &QueueName, name: Option<&MessageName>, message: &Message) -
             }
         }
     };
+    let bytes = len as u64 + unique_id.as_ref().map_or(0, |id| id.as_str().len() as u64);
+    if bytes > room {
+        return Planned::Rejected(format!(
+            "its body and its unique id have {bytes} bytes, and the sinks take at most {room}"
+        ));
+    }
     Planned::Event(NewEvent {
         unique_id,
         input: name.map(|name| input_of(source, name)),
@@ -132,7 +150,7 @@ pub(super) fn doubt(error: &LedgerError, attempt: u32, may_repeat: bool) -> Doub
 
 #[cfg(test)]
 mod tests {
-    use lockgate_core::{Epoch, ledger::SequenceId};
+    use lockgate_core::{Epoch, Header, ledger::SequenceId};
 
     use super::*;
 
@@ -140,9 +158,12 @@ mod tests {
         QueueName::new("orders").unwrap()
     }
 
+    /// More than a ledger takes.
+    const ROOM: u64 = 2 << 20;
+
     fn plan(messages: &[Message], allow_repeats: bool) -> Result<Plan, NoId> {
         let messages = messages.iter().map(|message| (None, message));
-        Plan::new(&source(), messages, allow_repeats)
+        Plan::new(&source(), messages, ROOM, allow_repeats)
     }
 
     #[test]
@@ -160,6 +181,42 @@ mod tests {
         assert!(matches!(plan(&[Message::new("x")], false), Err(NoId)));
         let nothing = plan(&[], true).unwrap().appends;
         assert_eq!(nothing, std::slice::from_ref(&(0..0)));
+    }
+
+    #[test]
+    fn what_is_no_event_is_rejected_with_the_reason() {
+        let with = |value: &str| {
+            let mut message = Message::new("x");
+            message.unique_id = Some(UniqueId::new("of-the-message").unwrap());
+            message.headers.push(Header {
+                name: UNIQUE_ID.into(),
+                kind: "String".into(),
+                value: value.to_owned().into(),
+            });
+            message
+        };
+        let pack = pack::pack(&[Message::new("x"), Message::new("y")], false);
+        let made = plan(&[with("of-the-header"), with("a\nb"), pack], true).unwrap();
+        let [
+            Planned::Event(event),
+            Planned::Rejected(id),
+            Planned::Rejected(several),
+        ] = &made.inputs[..]
+        else {
+            panic!("{made:?}");
+        };
+        // What somebody has written for the ledger counts more than what a queue has made up for itself.
+        assert_eq!(event.unique_id, UniqueId::new("of-the-header").ok());
+        assert!(id.contains("unique_id"), "{id}");
+        assert!(several.contains("pack"), "{several}");
+
+        let messages = [Message::new("12345678"), Message::new("123456789")];
+        let named = messages.iter().map(|message| (None, message));
+        let made = Plan::new(&source(), named, 8, true).unwrap();
+        assert!(matches!(
+            &made.inputs[..],
+            [Planned::Event(_), Planned::Rejected(_)]
+        ));
     }
 
     #[test]

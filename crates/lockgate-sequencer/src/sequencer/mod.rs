@@ -39,10 +39,12 @@ use crate::random::drawn;
 /// ledger has seen the epoch of the new term.
 ///
 /// - The body of a message is the payload of its event. Its headers, key and priority are not kept.
-/// - An event's unique id is that of the message, or else its header `unique_id`. The ledger remembers it for ever.
+/// - An event's unique id is the header `unique_id` of the message, or else the message's own. The ledger remembers it for ever.
 /// - A message without one is known by the name that the source has for it, until it is settled: so a message that comes again
 ///   after a crash is one event all the same.
-/// - A message that can never be an event is rejected with the reason.
+/// - A message that can never be an event is rejected with the reason: one whose body is larger than the ledger or a sink takes,
+///   a header `unique_id` that is no unique id, a [pack](lockgate_core::pack). Where the source knows no rejection it stays away
+///   for a minute, again and again.
 /// - A sink has its events in order and at least once. It lacks none: the ledger keeps up to where each sink has everything, and
 ///   a new leader publishes from there.
 ///
@@ -217,8 +219,9 @@ impl<S: Source, L: Ledger> Sequencer<S, L> {
     /// to where the sink has everything: each sink has one of its own, and all processes call it the same. A new one gets all
     /// events from the first on; [move](Ledger::move_reader) it before for less.
     ///
-    /// A sink that takes keys has all events under one, so it keeps their order. One that fails is tried again, with growing
-    /// waits, and holds up no other.
+    /// A sink that takes keys has all events under one, so it keeps their order. One that knows unique ids has one for each
+    /// event, so it has an event once while it remembers them. One that fails is tried again, with growing waits, and holds up no
+    /// other.
     #[must_use]
     pub fn publish(mut self, reader: ReaderName, sink: impl Sink + 'static) -> Self {
         self.publishers.push(Publisher::new(reader, sink));
@@ -292,7 +295,9 @@ impl<S: Source, L: Ledger> Sequencer<S, L> {
         leased: Vec<Leased<S::Receipt>>,
     ) -> Result<(), SequencerError> {
         let messages = leased.iter().map(|one| (one.name.as_ref(), &one.message));
-        let plan = Plan::new(&self.name, messages, self.options.allow_repeats);
+        let room = self.publishers.iter().map(Publisher::room).min();
+        let room = room.unwrap_or(u64::MAX);
+        let plan = Plan::new(&self.name, messages, room, self.options.allow_repeats);
         let Ok(plan) = plan else {
             self.give_back(leased).await;
             let source_name = self.name.clone();

@@ -3,7 +3,8 @@
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use lockgate_core::{
-    Backoff, Key, Message, ReaderName, Sink, SinkCapabilities, TransportError, Unsupported,
+    Backoff, Key, Message, ReaderName, Sink, SinkCapabilities, TransportError, UniqueId,
+    Unsupported,
     coordination::Fence,
     ledger::{Event, Ledger, LedgerError, ReadLedger, ReaderPosition, SequenceId},
     with_sources,
@@ -18,6 +19,9 @@ const WAIT: Duration = Duration::from_secs(1);
 
 /// The most events of one send.
 const BATCH_MAX: usize = 1_000;
+
+/// What a message of an event has beside its payload and its unique id, at most: names, types, four numbers and a hash.
+const HEADERS_BYTES_MAX: u64 = 256;
 
 const BACKOFF: Backoff = Backoff {
     first: 50,
@@ -79,9 +83,20 @@ impl Publisher {
         can.check(&self.message(&event, &can))
     }
 
-    /// Where sinks keep an order of keys, all events have one key, so they stay in order.
+    /// The most bytes of a payload and a unique id that the sink takes.
+    pub(super) fn room(&self) -> u64 {
+        let room = self.sink.capabilities().message_bytes_max;
+        room.saturating_sub(HEADERS_BYTES_MAX)
+    }
+
+    /// Where sinks keep an order of keys, all events have one key, so they stay in order. Where they know unique ids, an event
+    /// that is sent again, by another leader too, is known for some time.
     fn message(&self, event: &Event, can: &SinkCapabilities) -> Message {
-        let message = message_of(event);
+        let mut message = message_of(event);
+        if can.unique_ids {
+            let id = format!("{}-{}-{}", event.sequence_id, event.epoch.0, event.time.0);
+            message.unique_id = UniqueId::new(&id).ok();
+        }
         match Key::new(self.reader.as_str()) {
             Ok(key) if can.keys => message.with_key(key),
             _ => message,
@@ -198,4 +213,30 @@ fn within(messages: impl Iterator<Item = Message>, bytes_max: u64) -> Vec<Messag
         fitting.push(message);
     }
     fitting
+}
+
+#[cfg(test)]
+mod tests {
+    use lockgate_core::{
+        Epoch, WallTime,
+        ledger::{EVENT_BYTES_MAX, EventHash},
+    };
+
+    use super::*;
+
+    #[test]
+    fn an_event_that_was_taken_has_room_in_a_sink() {
+        let id = "i".repeat(UniqueId::MAX_LEN);
+        let event = Event {
+            sequence_id: SequenceId(u64::MAX),
+            previous_id: SequenceId(u64::MAX),
+            unique_id: UniqueId::new(&id).ok(),
+            time: WallTime(u64::MAX),
+            epoch: Epoch(u64::MAX),
+            hash: Some(EventHash::START),
+            payload: vec![0; EVENT_BYTES_MAX].into(),
+        };
+        let beside = message_of(&event).size() - event.payload.len() - id.len();
+        assert!(beside as u64 <= HEADERS_BYTES_MAX, "{beside}");
+    }
 }

@@ -37,7 +37,8 @@ impl Figuring {
     }
 }
 
-fn no_messages() -> HandlerAnswer {
+/// The answer of a listener that has figures only.
+pub(in crate::commands) fn no_messages() -> HandlerAnswer {
     let detail = "no messages are taken here; there are /healthz, /readyz and /metrics";
     Problem::new(StatusCode::NOT_FOUND, "not_found", detail).into()
 }

@@ -2,13 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use lockgate_client::{CallError, Method, RemoteQueue};
+use lockgate_client::RemoteQueue;
 use lockgate_core::{
     KeyStateWrite, Leased, ReceiveRequest, RecordVersion, Settlement, Source, SourceCapabilities,
     TransportError,
 };
-use serde::Deserialize;
 use tokio::sync::watch;
+
+use crate::commands::dead_letters::has_dead_letters;
 
 /// Why a run cannot go on: the first reason is kept.
 #[derive(Debug)]
@@ -46,26 +47,6 @@ pub(super) struct Kept {
     pub(super) ending: Arc<Ending>,
 }
 
-impl Kept {
-    /// Whether what is rejected goes to another queue.
-    async fn has_dead_letters(&self) -> Result<bool, CallError> {
-        #[derive(Deserialize)]
-        struct Queue {
-            settings: Settings,
-            #[serde(default)]
-            dead_letter_missing: bool,
-        }
-        #[derive(Deserialize)]
-        struct Settings {
-            dead_letter: Option<String>,
-        }
-        let target = format!("/queues/{}", self.queue.name());
-        let client = self.queue.client();
-        let queue: Queue = client.call(Method::GET, &target, None::<&()>).await?;
-        Ok(queue.settings.dead_letter.is_some() && !queue.dead_letter_missing)
-    }
-}
-
 impl Source for Kept {
     type Receipt = <RemoteQueue as Source>::Receipt;
 
@@ -86,7 +67,7 @@ impl Source for Kept {
     ) -> Vec<Result<(), TransportError>> {
         let is_rejected = |(_, it): &(_, Settlement)| matches!(it, Settlement::Reject { .. });
         let has_dead_letters = match settles.iter().any(is_rejected) {
-            true => self.has_dead_letters().await,
+            true => has_dead_letters(&self.queue).await,
             false => Ok(true),
         };
         if !matches!(has_dead_letters, Ok(true)) {

@@ -22,7 +22,9 @@ use lockgate_producer::{
     AnswerLevel, Breaker, Closed, DropReason, Figures, OpenError, PackOptions, Producer,
     ProducerOptions, SpoolError, SpoolOptions, WhenFull, WhenSpoolFull,
 };
-use lockgate_server::{Authentication, Deadlines, Limits, Reserved, Server, ServerOptions};
+use lockgate_server::{
+    Authentication, Deadlines, Handler, Limits, Reserved, Server, ServerOptions,
+};
 use serde_json::{Value, json};
 use tokio::{
     sync::oneshot,
@@ -31,6 +33,7 @@ use tokio::{
 };
 use tracing::{error, info, warn};
 
+pub(super) use self::figures::no_messages;
 use self::{figures::Figuring, http::Collector};
 use super::{
     Signals, client_of, environment,
@@ -44,7 +47,7 @@ use crate::{
     client::Client,
     exit::{Exit, Failure},
     output::{Output, count},
-    settings::{Resolved, access_keys::KeyFile, resolve, table},
+    settings::{OF_METRICS, Resolved, access_keys::KeyFile, resolve, table},
     telemetry,
 };
 
@@ -69,16 +72,6 @@ pub(crate) fn run(args: &Forward) -> Result<(), Failure> {
     })?;
     serve::told_in_log(format, forward(args, &settings))
 }
-
-/// Flags of a listener that count also where only figures are served.
-const OF_METRICS: [&str; 6] = [
-    "allow-remote",
-    "allowed-host",
-    "connections-max",
-    "connections-per-address-max",
-    "header-timeout",
-    "idle-timeout",
-];
 
 /// Refuses flags that say nothing where messages come from.
 fn check(args: &Forward) -> Result<(), Failure> {
@@ -288,8 +281,8 @@ fn forward(args: &Forward, settings: &Resolved) -> Result<(), Failure> {
     result
 }
 
-/// Does what ends the work. A signal meanwhile ends the process at once; what is in the spool stays there.
-async fn or_second_signal<T>(signals: &mut Signals, work: impl Future<Output = T>) -> T {
+/// Does what ends the work. A signal meanwhile ends the process at once; what is on disk, or in another store, stays there.
+pub(super) async fn or_second_signal<T>(signals: &mut Signals, work: impl Future<Output = T>) -> T {
     tokio::select! {
         biased;
         done = work => done,
@@ -301,7 +294,7 @@ async fn or_second_signal<T>(signals: &mut Signals, work: impl Future<Output = T
 }
 
 /// A task that ends with whoever started it.
-struct Aborted(JoinHandle<()>);
+pub(super) struct Aborted(JoinHandle<()>);
 
 impl Drop for Aborted {
     fn drop(&mut self) {
@@ -411,7 +404,7 @@ async fn tell(client: Client, producer: Producer<Target>, queue: QueueName) {
 }
 
 /// An address to listen on, and what is read again there.
-struct Listener {
+pub(super) struct Listener {
     reserved: Reserved,
     keys: Option<KeyFile>,
     scheme: &'static str,
@@ -419,7 +412,7 @@ struct Listener {
 
 impl Listener {
     /// `https`: whether the address says so; `None` for one that has figures only, which need no keys.
-    fn reserve(
+    pub(super) fn reserve(
         drain: Duration,
         listen: SocketAddr,
         https: Option<bool>,
@@ -473,7 +466,7 @@ impl Listener {
     }
 
     /// Serves figures for as long as the answer lives.
-    async fn serve_figures(self, figures: Figuring) -> Result<Aborted, Failure> {
+    pub(super) async fn serve_figures(self, figures: impl Handler) -> Result<Aborted, Failure> {
         let server = self.reserved.listen_for(Arc::new(figures)).await;
         let server = server.map_err(serve::bind_failure)?;
         info!(

@@ -96,7 +96,7 @@ pub(super) fn run(args: &Lead) -> Result<(), Failure> {
         let via = tokio::select! {
             biased;
             failure = signals.end() => return Err(failure),
-            via = opened(args, began, patience(campaign.lease, campaign.wait)) => via?,
+            via = opened(began, patience(campaign.lease, campaign.wait), async || Via::open(&args.settings.0).await) => via?,
         };
         // What the store took to be there is none of the time to wait.
         let campaign = Campaign {
@@ -178,12 +178,16 @@ fn patience(lease: Duration, wait: Option<Duration>) -> Duration {
     }
 }
 
-/// The store, as soon as it answers: machines that start together need not start in order.
-async fn opened(args: &Lead, began: Instant, patience: Duration) -> Result<Via, Failure> {
+/// A store, as soon as it answers: machines that start together need not start in order.
+pub(super) async fn opened<T>(
+    began: Instant,
+    patience: Duration,
+    open: impl AsyncFn() -> Result<T, Failure>,
+) -> Result<T, Failure> {
     let (mut pauses, mut last) = (Pauses::default(), None);
     let opened = timeout_at(began + patience, async {
         loop {
-            match Via::open(&args.settings.0).await {
+            match open().await {
                 Err(failure) if failure.exit() == Exit::Unreachable => last = Some(failure),
                 opened => return opened,
             }
@@ -239,7 +243,7 @@ fn campaign(args: &Lead) -> Result<Campaign, Failure> {
 }
 
 /// The host and the process.
-fn own_name() -> Result<HolderName, Failure> {
+pub(super) fn own_name() -> Result<HolderName, Failure> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name = format!("{}-{}", host.trim(), std::process::id());
     HolderName::new(&name).map_err(|error| {
