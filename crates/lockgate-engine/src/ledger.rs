@@ -162,6 +162,9 @@ fn refused(error: EngineError, changes: bool) -> LedgerError {
     }
 }
 
+/// Pages of more bytes are read by a thread of the engine.
+const AT_ONCE_BYTES_MAX: u64 = 256 << 10;
+
 /// Reads the page that begins behind `after`, without waiting for storage. `None`: that is not possible.
 pub(crate) fn page_at_once(
     reader: &dyn LogReader,
@@ -169,6 +172,11 @@ pub(crate) fn page_at_once(
     after: SequenceId,
     limit: usize,
 ) -> Option<Result<LedgerPage, LedgerError>> {
+    // Decoding and hashing take time too, which belongs to no async thread.
+    let bytes: u64 = events.places.blocks.iter().map(|block| block.bytes).sum();
+    if bytes > AT_ONCE_BYTES_MAX {
+        return None;
+    }
     let positions = positions(&events.places.blocks);
     let records = match positions[..] {
         [] => Vec::new(),
@@ -231,9 +239,9 @@ fn read_block(
     block: &BlockPlace,
     record: Option<Result<Bytes, ReadError>>,
 ) -> Result<Vec<Event>, LedgerError> {
-    let first = block.first;
+    let (first, last) = (block.first, block.last);
     let damaged = |what: &str| LedgerError::Damaged {
-        why: format!("the events from {first} on {what}"),
+        why: format!("the events {first} to {last} {what}; those behind {last} can be read"),
     };
     let Some(record) = record else {
         return Err(damaged("were in a part of the log that is lost"));

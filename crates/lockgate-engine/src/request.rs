@@ -135,7 +135,9 @@ impl Work {
         match self {
             Self::Commands(commands) => commands.iter().all(|command| match command.plain() {
                 Command::Send(_) => true,
-                Command::AppendEvents(command) => command.settles.is_empty(),
+                Command::AppendEvents(command) => {
+                    command.settles.is_empty() && !command.append.events.is_empty()
+                }
                 _ => false,
             }),
             Self::Engine(_)

@@ -456,7 +456,7 @@ impl Records {
         // Messages whose payload was not found yet, by range.
         let mut unread: BTreeMap<Position, u64> =
             live.map(|(first, live)| (first, live.messages)).collect();
-        let blocks = machine.blocks_in(|_| true).len() as u64;
+        let blocks = machine.live_blocks();
         found.appends = blocks;
         found.messages = unread.values().sum::<u64>() - blocks;
         tried

@@ -124,8 +124,12 @@ pub struct EventPlaces {
 pub struct BlockPlace {
     /// The first event of the block.
     pub first: SequenceId,
+    /// Its last event.
+    pub last: SequenceId,
     /// The record that holds the block; `None`: its part of the log is lost.
     pub position: Option<Position>,
+    /// Bytes of its payloads and unique ids.
+    pub bytes: u64,
 }
 
 /// The answer to the creation of a queue.

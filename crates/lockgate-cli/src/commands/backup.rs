@@ -107,21 +107,33 @@ fn to_file(watch: &mut Watch, client: Client, path: &Path, json: bool) -> Result
             ),
         );
     }
+    if report.unreadable_events > 0 {
+        complain(
+            "warning",
+            &format!(
+                "the backup lacks {} of ledgers, which are damaged",
+                count(report.unreadable_events, "event")
+            ),
+        );
+    }
     let done = json!({
         "file": path,
         "created_at": instant(report.created),
         "messages": report.messages,
         "records": report.records,
         "states": report.states,
+        "events": report.events,
         "bytes": report.bytes,
         "unreadable": report.unreadable,
+        "unreadable_events": report.unreadable_events,
     });
     let words = format!(
-        "{}: {}, {}, {}, {}",
+        "{}: {}, {}, {}, {}, {}",
         path.display(),
         count(report.messages, "message"),
         count(report.records, "record"),
         count(report.states, "key state"),
+        count(report.events, "event"),
         show_bytes(report.bytes)
     );
     tell(json, &done, &words)

@@ -158,6 +158,15 @@ fn told(args: &Restore, place: &str, report: &RestoreReport) -> Result<(), Failu
             ),
         );
     }
+    if report.lost_appends > 0 {
+        complain(
+            "warning",
+            &format!(
+                "the backup has no events of {} to ledgers, because they were damaged when it was taken; a read of them fails",
+                count(report.lost_appends, "append")
+            ),
+        );
+    }
     let (name, value) = match (&args.data, &args.postgres_shard) {
         (_, Some(shard)) => ("postgres_shard", json!(shard)),
         (path, None) => ("data", json!(path)),
@@ -170,15 +179,18 @@ fn told(args: &Restore, place: &str, report: &RestoreReport) -> Result<(), Failu
         "messages": report.messages,
         "records": report.records,
         "states": report.states,
+        "events": report.events,
         "dropped": report.dropped,
+        "lost_appends": report.lost_appends,
     });
     let words = format!(
-        "{place}: {} in {}, shard {}; {} and {}",
+        "{place}: {} in {}, shard {}; {}, {} and {}",
         count(report.messages, "message"),
         count(report.queues, "queue"),
         report.shard,
         count(report.records, "record"),
         count(report.states, "key state"),
+        count(report.events, "event"),
     );
     tell(args.json, &done, &words)
 }

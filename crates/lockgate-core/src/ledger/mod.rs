@@ -81,6 +81,15 @@ pub struct NewEvent {
     pub payload: Bytes,
 }
 
+impl NewEvent {
+    /// The bytes of its unique id and its input.
+    #[must_use]
+    pub fn id_bytes(&self) -> usize {
+        let unique_id = self.unique_id.as_ref().map_or(0, |id| id.as_str().len());
+        unique_id + self.input.as_ref().map_or(0, |input| input.as_str().len())
+    }
+}
+
 /// Appends events, all of them or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Append {
@@ -89,8 +98,8 @@ pub struct Append {
     /// The head that the writer expects; `None`: whichever it is. A repeat of an append whose outcome is not known needs an id,
     /// a unique one or an input's, on each event; or else this, which refuses the repeat.
     pub head: Option<SequenceId>,
-    /// The events, in order: at most [`EVENTS_MAX`](Self::EVENTS_MAX), with [`BYTES_MAX`](Self::BYTES_MAX) of payloads. None is
-    /// an append too: it raises the epoch and forgets inputs.
+    /// The events, in order: at most [`EVENTS_MAX`](Self::EVENTS_MAX), with [`BYTES_MAX`](Self::BYTES_MAX) of payloads and
+    /// [`ID_BYTES_MAX`](Self::ID_BYTES_MAX) of ids. None is an append too: it raises the epoch and forgets inputs.
     pub events: Vec<NewEvent>,
     /// Inputs that never come again, so the ledger forgets them, after it has looked for duplicates. One that it does not know
     /// is passed over.
@@ -104,6 +113,9 @@ impl Append {
     /// The most bytes of payloads of one append: 8 MiB.
     pub const BYTES_MAX: usize = 8 << 20;
 
+    /// The most bytes of the unique ids and inputs of the events of one append: 4 MiB.
+    pub const ID_BYTES_MAX: usize = 4 << 20;
+
     /// Whether it is within its bounds: what every ledger checks first.
     ///
     /// # Errors
@@ -116,7 +128,7 @@ impl Append {
                 "an append has at most {max} events and {max} settled inputs, this one has {events} and {settled}"
             ));
         }
-        let mut bytes = 0;
+        let (mut bytes, mut id_bytes) = (0, 0);
         for (at, event) in self.events.iter().enumerate() {
             let len = event.payload.len();
             if len > EVENT_BYTES_MAX {
@@ -125,6 +137,13 @@ impl Append {
                 ));
             }
             bytes += len;
+            id_bytes += event.id_bytes();
+        }
+        if id_bytes > Self::ID_BYTES_MAX {
+            return invalid(format!(
+                "the unique ids and inputs of the append have {id_bytes} bytes: at most {} together",
+                Self::ID_BYTES_MAX
+            ));
         }
         if bytes > Self::BYTES_MAX {
             return invalid(format!(

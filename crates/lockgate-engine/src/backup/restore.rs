@@ -20,7 +20,6 @@ use lockgate_machine::{
 use super::{
     BackupReport,
     stream::{Kind, Reader},
-    write::count_events,
 };
 use crate::recover::for_each_queue;
 
@@ -181,14 +180,16 @@ pub fn verify_backup(input: &mut dyn Read) -> Result<BackupReport, RestoreError>
     let (mut stream, head) = Reader::begin(input)?;
     let mut content = Vec::new();
     let mut loader = ImageLoader::new(MachineLimits::default());
-    let (mut records, mut messages, mut events) = (0_u64, 0, 0);
+    let (mut records, mut messages, mut blocks) = (0_u64, 0, Vec::new());
     loop {
         match stream.block(&mut content)? {
             Kind::Piece => loader.piece(&content)?,
             Kind::Message => {
                 records += 1;
                 match moved(&content, &stream)? {
-                    Moved::Events(block) => events += block.events.len() as u64,
+                    Moved::Events(block) => {
+                        blocks.push((block.ledger, block.first, block.events.len() as u64));
+                    }
                     Moved::Message(_) => messages += 1,
                 }
             }
@@ -201,6 +202,10 @@ pub fn verify_backup(input: &mut dyn Read) -> Result<BackupReport, RestoreError>
     stream.end()?;
     let mut machine = loader.finish_checked()?;
     while machine.housekeep(usize::MAX).is_unfinished() {}
+    let kept = blocks.into_iter();
+    let events = kept
+        .map(|(ledger, first, events)| machine.kept_of(ledger, first, events))
+        .sum();
     Ok(BackupReport {
         created: head.created,
         messages,
@@ -208,7 +213,7 @@ pub fn verify_backup(input: &mut dyn Read) -> Result<BackupReport, RestoreError>
         states: machine.key_state_count(),
         events,
         unreadable: count_messages(&machine).saturating_sub(messages),
-        unreadable_events: count_events(&machine).saturating_sub(events),
+        unreadable_events: machine.kept_events().saturating_sub(events),
         bytes: stream.bytes,
     })
 }
@@ -219,8 +224,7 @@ fn count_live(machine: &Machine) -> u64 {
 }
 
 fn count_messages(machine: &Machine) -> u64 {
-    let blocks = machine.blocks_in(|_| true).len() as u64;
-    count_live(machine) - blocks
+    count_live(machine) - machine.live_blocks()
 }
 
 /// What a record of a backup holds.
@@ -232,9 +236,10 @@ enum Moved {
 fn moved(record: &[u8], stream: &Reader<'_>) -> Result<Moved, RestoreError> {
     let effects = decode_record(&Bytes::copy_from_slice(record))
         .map_err(|_| stream.damaged("a message makes no sense"))?;
+    let is_one = effects.len() == 1;
     match effects.into_iter().next() {
-        Some(Effect::Compacted(stored)) => Ok(Moved::Message(stored)),
-        Some(Effect::EventsCompacted(block)) => Ok(Moved::Events(block)),
+        Some(Effect::Compacted(stored)) if is_one => Ok(Moved::Message(stored)),
+        Some(Effect::EventsCompacted(block)) if is_one => Ok(Moved::Events(block)),
         _ => Err(stream.damaged("a message is none")),
     }
 }
@@ -317,6 +322,7 @@ impl Writer {
                     return Err(stream.damaged("events are in no ledger"));
                 }
                 let events = block.events.len() as u64;
+                let events = self.machine.kept_of(block.ledger, block.first, events);
                 (Effect::EventsCompacted(block), events)
             }
         };

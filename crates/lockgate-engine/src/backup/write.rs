@@ -9,8 +9,7 @@ use lockgate_core::{
     Epoch, Location, LogReader, LogRecord, Now, Position, ReadError, Scanned, WallTime,
 };
 use lockgate_machine::{
-    DecodeError, Effect, EventBlock, Frozen, LedgerDescription, LiveRange, Machine, StoredMessage,
-    decode_record, encode_record,
+    DecodeError, Effect, EventBlock, Frozen, LiveRange, StoredMessage, decode_record, encode_record,
 };
 
 use super::stream::{Head, Kind, Writer};
@@ -103,19 +102,10 @@ impl Source {
             messages,
             records: driver.machine.record_counts().records,
             states,
-            events: count_events(&driver.machine),
+            events: driver.machine.kept_events(),
             frozen: driver.machine.freeze(),
         }
     }
-}
-
-/// The events that the ledgers keep.
-pub(crate) fn count_events(machine: &Machine) -> u64 {
-    let kept = |ledger: LedgerDescription| {
-        let head = ledger.head;
-        head.sequence_id.next().0 - head.first_id.0
-    };
-    machine.ledgers().map(kept).sum()
 }
 
 impl<T: Ticket> Driver<T> {
@@ -259,7 +249,8 @@ fn write_messages(
             _ => continue,
         };
         if let Effect::EventsCompacted(block) = &moved {
-            written.events += block.events.len() as u64;
+            let events = block.events.len() as u64;
+            written.events += places.kept_of(block.ledger, block.first, events);
         }
         written.blocks += 1;
         bytes.clear();

@@ -2,7 +2,7 @@
 
 use lockgate_core::{
     Epoch, InputId, LedgerId, LedgerName, ReaderName, UniqueId,
-    ledger::{EventHash, SequenceId},
+    ledger::{Append, EventHash, SequenceId},
 };
 
 use super::{
@@ -10,6 +10,9 @@ use super::{
     wire::{Reader, Writer},
 };
 use crate::{AppendedEvents, EventBlock, StoredEvent};
+
+/// Above all places that events ever have, so that nothing overflows behind it.
+pub(crate) const PLACE_MAX: u64 = 1 << 62;
 
 pub(super) fn write_block(block: &EventBlock, writer: &mut Writer<'_>) {
     writer.number(u64::from(block.ledger.0));
@@ -37,7 +40,10 @@ pub(super) fn read_block(reader: &mut Reader<'_>) -> Result<EventBlock, DecodeEr
         false => None,
     };
     let count = reader.number()?;
-    if count > 0 && (first.0 == 0 || first.0.checked_add(count).is_none()) {
+    if count > Append::EVENTS_MAX as u64 {
+        return Err(reader.malformed("a block has more events than an append can have"));
+    }
+    if count > 0 && !(1..=PLACE_MAX).contains(&first.0) {
         return Err(reader.malformed("events have places that they cannot have"));
     }
     // Grows with what is there, so that a wrong count takes no memory.

@@ -19,7 +19,7 @@
 
 pub(crate) mod batch;
 mod effect;
-mod events;
+pub(crate) mod events;
 mod message;
 mod settings;
 #[cfg(test)]

@@ -775,6 +775,11 @@ impl Machine {
                     self.count_stale(settle.token.queue);
                 }
             }
+            (Command::AppendEvents(append), Err(Rejection::TransactionStale { index, .. })) => {
+                if let Some(settle) = append.settles.get(*index) {
+                    self.count_stale(settle.token.queue);
+                }
+            }
             (
                 Command::Transact(Transact { states, .. }),
                 Err(Rejection::KeyStateStale { index, .. }),

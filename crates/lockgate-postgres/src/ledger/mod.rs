@@ -23,8 +23,8 @@ use lockgate_core::{
 use lockgate_records::{
     Url,
     ledger::{
-        EventRow, check_epoch, check_partition, damaged, failed, partition_of_url, place,
-        reader_position,
+        EventRow, check_epoch, check_partition, damaged, failed, not_found, partition_of_url,
+        place, reader_position,
     },
     number,
 };

@@ -48,19 +48,22 @@ impl Plan {
         allow_repeats: bool,
     ) -> Result<Self, NoId> {
         let mut plan = Self::default();
-        let (mut first, mut events, mut bytes) = (0, 0, 0);
+        let (mut first, mut events, mut bytes, mut id_bytes) = (0, 0, 0, 0);
         for (at, (name, message)) in messages.enumerate() {
             let planned = plan_one(source, name, message, room);
             if let Planned::Event(event) = &planned {
                 if event.unique_id.is_none() && event.input.is_none() && !allow_repeats {
                     return Err(NoId);
                 }
-                let len = event.payload.len();
-                if events == Append::EVENTS_MAX || bytes + len > Append::BYTES_MAX {
+                let (len, ids) = (event.payload.len(), event.id_bytes());
+                if events == Append::EVENTS_MAX
+                    || bytes + len > Append::BYTES_MAX
+                    || id_bytes + ids > Append::ID_BYTES_MAX
+                {
                     plan.appends.push(first..at);
-                    (first, events, bytes) = (at, 0, 0);
+                    (first, events, bytes, id_bytes) = (at, 0, 0, 0);
                 }
-                (events, bytes) = (events + 1, bytes + len);
+                (events, bytes, id_bytes) = (events + 1, bytes + len, id_bytes + ids);
             }
             plan.inputs.push(planned);
         }

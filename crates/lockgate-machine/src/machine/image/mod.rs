@@ -330,6 +330,12 @@ impl Frozen {
         self.machine.has_events_at(ledger, first, at)
     }
 
+    /// How many of the events of that block were kept.
+    #[must_use]
+    pub fn kept_of(&self, ledger: LedgerId, first: SequenceId, events: u64) -> u64 {
+        self.machine.kept_of(ledger, first, events)
+    }
+
     /// Appends the next section, with the head of a piece if it is the first one. `None`: there is
     /// none.
     fn next_section(&mut self, out: &mut Vec<u8>) -> Option<()> {

@@ -26,6 +26,10 @@ impl Machine {
         at: WallTime,
     ) -> Option<()> {
         let LedgerId(id) = ledger;
+        // Only damage gives a number twice.
+        if id == 0 || self.ledgers.by_id.contains_key(&id) {
+            return None;
+        }
         self.ledgers.made = self.ledgers.made.max(id);
         let mut state = LedgerState::new(name.clone(), hashed, retention, at, self.seed);
         state.changed_at = self.folding_at;
@@ -62,6 +66,8 @@ impl Machine {
         let position = self.folding_at;
         let id = block.ledger.0;
         let ledgers = &mut self.ledgers;
+        // If the record of its creation is lost, its number is not given out again.
+        ledgers.made = ledgers.made.max(id);
         let state = ledgers.by_id.get_mut(&id)?;
         let next = state.head.sequence_id.next();
         let count = block.events.len() as u64;
@@ -235,10 +241,18 @@ impl Machine {
         if state.is_deleted {
             let forgotten = state.ids.expire(MachineTime::MAX, left as usize);
             ledgers.bytes -= forgotten as u64 * ID_BYTES;
-            if state.blocks.len() == 0 && state.ids.held() == 0 {
-                let inputs = state.by_input.keys().map(AsRef::as_ref);
+            left = left.saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX));
+            while left > 0
+                && let Some((input, index)) = state.by_input.pop_first()
+            {
+                state.inputs.remove(index);
+                ledgers.bytes -= named_bytes(input.as_str());
+                left -= 1;
+            }
+            if state.blocks.len() == 0 && state.ids.held() == 0 && state.by_input.is_empty() {
+                // These are few.
                 let readers = state.readers.keys().map(AsRef::as_ref);
-                ledgers.bytes -= inputs.chain(readers).map(named_bytes).sum::<u64>();
+                ledgers.bytes -= readers.map(named_bytes).sum::<u64>();
                 ledgers.by_id.remove(&id);
                 return;
             }
@@ -256,7 +270,8 @@ impl Machine {
             || state.blocks.get(0).is_some() && state.end_of(0) <= state.head.first_id;
         let oldest = state.blocks.get(0).map(|block| WallTime(block.time));
         let due = match (is_freed, oldest.zip(state.retention)) {
-            (true, _) => WallTime(0),
+            // Behind what is due before, so that it holds up no other timer.
+            (true, _) => self.clock.now.wall,
             (false, Some((oldest, retention))) => oldest.plus(retention).plus(1),
             (false, None) => return,
         };

@@ -26,7 +26,7 @@ use super::{Machine, draft::Draft, send::check_range};
 use crate::{
     AppendEvents, AppendedEvents, BlockPlace, CreateLedger, CreatedLedger, Effect, EventBlock,
     EventPlaces, LedgerDescription, LedgersPage, ListLedgers, LocateEvents, MoveReader, Query,
-    Rejection, Reply, StoredEvent, dedup::digest,
+    Rejection, Reply, StaleReason, StoredEvent, dedup::digest,
 };
 
 /// The most readers of a ledger.
@@ -59,6 +59,41 @@ impl Machine {
     pub fn ledgers(&self) -> impl Iterator<Item = LedgerDescription> {
         let ids = self.ledgers.by_name.values();
         ids.filter_map(|id| Some(self.ledgers.by_id.get(id)?.describe(*id)))
+    }
+
+    /// How many events all ledgers keep.
+    #[must_use]
+    pub fn kept_events(&self) -> u64 {
+        let kept = self
+            .ledgers
+            .by_id
+            .values()
+            .filter(|ledger| !ledger.is_deleted);
+        let kept = kept.map(|ledger| ledger.head.sequence_id.next().0 - ledger.head.first_id.0);
+        kept.sum()
+    }
+
+    /// How many of the events of that block are kept.
+    #[must_use]
+    pub fn kept_of(&self, ledger: LedgerId, first: SequenceId, events: u64) -> u64 {
+        let ledger = self.ledgers.by_id.get(&ledger.0);
+        ledger
+            .filter(|ledger| !ledger.is_deleted)
+            .map_or(0, |ledger| {
+                let end = first.0.saturating_add(events);
+                end.saturating_sub(first.max(ledger.head.first_id).0)
+            })
+    }
+
+    /// How many blocks of events have bytes in the log, those that are to be freed included. Walks all blocks.
+    #[must_use]
+    pub fn live_blocks(&self) -> u64 {
+        let blocks = self
+            .ledgers
+            .by_id
+            .values()
+            .flat_map(|ledger| ledger.blocks.iter());
+        blocks.filter(|block| block.position().is_some()).count() as u64
     }
 
     /// The blocks of events in the ranges whose first position satisfies `is_in`. Walks all blocks: not for a loop.
@@ -217,8 +252,13 @@ impl Machine {
 
         draft.in_transaction = true;
         for (index, settle) in settles.iter().enumerate() {
-            self.decide_settle(draft, settle, now)?
-                .map_err(|reason| Rejection::TransactionStale { index, reason })?;
+            match self.decide_settle(draft, settle, now)? {
+                // Nothing is new: it is a repeat of an append whose answer was lost, and which has settled it.
+                Err(StaleReason::Gone) if decided.new.is_empty() => {}
+                settled => {
+                    settled.map_err(|reason| Rejection::TransactionStale { index, reason })?;
+                }
+            }
         }
         let settles = draft.effects.len() as u64;
         check_range(
@@ -424,7 +464,9 @@ impl Machine {
                 };
                 blocks.push(BlockPlace {
                     first: SequenceId(block.first),
+                    last: state.end_of(index).previous(),
                     position: block.position(),
+                    bytes: u64::from(block.bytes),
                 });
                 events += state.end_of(index).0 - block.first.max(first.0);
                 // What one block has in front of the first event that is asked for does not count.

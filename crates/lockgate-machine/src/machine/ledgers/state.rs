@@ -10,6 +10,7 @@ use lockgate_core::{
 use super::blocks::{Block, Blocks};
 use crate::{
     LedgerDescription,
+    codec::events::PLACE_MAX,
     columns::{Columns, ImageError, Input, Row, column, damaged},
     dedup::DedupWindow,
     live::{LiveRanges, RECORD_OVERHEAD},
@@ -221,6 +222,9 @@ impl LedgerState {
             hash,
             is_sealed,
         };
+        if head.sequence_id.0 > PLACE_MAX || head.first_id.0 > head.sequence_id.0 + 1 {
+            return Err(damaged("a ledger has places that it cannot have"));
+        }
         let timer_at = WallTime(input.u64()?);
         let gone = usize::try_from(input.u64()?).map_err(|_| damaged("a count is too large"))?;
         let timer = input.u32()?;

@@ -277,7 +277,7 @@ fn messages_are_settled_in_the_record_of_their_events_or_nothing_happens() {
     assert_eq!(places(&mut run, both.clone()), "1 2");
     assert_eq!(run.log.len(), records + 1);
     assert_eq!(run.describe("orders").counts.in_flight, 0);
-    // The leases are over: the second append does not happen.
+    // The leases are over: another append does not happen, and neither does this one without ids.
     let error = give(&mut run, both).unwrap_err();
     let stale = Rejection::TransactionStale {
         index: 0,
