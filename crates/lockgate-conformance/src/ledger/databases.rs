@@ -91,6 +91,33 @@ pub async fn partitions_come_and_go<L: Ledger>(ledger: &L, numbers: impl AsyncFn
     assert!(again.events[0].is_duplicate);
 }
 
+/// Partitions go when all of their events are older than the retention. The ledger has 10,000 events in each, and keeps events for
+/// 1 ms. `numbers` are those of the partitions, from 0.
+///
+/// # Panics
+/// If that does not hold.
+pub async fn partitions_go_when_they_are_old<L: Ledger>(
+    ledger: &L,
+    numbers: impl AsyncFn() -> Vec<u64>,
+) {
+    let mut head = ledger.append(many(10_000)).await.unwrap().head;
+    for number in 0..u64::MAX {
+        if head.first_id > SequenceId(10_000) {
+            break;
+        }
+        let id = number.to_string();
+        head = ledger.append(append_unique(&[&id])).await.unwrap().head;
+    }
+    // Of whatever the last append has let go of.
+    while numbers().await[0] == 0 {
+        ledger.append(append_unique(&["last"])).await.unwrap();
+    }
+    assert_eq!(numbers().await, [1]);
+    let gone = ledger.read(all()).await.unwrap_err();
+    assert!(matches!(gone, LedgerError::Trimmed { .. }), "{gone}");
+    follows(ledger).await;
+}
+
 /// Events that are older than the retention go with later appends, and their unique ids stay. The ledger is made with hashes and
 /// a retention of 1 ms.
 ///

@@ -68,6 +68,9 @@ impl Proxy {
                     let Ok(server) = TcpStream::connect(&server) else {
                         continue;
                     };
+                    for stream in [&client, &server] {
+                        stream.set_nodelay(true).unwrap();
+                    }
                     for (to, from, into) in [
                         (To::Server, &client, &server),
                         (To::Client, &server, &client),

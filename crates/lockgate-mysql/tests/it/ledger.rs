@@ -86,6 +86,7 @@ async fn ledgers_of_one_server() {
     an_append_sees_what_there_is_whatever_its_transaction_has_seen(url).await;
     an_append_that_is_given_up_leaves_nothing(url).await;
     an_append_that_is_undone_is_made_again(url).await;
+    a_frozen_writer_holds_up_others_for_a_while(url).await;
     ids_of_all_bytes_fit(url).await;
     partitions_come_and_go(url).await;
     let through = async |url: &str| connect(url, "cuts").await;
@@ -345,6 +346,33 @@ async fn an_append_that_is_given_up_leaves_nothing(url: &str) {
     assert_eq!(ledger.find(UniqueId::new("lost").unwrap()).await, Ok(None));
 }
 
+/// A process that is frozen in the middle of an append holds the head for as long as its own commands may take.
+async fn a_frozen_writer_holds_up_others_for_a_while(url: &str) {
+    let short = MysqlLedgerOptions {
+        timeout: Duration::from_secs(2),
+        ..options("frozen", LedgerOptions::default())
+    };
+    let frozen = MysqlLedger::connect_with(url, short).await.unwrap();
+    frozen.append(append_unique(&["a"])).await.unwrap();
+    let mut holds = client(url).await;
+    let lock = "SELECT * FROM frozen_unique_ids WHERE unique_id = 'a' FOR UPDATE";
+    for sql in ["START TRANSACTION", lock] {
+        holds.query_drop(sql).await.unwrap();
+    }
+    let mut appends = Box::pin(frozen.append(append_unique(&["a", "lost"])));
+    tokio::select! {
+        ended = &mut appends => panic!("the id is locked: {ended:?}"),
+        () = until_one_waits(url) => {}
+    }
+    // It goes on in the server, and nobody hears of it: its connection stays as it is.
+    std::mem::forget(appends);
+    holds.query_drop("ROLLBACK").await.unwrap();
+    let others = connect(url, "frozen").await;
+    let appended = others.append(append_unique(&["b"])).await.unwrap();
+    assert_eq!(places(&appended), [(2, false)]);
+    assert_eq!(others.find(UniqueId::new("lost").unwrap()).await, Ok(None));
+}
+
 /// The server ends one of two transactions that wait for each other, the smaller one.
 async fn an_append_that_is_undone_is_made_again(url: &str) {
     let ledger = connect(url, "undone").await;
@@ -418,22 +446,32 @@ async fn ids_of_all_bytes_fit(url: &str) {
     assert_eq!(page.events.len(), 4);
 }
 
+/// The numbers of a ledger's partitions.
+async fn numbers(url: &str, ledger: &str) -> Vec<u64> {
+    let sql = format!(
+        "SELECT CAST(SUBSTRING(partition_name, 2) AS UNSIGNED) FROM information_schema.partitions
+         WHERE table_name = '{ledger}_events' AND partition_name <> 'rest' ORDER BY 1"
+    );
+    client(url).await.query(sql).await.unwrap()
+}
+
 async fn partitions_come_and_go(url: &str) {
-    let parts = || LedgerOptions {
-        retention: None,
+    let made = |retention| LedgerOptions {
+        retention,
         hashed: true,
     };
+    let partition = "partition=10000";
+    let old = format!("{url}?{partition}&ledger=old_parts");
+    let old = MysqlLedger::connect_with(&old, options("", made(Some(1)))).await;
+    let old_numbers = async || numbers(url, "old_parts").await;
+    databases::partitions_go_when_they_are_old(&old.unwrap(), old_numbers).await;
+
     let connect = async |url: &str| {
-        let url = format!("{url}?partition=10000");
-        MysqlLedger::connect_with(&url, options("parts", parts()))
-            .await
-            .unwrap()
+        let url = format!("{url}?{partition}");
+        let ledger = MysqlLedger::connect_with(&url, options("parts", made(None))).await;
+        ledger.unwrap()
     };
-    let numbers = async || {
-        let sql = "SELECT CAST(SUBSTRING(partition_name, 2) AS UNSIGNED) FROM information_schema.partitions
-            WHERE table_name = 'parts_events' AND partition_name <> 'rest' ORDER BY 1";
-        client(url).await.query::<u64, _>(sql).await.unwrap()
-    };
+    let numbers = async || numbers(url, "parts").await;
     let ledger = connect(url).await;
     databases::partitions_come_and_go(&ledger, numbers).await;
 

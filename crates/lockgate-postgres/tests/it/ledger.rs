@@ -232,29 +232,38 @@ fn what_is_appended_through_cuts_is_there_once() {
     );
 }
 
+/// The numbers of a ledger's partitions.
+async fn numbers(client: &Client, ledger: &str) -> Vec<u64> {
+    let sql = format!(
+        "SELECT substr(relname, 8)::bigint FROM pg_class JOIN pg_inherits ON oid = inhrelid
+         WHERE inhparent = '{ledger}.events'::regclass ORDER BY 1"
+    );
+    let rows = client.query(&sql, &[]).await.unwrap();
+    let numbers = rows.iter().map(|row| row.get::<_, i64>(0));
+    numbers
+        .map(|number| u64::try_from(number).unwrap())
+        .collect()
+}
+
 #[test]
 fn partitions_come_and_go() {
     over_a_database("partitions_come_and_go", async |url, mut client| {
-        let made_with = LedgerOptions {
-            retention: None,
+        let made = |retention| LedgerOptions {
+            retention,
             hashed: true,
         };
-        let url = format!("{url}?partition=10000");
-        let ledger = PostgresLedger::connect_with(&url, options("parts", made_with)).await;
-        let ledger = ledger.unwrap();
-        let (looks, connection) = tokio_postgres::connect(url.split('?').next().unwrap(), NoTls)
-            .await
-            .unwrap();
+        let (looks, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
         tokio::spawn(connection);
-        let numbers = async || {
-            let sql =
-                "SELECT substr(relname, 8)::bigint FROM pg_class JOIN pg_inherits ON oid = inhrelid
-                WHERE inhparent = 'parts.events'::regclass ORDER BY 1";
-            let rows = looks.query(sql, &[]).await.unwrap();
-            rows.iter()
-                .map(|row| u64::try_from(row.get::<_, i64>(0)).unwrap())
-                .collect()
-        };
+        let partition = "partition=10000";
+        let old = format!("{url}?{partition}&ledger=old_parts");
+        let old = PostgresLedger::connect_with(&old, options("", made(Some(1)))).await;
+        let old_numbers = async || numbers(&looks, "old_parts").await;
+        databases::partitions_go_when_they_are_old(&old.unwrap(), old_numbers).await;
+
+        let url = format!("{url}?{partition}");
+        let ledger = PostgresLedger::connect_with(&url, options("parts", made(None))).await;
+        let ledger = ledger.unwrap();
+        let numbers = async || numbers(&looks, "parts").await;
         databases::partitions_come_and_go(&ledger, numbers).await;
 
         // An append that could make one ahead does not wait for who changes the table, nor fails.
