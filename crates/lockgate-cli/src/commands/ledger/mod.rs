@@ -143,6 +143,8 @@ async fn describe(client: &Client, args: &LedgerDescribe) -> Result<(), Failure>
             table.row(["size in the log, about", &show_size(bytes)]);
             shown
         }
+        #[cfg(feature = "mysql")]
+        AnyLedger::Mysql(_) => json!({"head": head_json(&head)}),
         #[cfg(feature = "postgres")]
         AnyLedger::Postgres(_) => json!({"head": head_json(&head)}),
     };

@@ -190,7 +190,7 @@ impl Parts {
             Ok(via)
         };
         let via = opened(began, patience, via).await?;
-        let ledger = ledger(args, settings, began).await?;
+        let ledger = ledger(client, args, settings, began).await?;
         Ok(Self {
             via,
             ledger,
@@ -323,6 +323,7 @@ async fn queue(
 
 /// The ledger, as soon as it answers.
 async fn ledger(
+    client: &Client,
     args: &Sequence,
     settings: &Resolved,
     began: Instant,
@@ -333,7 +334,7 @@ async fn ledger(
         retention: args.retention.map(millis),
     });
     let open = async || {
-        let ledger = ledger::open(&name, create).await.map_err(|error| {
+        let ledger = ledger::open(&name, client, create).await.map_err(|error| {
             let is_missing = matches!(error, LedgerError::NotFound { .. });
             let failure = Failure::from(error);
             match is_missing {
