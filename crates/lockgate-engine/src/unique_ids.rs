@@ -54,7 +54,7 @@ pub(crate) fn open(machine: &Machine, options: &EngineOptions) -> Result<(), Sta
     };
     let has = |queue| index.as_ref().and_then(|index| index.up_to(space(queue)));
     let missing = machine.indexed_queues().filter_map(|(queue, up_to, next)| {
-        let has = has(queue).map_or(0, |has| has);
+        let has = has(queue).unwrap_or_default();
         let is_ahead = has >= next.0;
         (has < up_to.0 || is_ahead).then_some((queue, up_to, has, is_ahead))
     });

@@ -200,7 +200,8 @@ impl Maintenance {
         }
         self.index_wanted = false;
         self.index_after = now + INDEX_EVERY;
-        let mut spaces = place.get().map_or(Vec::new(), |index| index.all_spaces());
+        let index = place.get();
+        let mut spaces = index.map(|index| index.all_spaces()).unwrap_or_default();
         let (to_index, spaces, tail, durable) = self.ask(move |driver, _| {
             let machine = driver.machine();
             if !spaces.is_empty() {
