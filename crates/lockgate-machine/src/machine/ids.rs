@@ -36,8 +36,8 @@ impl Machine {
         }
     }
 
-    /// The unique ids of a command that have to be looked up in the index before it can be decided, each with its queue.
-    /// None if the command is about no such id, or comes with answers that are new enough.
+    /// The unique ids of a command that have to be looked up in the index before it can be decided, each with its
+    /// queue. None if the command is about no such id, or comes with answers that are new enough.
     #[must_use]
     pub fn ids_to_look_up(&self, command: &Command, now: Now) -> Vec<(QueueId, u128)> {
         if !self.has_indexed_ids {
@@ -69,8 +69,8 @@ impl Machine {
         needed.collect()
     }
 
-    /// For each queue with more than `more_than` durable ids in memory that are remembered for ever, its first ids, at most
-    /// `most`. Takes time in the number of queues and ids.
+    /// For each queue with more than `more_than` durable ids in memory that are remembered for ever, its first ids,
+    /// at most `most`. Takes time in the number of queues and ids.
     #[must_use]
     pub fn ids_to_index(&self, more_than: usize, most: usize) -> Vec<IdsToIndex> {
         if self.ids_for_ever <= more_than as u64 {
@@ -98,8 +98,8 @@ impl Machine {
         ids.collect()
     }
 
-    /// The queues of which the index must have the unique ids, each with the number up to which it must be complete, and the
-    /// number of its next message.
+    /// The queues of which the index must have the unique ids, each with the number up to which it must be complete,
+    /// and the number of its next message.
     pub fn indexed_queues(&self) -> impl Iterator<Item = (QueueId, Sequence, Sequence)> {
         let queues = self.queues.iter().map(|(_, queue)| queue);
         let queues = queues.filter(|queue| queue.settings.remembers_for_ever());
