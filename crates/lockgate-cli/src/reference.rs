@@ -41,6 +41,9 @@ key (`key_policy = \"park\"`), `/api/v1` and `lockgate dump` as a field of JSON.
 milliseconds, a size is a number of bytes, and no value is `null`; everywhere else times and sizes have a unit (`90s`, `1h30m`,
 `64MiB`), and no value is `none`. What no attribute of SQS sets has a tag ([sqs.md](sqs.md#beyond-sqs)).
 
+A time of `forever` is 9007199254740991 there, and said when the queue is made. It needs a log in a folder, beside which is an
+index on disk ([semantics.md](semantics.md#deduplication)).
+
 Whether a queue is *keyed* is no setting: its name says so (`.fifo`), and it is fixed when the queue is made. Defaults are those
 of queues made over HTTP; in the library `key_profile` is `strict`.
 

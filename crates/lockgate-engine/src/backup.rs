@@ -10,6 +10,6 @@ mod restore;
 mod stream;
 mod write;
 
-pub use restore::{RestoreError, RestoreReport, restore, verify_backup};
+pub use restore::{RestoreError, RestoreReport, restore, restore_with_index, verify_backup};
 pub use write::{BackupError, BackupReport};
 pub(crate) use write::{Source, write};

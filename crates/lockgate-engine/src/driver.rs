@@ -23,6 +23,7 @@ use crate::{
     EngineError, EngineOptions, MaintenanceCounts, QueueEntry, StartError, StopReason,
     maintenance::{Pins, Plan},
     request::{Answer, Request, Work},
+    unique_ids,
     waiters::{Waiter, Waiters},
 };
 
@@ -283,6 +284,11 @@ impl<T: Ticket> Driver<T> {
                 self.group_messages += work.messages_max();
                 match work {
                     Work::Commands(commands) => {
+                        let ids = unique_ids::to_look_up(&self.machine, &commands, now);
+                        if !ids.is_empty() {
+                            self.answer(ticket, Ok(Answer::look_up(commands, ids)), Wait::Nothing);
+                            continue;
+                        }
                         self.run_commands(commands.iter().map(AnyCommand::from), ticket, now, out);
                     }
                     Work::Engine(commands) => {

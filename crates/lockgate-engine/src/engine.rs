@@ -10,8 +10,9 @@ use lockgate_core::{
 };
 use lockgate_machine::{
     Delivery, FindMessage, ListMessages, ListQueues, LocateEvents, MessagePage, Query, QueryReply,
-    QueueDescription, Receive, Rejection, TypedCommand, TypedQuery,
+    QueueDescription, Receive, Rejection, Reply, TypedCommand, TypedQuery,
 };
+use smallvec::SmallVec;
 
 use crate::{
     BackupError, BackupReport, Directory, EngineError, EngineMetrics, EngineOptions, Peek, Peeked,
@@ -32,7 +33,8 @@ use crate::{
 /// # Order
 /// The engine decides the requests of a caller that awaits each answer in that caller's order. If
 /// several requests are on the way at once, the engine decides the sends in their order, and all
-/// others in theirs. But other requests may pass waiting sends: do not delete a queue behind a send
+/// others in theirs. But other requests may pass waiting sends, and sends with unique ids to queues that remember
+/// these for ever may pass each other: do not delete a queue behind a send
 /// whose answer has not come yet. Put requests that must happen in order and at once into one
 /// [`submit_all`](Self::submit_all).
 ///
@@ -166,12 +168,9 @@ impl Engine {
     /// As [`EngineError`] says; [`EngineError::Rejected`] if the machine refuses the command.
     pub async fn submit<C: TypedCommand>(&self, command: C) -> Result<C::Reply, EngineError> {
         let work = self.work(Batch::from_iter([command]))?;
-        let result = self.ask(work, |answer| match answer {
-            GuardedAnswer::Other(Answer::Commands(mut results)) => match results.pop()? {
-                Ok(reply) => Some(Ok(C::reply(reply)?)),
-                Err(rejection) => Some(Err(rejection)),
-            },
-            _ => None,
+        let result = self.ask_commands(work, |mut results| match results.pop()? {
+            Ok(reply) => Some(Ok(C::reply(reply)?)),
+            Err(rejection) => Some(Err(rejection)),
         });
         Ok(result.await??)
     }
@@ -192,19 +191,37 @@ impl Engine {
         commands: Batch<C>,
     ) -> Result<Vec<Result<C::Reply, Rejection>>, EngineError> {
         let work = self.work(commands)?;
-        self.ask(work, |answer| match answer {
-            GuardedAnswer::Other(Answer::Commands(results)) => {
-                // The collected results reuse the vector's memory.
-                let results = results.into_vec().into_iter();
-                let typed = results.map(|result| match result {
-                    Ok(reply) => Some(Ok(C::reply(reply)?)),
-                    Err(rejection) => Some(Err(rejection)),
-                });
-                typed.collect()
-            }
-            _ => None,
+        self.ask_commands(work, |results| {
+            // The collected results reuse the vector's memory.
+            let results = results.into_vec().into_iter();
+            let typed = results.map(|result| match result {
+                Ok(reply) => Some(Ok(C::reply(reply)?)),
+                Err(rejection) => Some(Err(rejection)),
+            });
+            typed.collect()
         })
         .await
+    }
+
+    /// As [`ask`](Self::ask), for commands. Looks up the ids that the machine wants to know of, and gives the commands
+    /// again. That ends: the index is complete up to where the machine relies on it whenever it is asked, and the machine
+    /// relies on more of it only every few thousand messages.
+    async fn ask_commands<A>(
+        &self,
+        mut work: Work,
+        pick: impl FnOnce(Results) -> Option<A>,
+    ) -> Result<A, EngineError> {
+        loop {
+            let answer = self.ask(work, |answer| match answer {
+                GuardedAnswer::Other(Answer::Commands(results)) => Some(Ok(results)),
+                GuardedAnswer::Other(Answer::LookUp(look_up)) => Some(Err(look_up)),
+                _ => None,
+            });
+            match answer.await? {
+                Ok(results) => return pick(results).ok_or_else(no_answer),
+                Err(look_up) => work = self.handle.shared.look_up(*look_up).await?,
+            }
+        }
     }
 
     /// Leases messages, waiting up to `wait` for a first one. The batch is empty if none came by
@@ -519,16 +536,22 @@ impl Engine {
             shared.count_refused(&error);
             return Err(error);
         }
-        let unknown = || EngineError::UnknownOutcome {
-            cause: UnknownCause::NoAnswer,
-        };
         // The owner answers everything that it takes. If there is no answer, the owner has
         // panicked, perhaps after the append.
         let Ok(answer) = answer.await else {
-            return Err(unknown());
+            return Err(no_answer());
         };
         // An answer is of its work's kind. If it were not, this avoids a panic in the caller's task.
-        pick(answer?).ok_or_else(unknown)
+        pick(answer?).ok_or_else(no_answer)
+    }
+}
+
+/// One result per command, in order.
+type Results = SmallVec<[Result<Reply, Rejection>; 1]>;
+
+fn no_answer() -> EngineError {
+    EngineError::UnknownOutcome {
+        cause: UnknownCause::NoAnswer,
     }
 }
 

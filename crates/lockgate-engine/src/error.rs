@@ -5,6 +5,7 @@ use std::{error::Error, fmt};
 use lockgate_core::{
     AppendError, Epoch, LogError, Position, ReadError, ShardId, StorageFailure, with_sources,
 };
+use lockgate_index::IndexError;
 use lockgate_machine::{ImageError, Rejection};
 
 use crate::{MissingPart, WithoutQueue};
@@ -29,6 +30,12 @@ pub enum EngineError {
     /// The engine failed after the request may have been written. Only the next start can tell.
     #[error("whether it was done is unknown: {cause}")]
     UnknownOutcome { cause: UnknownCause },
+    /// The index of unique ids could not be read; nothing was decided.
+    #[error("looking up a unique id in the index; nothing was done")]
+    Index {
+        #[source]
+        source: StorageFailure,
+    },
     /// Storage failed, and no payload of a receive could be read. The leases were given back.
     #[error("reading the message at {at}; its lease was given back")]
     Unreadable {
@@ -170,6 +177,22 @@ pub enum StartError {
         parts: Vec<MissingPart>,
         /// Messages in other parts that are lost together with these.
         without_queue: WithoutQueue,
+    },
+    /// The index of unique ids cannot be opened. Nothing was changed.
+    #[error("opening the index of unique ids")]
+    Index(#[source] IndexError),
+    /// The index of unique ids lacks some that queues remember for ever, or is not of this log. Nothing was changed.
+    /// [`EngineOptions::accept_loss`](crate::EngineOptions::accept_loss) starts without these ids.
+    #[error(
+        "the index of unique ids does not fit to the log, for queue{} {}; nothing that is stored was changed. Put back the \
+         index that belongs to the log and start again, or accept the loss: then these queues forget ids that are not in \
+         memory, and take messages with them again",
+        if queues.len() == 1 { "" } else { "s" },
+        queues.join(", ")
+    )]
+    MissingIds {
+        /// The queues, each with what its index lacks, in words.
+        queues: Vec<String>,
     },
     /// A [`restore`](crate::restore) left the log unfinished.
     #[error("the log holds a restore that was not finished: restore again, into a new log")]

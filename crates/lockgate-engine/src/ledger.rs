@@ -155,6 +155,7 @@ fn refused(error: EngineError, changes: bool) -> LedgerError {
         EngineError::Rejected(Rejection::OutOfDescriptors)
         | EngineError::Overloaded
         | EngineError::Stopped { .. }
+        | EngineError::Index { .. }
         | EngineError::Unreadable { .. } => LedgerError::Unavailable { why },
         EngineError::Rejected(_) => LedgerError::Invalid { why },
         EngineError::UnknownOutcome { .. } if changes => LedgerError::Unknown { why },

@@ -76,15 +76,20 @@ mod report;
 mod request;
 mod runtime;
 mod sync;
+mod unique_ids;
 mod waiters;
 
-pub use backup::{BackupError, BackupReport, RestoreError, RestoreReport, restore, verify_backup};
+pub use backup::{
+    BackupError, BackupReport, RestoreError, RestoreReport, restore, restore_with_index,
+    verify_backup,
+};
 pub use directory::{Directory, QueueEntry};
 pub use driver::{Driver, DriverCounts, Output, OutputKind, Ticket};
 pub use engine::{Engine, Status};
 pub use error::{EngineError, SnapshotError, StartError, StopReason, UnknownCause};
 pub use leases::{Received, ReceivedBatch};
 pub use ledger::EngineLedger;
+pub use lockgate_index::{FolderIndex, IndexError, IndexOptions};
 pub use maintenance::{
     MaintenanceCounts, MaintenanceTask, TaskRest, TaskStep, threads::MaintenanceThreads,
 };
@@ -94,4 +99,4 @@ pub use options::EngineOptions;
 pub use peek::{Peek, Peeked};
 pub use recover::{Beginning, Trial, try_start};
 pub use report::StartReport;
-pub use request::{Answer, Batch, Request, Work};
+pub use request::{Answer, Batch, LookUp, Request, Work};

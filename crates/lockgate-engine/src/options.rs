@@ -1,8 +1,9 @@
 //! The options of an engine.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use lockgate_core::ShardId;
+use lockgate_index::FolderIndex;
 use lockgate_machine::SyncWindow;
 
 use crate::MaintenanceThreads;
@@ -56,6 +57,10 @@ pub struct EngineOptions {
     /// [`StartReport`](crate::StartReport) says what else is lost. Use the option for one start,
     /// and only if you know what you lose.
     pub accept_loss: bool,
+    /// Where the index of unique ids is, for queues that remember them for ever. Default: `None`, and such queues are
+    /// refused. It is made when there are ids for it, belongs to the log, and must be copied and put back together with
+    /// it.
+    pub index: Option<Arc<FolderIndex>>,
     /// The threads that do the engine's maintenance. Default: `None`, one thread of its own. In a process
     /// with many engines that are mostly idle, give all of them clones of one [`MaintenanceThreads`].
     pub maintenance: Option<MaintenanceThreads>,
@@ -81,6 +86,7 @@ impl Default for EngineOptions {
             waiters_max: 20_000,
             snapshot_bytes_min: 64 << 20,
             accept_loss: false,
+            index: None,
             maintenance: None,
             thread_name: "lockgate".to_owned(),
         }

@@ -16,6 +16,7 @@ use crate::{
     maintenance::Plan,
     missing::{Lacking, MissingPart},
     sync::{Instant, mpsc, thread},
+    unique_ids,
 };
 
 /// The inputs of a start: the clock's readings, and randomness.
@@ -54,6 +55,7 @@ impl<T: Ticket> Driver<T> {
         log.claim().map_err(StartError::Recover)?;
         let beginning = begin();
         let survey = Survey::of(&mut *log, &*snapshots, options)?;
+        unique_ids::open(&survey.machine, options)?;
         // From here on the start changes the log.
         log.apply_recovery().map_err(StartError::Recover)?;
         for &at in &survey.aside {
@@ -361,7 +363,8 @@ impl Survey {
         options: &EngineOptions,
     ) -> Result<Self, StartError> {
         let started = Instant::now();
-        let limits = limits(&source.capabilities());
+        let mut limits = limits(&source.capabilities());
+        limits.unique_id_index = options.index.is_some();
         let loaded = load_snapshot(store, &limits)?;
         let from = loaded.at.unwrap_or_default();
         let snapshots = store.list().map_err(StartError::Recover)?;

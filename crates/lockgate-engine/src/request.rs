@@ -3,7 +3,9 @@
 use std::marker::PhantomData;
 
 use bytes::Bytes;
-use lockgate_core::{KeyStateWrite, MachineTime, RecordName, Revision, coordination::FenceMark};
+use lockgate_core::{
+    KeyStateWrite, MachineTime, QueueId, RecordName, Revision, coordination::FenceMark,
+};
 use lockgate_machine::{
     ChangeQueue, Command, Delivery, EngineCommand, Fenced, KeyPage, KeyStatePage, LocateEvents,
     MessagePage, Move, Query, QueryReply, QueuePage, Receive, Rejection, Reply, Transact, Upcoming,
@@ -53,9 +55,23 @@ pub enum Answer {
     /// Leases; none if the time ran out.
     Received(Result<Vec<Delivery>, Rejection>),
     Query(Result<QueryReply, Rejection>),
+    /// Nothing was decided: what the index says of these ids must come with the commands.
+    LookUp(Box<LookUp>),
+}
+
+/// Commands that cannot be decided before ids were looked up.
+#[derive(Debug)]
+pub struct LookUp {
+    pub commands: SmallVec<[Command; 1]>,
+    /// The ids, each with its queue.
+    pub ids: Vec<(QueueId, u128)>,
 }
 
 impl Answer {
+    pub(crate) fn look_up(commands: SmallVec<[Command; 1]>, ids: Vec<(QueueId, u128)>) -> Self {
+        Self::LookUp(Box::new(LookUp { commands, ids }))
+    }
+
     /// The approximate memory of the answer, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         size_of::<Self>()
@@ -94,6 +110,10 @@ impl Answer {
                 Self::Query(Ok(QueryReply::Records(page))) => {
                     let values = page.records.iter().map(|record| record.value.len());
                     size_of_val(&page.records[..]) + values.sum::<usize>()
+                }
+                Self::LookUp(look_up) => {
+                    size_of_val(&look_up.ids[..])
+                        + look_up.commands.iter().map(command_bytes).sum::<usize>()
                 }
                 Self::Received(Err(_)) | Self::Query(_) => 0,
             }

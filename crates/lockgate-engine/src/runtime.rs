@@ -17,6 +17,7 @@ use lockgate_core::{
     ledger::{LedgerError, LedgerPage, SequenceId},
     with_sources,
 };
+use lockgate_index::FolderIndex;
 use lockgate_machine::{
     Command, Delivery, EngineCommand, MessagePage, QueryReply, Settle, SettleAction,
 };
@@ -55,6 +56,7 @@ pub(crate) struct Shared {
     clock_offset: i64,
     reader: Arc<dyn LogReader>,
     readers: Arc<Readers>,
+    pub(crate) index: Option<Arc<FolderIndex>>,
     pub(crate) pending: Arc<PendingAnswers>,
     /// Notified when maintenance may have work.
     maintenance: Notifier,
@@ -96,7 +98,9 @@ pub(crate) fn start(
         incarnation: Incarnation(u64::from_le_bytes(*incarnation)),
         secret,
     };
-    let (mut driver, report) = Driver::recover(storage, &options, begin)?;
+    let close_index = || options.index.iter().for_each(|index| index.close());
+    let recovered = Driver::recover(storage, &options, begin);
+    let (mut driver, report) = recovered.inspect_err(|_| close_index())?;
     driver.set_clock_drops(clock.dropped());
     let maintenance = options.maintenance.clone().unwrap_or_else(|| {
         MaintenanceThreads::named(format!("{}-maint", options.thread_name), NonZeroUsize::MIN)
@@ -111,6 +115,7 @@ pub(crate) fn start(
         clock_offset: driver.clock_offset(),
         reader: driver.reader(),
         readers: Readers::new(format!("{}-read", options.thread_name)),
+        index: options.index.clone(),
         pending: Arc::new(PendingAnswers::new(
             driver.tail(),
             driver.capabilities().syncs_in_flight,
@@ -181,6 +186,9 @@ pub(crate) fn start(
         Err(error) => {
             shared.inbox.close(StopReason::ShutDown);
             shared.pending.finish();
+            if let Some(index) = &shared.index {
+                index.close();
+            }
             return Err(error);
         }
     }
@@ -207,6 +215,9 @@ fn own(shared: &Shared, driver: Driver<AnswerSender>, helpers: Helpers, options:
         serve_and_end(shared, driver, helpers, options)
     }));
     shared.readers.end();
+    if let Some(index) = &shared.index {
+        index.close();
+    }
     let reason = ended.unwrap_or_else(|_panic| {
         shared.failed(StopReason::Panicked);
         StopReason::Panicked
@@ -398,6 +409,10 @@ fn until_next(driver: &Driver<AnswerSender>, now: Now) -> Option<Duration> {
 }
 
 impl Shared {
+    pub(crate) fn readers(&self) -> &Arc<Readers> {
+        &self.readers
+    }
+
     pub(crate) fn now(&self) -> Now {
         Now {
             wall: self.clock.wall(),
@@ -528,7 +543,8 @@ impl Shared {
                 reason: StopReason::of(error),
             })
         };
-        backup::write(source, &*self.reader, out, &go_on, &confirm)
+        let index = self.index.as_deref();
+        backup::write(source, &*self.reader, index, out, &go_on, &confirm)
     }
 
     pub(crate) fn metrics(&self) -> EngineMetrics {

@@ -53,14 +53,16 @@ pub enum Command {
     SealLedger(SealLedger),
     TrimLedger(TrimLedger),
     Fenced(Box<Fenced<Command>>),
+    LookedUp(Box<LookedUp>),
 }
 
 impl Command {
-    /// The command without its fence.
+    /// The command without its fence, and without what was looked up for it.
     #[must_use]
     pub fn plain(&self) -> &Self {
         match self {
             Self::Fenced(fenced) => fenced.command.plain(),
+            Self::LookedUp(looked) => looked.command.plain(),
             plain => plain,
         }
     }
@@ -94,6 +96,35 @@ impl<C: TypedCommand> TypedCommand for Fenced<C> {
     }
 }
 
+/// A command with what the index of unique ids says of the ids in it. The machine remembers ids for ever only until
+/// they are in that index, and reads nothing itself: [`Machine::ids_to_look_up`](crate::Machine::ids_to_look_up) says
+/// for which ids of a command it needs an answer.
+#[derive(Clone, Debug)]
+pub struct LookedUp {
+    /// By queue and digest.
+    pub answers: Arc<BTreeMap<(QueueId, u128), IdAnswer>>,
+    pub command: Command,
+}
+
+/// What the index says of an id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IdAnswer {
+    /// Up to which number of the queue the index was complete before the id was looked up.
+    pub up_to: Sequence,
+    /// The number of the message that brought the id.
+    pub found: Option<Sequence>,
+}
+
+/// Ids of a queue that may leave memory when they are in the index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IdsToIndex {
+    pub queue: QueueId,
+    /// Each digest with the number of its message, in the order of the numbers.
+    pub ids: Vec<(u128, u64)>,
+    /// With these ids, the index is complete up to this number of the queue.
+    pub up_to: Sequence,
+}
+
 /// Commands that only the engine of a machine gives. No caller can submit one.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -116,6 +147,13 @@ pub enum EngineCommand {
     /// Notes the time, in its own record even if nothing is due: for an engine that needs a record
     /// behind its last one, to take a snapshot there.
     Advance,
+    /// The index of unique ids is durably complete up to a number of a queue, so these ids may leave memory.
+    IdsIndexed {
+        /// A queue that remembers unique ids for ever.
+        queue: QueueId,
+        /// The number of a message that is durable.
+        up_to: Sequence,
+    },
     /// Drops a leased or waiting message whose payload cannot be read.
     Damaged {
         /// The message's queue.

@@ -8,6 +8,7 @@ use lockgate_core::{MachineTime, Position, Sequence};
 use sha2::{Digest, Sha256};
 
 use crate::{
+    QueueSettings,
     slab::{Link, Slab},
     table::{HashSeed, Table, hash_bytes},
 };
@@ -18,6 +19,9 @@ use crate::{
 /// Ids are forgotten in the order in which they expire. With a constant window that is their order
 /// of arrival: a *run*. Each time the window is made shorter, a new run begins, because from then
 /// on an id may expire before earlier ones. Forgetting merges the runs.
+///
+/// Ids that are remembered for ever are a run of their own, and leave it in the order of their numbers when they are
+/// in the index.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DedupWindow {
     seed: HashSeed,
@@ -154,32 +158,69 @@ impl DedupWindow {
     pub(crate) fn expire(&mut self, now: MachineTime, budget: usize) -> usize {
         let mut forgotten = 0;
         while forgotten < budget {
-            let Some(run) = self.runs.first_entry().filter(|run| run.key().0 <= now) else {
+            let Some((&key, _)) = self.runs.first_key_value().filter(|(key, _)| key.0 <= now)
+            else {
                 break;
             };
-            let (key, run) = run.remove_entry();
-            let id = self.ids.remove(run.first);
-            let hash = hash_halves(self.seed, id.digest);
-            self.index.remove(hash, |index| index == run.first);
-            let rest = id.next.get().map(|first| {
-                let rest = (self.ids[first].expires, key.1);
-                self.runs.insert(rest, Run { first, ..run });
-                rest
-            });
-            if self.newest == Some(key) {
-                self.newest = rest;
-            }
+            self.forget_first(key);
             forgotten += 1;
-            let (ids, seed) = (&self.ids, self.seed);
-            self.index
-                .shrink(|index| hash_halves(seed, ids[index].digest));
         }
         forgotten
     }
 
+    /// Forgets the first id of a run.
+    fn forget_first(&mut self, key: (MachineTime, u64)) {
+        let Some(run) = self.runs.remove(&key) else {
+            return;
+        };
+        let id = self.ids.remove(run.first);
+        let hash = hash_halves(self.seed, id.digest);
+        self.index.remove(hash, |index| index == run.first);
+        let rest = id.next.get().map(|first| {
+            let rest = (self.ids[first].expires, key.1);
+            self.runs.insert(rest, Run { first, ..run });
+            rest
+        });
+        if self.newest == Some(key) {
+            self.newest = rest;
+        }
+        let (ids, seed) = (&self.ids, self.seed);
+        self.index
+            .shrink(|index| hash_halves(seed, ids[index].digest));
+    }
+
+    /// The ids that are remembered for ever, oldest first: each with its digest and its record. An id that was
+    /// remembered again is left out in its first place.
+    pub(crate) fn forever(&self) -> impl Iterator<Item = (u128, Sequence, Position)> {
+        let run = self.forever_run().map(|(_, run)| run.first);
+        let ids = std::iter::successors(run, |&index| self.ids[index].next.get());
+        let ids = ids.map(|index| &self.ids[index]);
+        ids.filter(|id| id.sequence != SUPERSEDED)
+            .map(|id| (join(id.digest), id.sequence, id.position))
+    }
+
+    /// Forgets the ids that are remembered for ever, up to that number. Returns how many.
+    pub(crate) fn forget_up_to(&mut self, up_to: Sequence) -> usize {
+        let mut forgotten = 0;
+        while let Some((key, run)) = self.forever_run() {
+            if self.ids[run.first].sequence > up_to {
+                break;
+            }
+            self.forget_first(key);
+            forgotten += 1;
+        }
+        forgotten
+    }
+
+    fn forever_run(&self) -> Option<((MachineTime, u64), Run)> {
+        let (&key, &run) = self.runs.last_key_value()?;
+        is_forever(key.0).then_some((key, run))
+    }
+
     /// When the next id expires.
     pub(crate) fn next_expiry(&self) -> Option<MachineTime> {
-        self.runs.first_key_value().map(|(key, _)| key.0)
+        let first = self.runs.first_key_value().map(|(key, _)| key.0);
+        first.filter(|&expires| !is_forever(expires))
     }
 
     /// The digests that are remembered, each with its number, in no order.
@@ -211,7 +252,7 @@ impl DedupWindow {
     fn append(&mut self, index: u32, expires: MachineTime) {
         if let Some(run) = self.newest.and_then(|key| self.runs.get_mut(&key)) {
             let last = &mut self.ids[run.last];
-            if last.expires <= expires {
+            if last.expires <= expires && is_forever(last.expires) == is_forever(expires) {
                 last.next = Link::to(index);
                 run.last = index;
                 return;
@@ -244,6 +285,15 @@ pub(crate) fn hash_halves(seed: HashSeed, [low, high]: [u64; 2]) -> u64 {
 #[expect(clippy::cast_possible_truncation, reason = "the halves of a number")]
 pub(crate) fn split(digest: u128) -> [u64; 2] {
     [digest as u64, (digest >> 64) as u64]
+}
+
+fn join([low, high]: [u64; 2]) -> u128 {
+    u128::from(low) | u128::from(high) << 64
+}
+
+/// Whether an id with that expiry is remembered for ever. Machine time never gets there.
+fn is_forever(expires: MachineTime) -> bool {
+    expires.0 >= QueueSettings::FOREVER
 }
 
 #[cfg(test)]
@@ -309,6 +359,30 @@ mod tests {
         assert_eq!(window.get(1), Some(hit(2, 20)));
         assert_eq!(window.expire(MachineTime(20), 9), 1);
         assert_eq!((window.get(1), window.len()), (None, 0));
+    }
+
+    #[test]
+    fn ids_for_ever_leave_in_the_order_of_their_numbers_and_others_in_that_of_time() {
+        const FOREVER: u64 = QueueSettings::FOREVER;
+        let mut window = DedupWindow::new(HashSeed::from_secret(&[7; 32]));
+        reserve(&mut window, 1, 1, 50);
+        for number in 2..=5 {
+            reserve(&mut window, number.into(), number, FOREVER + 10 * number);
+        }
+        // One that was remembered before, after records were lost.
+        reserve(&mut window, 3, 6, FOREVER + 60);
+        assert_eq!(window.next_expiry(), Some(MachineTime(50)));
+        let ids: Vec<_> = window.forever().map(|(digest, ..)| digest).collect();
+        assert_eq!(ids, [2, 4, 5, 3]);
+        assert_eq!(window.forget_up_to(Sequence(4)), 3);
+        assert_eq!((window.get(2), window.get(4)), (None, None));
+        assert_eq!(window.get(3), Some(hit(6, FOREVER + 60)));
+        assert_eq!(window.expire(MachineTime(FOREVER - 1), 9), 1);
+        assert_eq!((window.len(), window.next_expiry()), (2, None));
+        assert_eq!(window.forget_up_to(Sequence(9)), 2);
+        assert!(window.is_empty());
+        reserve(&mut window, 9, 9, FOREVER);
+        assert_eq!(window.forever().count(), 1);
     }
 
     #[test]

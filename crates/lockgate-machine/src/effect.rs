@@ -233,6 +233,8 @@ pub enum Effect {
     EventsCompacted(Box<EventBlock>),
     /// The events of the block that begins there cannot be read any more.
     EventsLost { ledger: LedgerId, first: SequenceId },
+    /// The unique ids of messages up to this number are in the index, and have left memory.
+    IdsIndexed { queue: QueueId, up_to: Sequence },
     /// A message's bytes are now in this record: compaction wrote them again. The message is named
     /// by its present queue and number.
     Compacted(Box<StoredMessage>),
@@ -283,6 +285,7 @@ impl Effect {
             Self::LedgerTrimmed { .. } => "ledger trimmed",
             Self::EventsCompacted(_) => "events compacted",
             Self::EventsLost { .. } => "events lost",
+            Self::IdsIndexed { .. } => "ids indexed",
         }
     }
 

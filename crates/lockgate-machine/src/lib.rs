@@ -84,9 +84,9 @@ pub use columns::ImageError;
 pub use command::{
     AnyCommand, AppendEvents, Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command,
     CreateLedger, CreateQueue, DeleteLedger, DeleteQueue, EngineCommand, Fenced, ForgetProducer,
-    Hold, HoldTarget, KeyAction, Move, MoveReader, MoveTo, OpenProducer, Pause, Purge, Receive,
-    Reschedule, SealLedger, SendMessage, Settle, SettleAction, Transact, TrimLedger, TypedCommand,
-    WriteState,
+    Hold, HoldTarget, IdAnswer, IdsToIndex, KeyAction, LookedUp, Move, MoveReader, MoveTo,
+    OpenProducer, Pause, Purge, Receive, Reschedule, SealLedger, SendMessage, Settle, SettleAction,
+    Transact, TrimLedger, TypedCommand, WriteState,
 };
 pub use counters::{COUNTERS, Counter, CounterKind, DroppedCounts, QueueTotals};
 pub use effect::{

@@ -323,6 +323,10 @@ pub enum Rejection {
     /// The message has no unique id, but the queue or the transaction needs one on every message.
     #[error("queue {queue} needs a unique id on every message")]
     UniqueIdRequired { queue: QueueName },
+    /// The queue remembers unique ids for ever, and what its index says of this one did not come with the command: look it
+    /// up, and give [`LookedUp`](crate::LookedUp). An engine does that itself.
+    #[error("queue {queue} needs the message's unique id looked up in its index")]
+    LookUp { queue: QueueName },
     /// The message is too large for the queue.
     #[error("the message has {size} bytes, the message_bytes_max of queue {queue} is {max}")]
     MessageTooLarge {

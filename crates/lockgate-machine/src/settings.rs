@@ -124,7 +124,7 @@ settings! {
         kind: Kind::Bytes { min: 1, max: 1 << 60 }, none: Some("no limit");
     /// How long the queue remembers a unique id after the send that brought it; with 0 not at all.
     dedup_window: Millis = 5 * 60_000, number: 8,
-        kind: Kind::Time { min: 0, max: 3653 * DAY }, keyed: true;
+        kind: Kind::Time { min: 0, max: 3653 * DAY }, forever: true, keyed: true;
     /// Whether a unique id is unique in the queue, or in its key.
     dedup_scope: DedupScope = DedupScope::Queue, number: 9, sqs: Some("DeduplicationScope");
     /// Whether a message without a unique id takes the SHA-256 of its body as one; the caller computes it.
@@ -234,6 +234,16 @@ impl QueueSettings {
         *self == given
     }
 
+    /// The value of a time that never ends, for settings that may have it ([`Setting::forever`]). Exact as a number of
+    /// JSON in every language.
+    pub const FOREVER: Millis = (1 << 53) - 1;
+
+    /// Whether the queue remembers unique ids for ever.
+    #[must_use]
+    pub fn remembers_for_ever(&self) -> bool {
+        self.dedup_window == Self::FOREVER
+    }
+
     /// The longest lease, including all its extensions: 12 h from when it was given (as in SQS).
     pub const LEASE_MAX: Millis = 12 * 3600 * 1000;
 
@@ -322,6 +332,12 @@ impl QueueSettings {
         if before.is_some_and(|before| before.keyed != self.keyed) {
             return Err(SettingsError::KeyedIsFixed);
         }
+        if let Some(before) = before
+            && (before.remembers_for_ever() != self.remembers_for_ever()
+                || before.remembers_for_ever() && before.dedup_scope != self.dedup_scope)
+        {
+            return Err(SettingsError::ForeverIsFixed);
+        }
         if self.dead_letter.as_ref() == Some(name) {
             return Err(SettingsError::OwnDeadLetter);
         }
@@ -387,6 +403,18 @@ pub enum SettingsError {
         "keyed cannot change after creation: create another queue, and end its name in .fifo if it is to be keyed"
     )]
     KeyedIsFixed,
+    /// Whether unique ids are remembered for ever cannot change after creation, nor their scope if they are.
+    #[error(
+        "a queue remembers unique ids for ever from its creation on or never, and their scope is fixed then: create \
+         another queue"
+    )]
+    ForeverIsFixed,
+    /// Unique ids cannot be remembered for ever here.
+    #[error(
+        "dedup_window forever is unsupported on this log: it needs an index on disk beside the log, which a log in a \
+         folder has; use a time up to 3653d"
+    )]
+    ForeverUnsupported,
     /// A queue cannot be its own dead-letter queue.
     #[error("a queue cannot be its own dead-letter queue: name another one, or none")]
     OwnDeadLetter,
@@ -408,6 +436,7 @@ impl SettingsError {
             Self::NotAllowed { setting, .. } => setting,
             Self::SkipWithoutDeadLetter | Self::NeedsKeys { .. } => "key_policy",
             Self::KeyedIsFixed => "keyed",
+            Self::ForeverIsFixed | Self::ForeverUnsupported => "dedup_window",
             Self::OwnDeadLetter | Self::DeadLetterMissing { .. } | Self::DeadLetterKind { .. } => {
                 "dead_letter"
             }

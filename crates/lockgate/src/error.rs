@@ -78,6 +78,7 @@ pub(crate) fn kind(error: &EngineError) -> ErrorKind {
             | Rejection::MessageInFlight { .. },
         )
         | EngineError::Overloaded
+        | EngineError::Index { .. }
         | EngineError::Unreadable { .. } => ErrorKind::Retry,
         EngineError::Rejected(Rejection::TransactionRefused { source, .. }) => {
             kind(&EngineError::Rejected((**source).clone()))

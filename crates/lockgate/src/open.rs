@@ -9,8 +9,8 @@ use std::{
 
 use lockgate_core::{Clock, DiskError, ShardId, Storage, WallTime, coordination::Fence};
 use lockgate_engine::{
-    BackupError, BackupReport, Engine, EngineMetrics, EngineOptions, RestoreError, RestoreReport,
-    StartError, StartReport, Status,
+    BackupError, BackupReport, Engine, EngineMetrics, EngineOptions, FolderIndex, IndexOptions,
+    RestoreError, RestoreReport, StartError, StartReport, Status,
 };
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
 use tokio::sync::oneshot;
@@ -467,7 +467,8 @@ impl Builder<Folder> {
         let Folder { path, log } = self.place;
         on_a_thread("lockgate-restore".to_owned(), move || {
             let log = open_log(&path, log)?;
-            lockgate_engine::restore(&mut backup, log, None)
+            let index = index_of(&path);
+            lockgate_engine::restore_with_index(&mut backup, log, Some(&index), None)
                 .map_err(|source| OpenError::Restore { path, source })
         })
         .await
@@ -480,8 +481,17 @@ impl sealed::Open for Folder {
     fn open(self, clock: Arc<dyn Clock>, options: EngineOptions) -> Result<Lockgate, OpenError> {
         let Self { path, log } = self;
         let log = open_log(&path, log)?;
+        let options = EngineOptions {
+            index: Some(options.index.unwrap_or_else(|| Arc::new(index_of(&path)))),
+            ..options
+        };
         start(log, clock, options).map_err(|source| OpenError::Start { path, source })
     }
+}
+
+/// The index of unique ids beside the log in that folder.
+fn index_of(path: &Path) -> FolderIndex {
+    FolderIndex::new(path.join("index"), IndexOptions::default())
 }
 
 fn open_log(path: &Path, options: LocalLogOptions) -> Result<LocalLog, OpenError> {

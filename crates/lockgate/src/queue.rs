@@ -148,6 +148,13 @@ impl QueueBuilder {
         self
     }
 
+    /// The queue remembers unique ids for ever, on disk, from its creation on. A log in a folder can do that; others
+    /// refuse such a queue.
+    pub fn dedup_forever(mut self) -> Self {
+        self.settings.dedup_window = QueueSettings::FOREVER;
+        self
+    }
+
     /// Sets whether a unique id is unique in the queue or in its key. Default: the queue.
     pub fn dedup_scope(mut self, scope: DedupScope) -> Self {
         self.settings.dedup_scope = scope;

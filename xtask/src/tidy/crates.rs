@@ -7,20 +7,22 @@ use crate::workspace::{Package, Workspace};
 
 /// Below the engine nothing knows an async runtime: the machine and the log must run in a
 /// simulation, in another runtime, or in none. Signatures need none either.
-const WITHOUT_RUNTIME: [&str; 5] = [
+const WITHOUT_RUNTIME: [&str; 6] = [
     "lockgate-core",
     "lockgate-machine",
     "lockgate-log",
+    "lockgate-index",
     "lockgate-sigv4",
     "lockgate-sim",
 ];
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
 
 /// The crates each crate may name, tests aside. ARCHITECTURE.md draws the same picture.
-const LAYERS: [(&str, &[&str]); 27] = [
+const LAYERS: [(&str, &[&str]); 28] = [
     ("lockgate-core", &[]),
     ("lockgate-machine", &["lockgate-core"]),
     ("lockgate-log", &["lockgate-core"]),
+    ("lockgate-index", &[]),
     ("lockgate-postgres", &["lockgate-core", "lockgate-records"]),
     ("lockgate-mysql", &["lockgate-core", "lockgate-records"]),
     ("lockgate-redis", &["lockgate-core", "lockgate-records"]),
@@ -64,7 +66,12 @@ const LAYERS: [(&str, &[&str]); 27] = [
     ("lockgate-sim", &["lockgate-core"]),
     (
         "lockgate-engine",
-        &["lockgate-core", "lockgate-machine", "lockgate-log"],
+        &[
+            "lockgate-core",
+            "lockgate-machine",
+            "lockgate-log",
+            "lockgate-index",
+        ],
     ),
     (
         "lockgate",

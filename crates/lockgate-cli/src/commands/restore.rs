@@ -10,7 +10,7 @@ use std::{
 #[cfg(feature = "postgres")]
 use lockgate_core::with_sources;
 use lockgate_core::{ShardId, Storage};
-use lockgate_engine::{RestoreError, RestoreReport, restore};
+use lockgate_engine::{FolderIndex, IndexOptions, RestoreError, RestoreReport, restore_with_index};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 use serde_json::json;
 
@@ -79,7 +79,8 @@ fn into_folder(args: &Restore, path: &Path) -> Result<(), Failure> {
         .map_err(|error| Failure::from_error(Exit::Failed, error))?;
     let log = LocalLog::open(Arc::new(disk), LocalLogOptions::default())
         .map_err(|error| Failure::from_error(Exit::Failed, error))?;
-    let report = watch.over(move || restore_into(input, log.into(), shard))?;
+    let index = FolderIndex::new(folder.path().join("index"), IndexOptions::default());
+    let report = watch.over(move || restore_into(input, log.into(), Some(&index), shard))?;
     folder.finish(path).map_err(failed)?;
     File::open(parent)
         .and_then(|parent| parent.sync_all())
@@ -107,7 +108,7 @@ fn into_database(args: &Restore, shard: &str) -> Result<(), Failure> {
     };
     let (log, filling) =
         PostgresLog::open_to_fill(&url, shard, &PostgresLogOptions::default()).map_err(refused)?;
-    let restored = watch.over(move || restore_into(input, log.into(), number));
+    let restored = watch.over(move || restore_into(input, log.into(), None, number));
     match restored.and_then(|report| filling.finish().map(|()| report).map_err(refused)) {
         Ok(report) => told(args, &place, &report),
         Err(failure) => {
@@ -207,10 +208,11 @@ fn is_free(path: &Path) -> io::Result<bool> {
 fn restore_into(
     input: Box<dyn Read + Send>,
     storage: Storage,
+    index: Option<&FolderIndex>,
     shard: Option<ShardId>,
 ) -> Result<RestoreReport, Failure> {
     let mut input = BufReader::with_capacity(1 << 20, input);
-    restore(&mut input, storage, shard).map_err(|error| {
+    restore_with_index(&mut input, storage, index, shard).map_err(|error| {
         let exit = match &error {
             RestoreError::NoBackup
             | RestoreError::NewerFormat { .. }

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     io::{self, Read},
+    iter, mem,
     sync::Arc,
 };
 
@@ -12,6 +13,7 @@ use lockgate_core::{
     RecordGroup, ReserveError, Scanned, Sequence, ShardId, SnapshotStore, Storage, StorageFailure,
     WallTime, ledger::SequenceId,
 };
+use lockgate_index::{FolderIndex, IndexError};
 use lockgate_machine::{
     DropReason, Effect, Effects, EventBlock, ImageError, ImageLoader, Machine, MachineLimits,
     StoredMessage, decode_record, encode_record,
@@ -83,6 +85,15 @@ pub enum RestoreError {
     /// The log has no room for the backup.
     #[error("the backup does not fit")]
     Full(#[source] ReserveError),
+    /// The backup has unique ids that are remembered for ever, and the log has no index for them.
+    #[error(
+        "unsupported: the backup has unique ids that queues remember for ever, which need an index on disk beside the log: \
+         restore it into a folder"
+    )]
+    NoIndex,
+    /// The index of unique ids could not be made.
+    #[error("making the index of unique ids")]
+    Index(#[source] IndexError),
     /// The log failed.
     #[error("writing the log")]
     Log(#[source] LogError),
@@ -116,6 +127,20 @@ pub fn restore(
     storage: impl Into<Storage>,
     shard: Option<ShardId>,
 ) -> Result<RestoreReport, RestoreError> {
+    restore_with_index(input, storage, None, shard)
+}
+
+/// As [`restore`], into a log with an index for unique ids that queues remember for ever. It is made if the backup has
+/// some, where none may be yet.
+///
+/// # Errors
+/// As [`restore`]. The index must be deleted together with the log.
+pub fn restore_with_index(
+    input: &mut dyn Read,
+    storage: impl Into<Storage>,
+    index: Option<&FolderIndex>,
+    shard: Option<ShardId>,
+) -> Result<RestoreReport, RestoreError> {
     let mut storage = storage.into();
     check_empty(&mut storage)?;
     let (mut stream, head) = Reader::begin(input)?;
@@ -134,6 +159,28 @@ pub fn restore(
     let mut machine = loader.finish_checked()?;
     while machine.housekeep(usize::MAX).is_unfinished() {}
     machine.forget_positions();
+    if kind == Kind::Ids {
+        let index = index.ok_or(RestoreError::NoIndex)?;
+        let mut failed = None;
+        let loaded = index.load(iter::from_fn(|| {
+            if kind != Kind::Ids {
+                return None;
+            }
+            let piece = mem::take(&mut content);
+            match stream.block(&mut content) {
+                Ok(next) => kind = next,
+                Err(error) => {
+                    failed = Some(error);
+                    return None;
+                }
+            }
+            Some(Ok(piece))
+        }));
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        loaded.map_err(RestoreError::Index)?;
+    }
 
     let epoch = machine.term().epoch.max(head.epoch).next();
     let begun = storage.log.begin_epoch(epoch);
@@ -184,6 +231,7 @@ pub fn verify_backup(input: &mut dyn Read) -> Result<BackupReport, RestoreError>
     loop {
         match stream.block(&mut content)? {
             Kind::Piece => loader.piece(&content)?,
+            Kind::Ids => {}
             Kind::Message => {
                 records += 1;
                 match moved(&content, &stream)? {

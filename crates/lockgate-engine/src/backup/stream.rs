@@ -9,8 +9,12 @@ use super::RestoreError;
 
 const MAGIC: &[u8; 8] = b"LOCKBACK";
 
-/// The version that is written, and the highest that is read.
-pub(crate) const VERSION: u32 = 1;
+/// The highest version that is read.
+const VERSION: u32 = 2;
+
+/// The version of a stream without ids of an index, and of one with them.
+const WITHOUT_IDS: u32 = 1;
+const WITH_IDS: u32 = 2;
 
 /// Bytes of the head.
 const HEAD_BYTES: usize = 40;
@@ -32,16 +36,30 @@ pub(crate) struct Head {
     pub(crate) epoch: Epoch,
 }
 
-/// The kind of a block. Blocks come in the order of these numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// The kind of a block. Blocks come in the order in which the kinds stand here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
     /// The next piece of the image.
     Piece = 1,
+    /// The next piece of the index of unique ids, if there are some in it.
+    Ids = 4,
     /// The record of one message, or of the events of one append.
     Message = 2,
     /// The number of such records. Nothing follows.
     End = 3,
+}
+
+impl Kind {
+    /// Its place in the stream.
+    fn place(self) -> u8 {
+        match self {
+            Self::Piece => 0,
+            Self::Ids => 1,
+            Self::Message => 2,
+            Self::End => 3,
+        }
+    }
 }
 
 /// Writes a stream.
@@ -52,10 +70,11 @@ pub(crate) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    pub(crate) fn begin(out: &'a mut dyn Write, head: Head) -> io::Result<Self> {
+    pub(crate) fn begin(out: &'a mut dyn Write, head: Head, ids: bool) -> io::Result<Self> {
+        let version = if ids { WITH_IDS } else { WITHOUT_IDS };
         let mut bytes = Vec::with_capacity(HEAD_BYTES);
         bytes.extend_from_slice(MAGIC);
-        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        bytes.extend_from_slice(&version.to_le_bytes());
         bytes.extend_from_slice(&head.created.0.to_le_bytes());
         bytes.extend_from_slice(&head.position.0.to_le_bytes());
         bytes.extend_from_slice(&head.epoch.0.to_le_bytes());
@@ -168,9 +187,10 @@ impl<'a> Reader<'a> {
             1 => Kind::Piece,
             2 => Kind::Message,
             3 => Kind::End,
+            4 => Kind::Ids,
             _ => return Err(self.damaged("a block is of no kind")),
         };
-        if kind < self.last {
+        if kind.place() < self.last.place() {
             return Err(self.damaged("its blocks are not in order"));
         }
         self.last = kind;

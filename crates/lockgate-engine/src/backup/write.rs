@@ -6,14 +6,16 @@ use std::{
 };
 
 use lockgate_core::{
-    Epoch, Location, LogReader, LogRecord, Now, Position, ReadError, Scanned, WallTime,
+    Epoch, Location, LogReader, LogRecord, Now, Position, QueueId, ReadError, Scanned, Sequence,
+    WallTime,
 };
+use lockgate_index::{FolderIndex, IndexError, IndexView};
 use lockgate_machine::{
     DecodeError, Effect, EventBlock, Frozen, LiveRange, StoredMessage, decode_record, encode_record,
 };
 
 use super::stream::{Head, Kind, Writer};
-use crate::{Driver, StopReason, Ticket, maintenance::Pin};
+use crate::{Driver, StopReason, Ticket, maintenance::Pin, unique_ids};
 
 /// The contents of a backup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,6 +46,13 @@ pub enum BackupError {
     /// The engine takes no more work.
     #[error("the engine has stopped ({reason})")]
     Stopped { reason: StopReason },
+    /// The index of unique ids could not be read.
+    #[error("reading the index of unique ids for the backup")]
+    Index(#[source] IndexError),
+    /// The index of unique ids lacks some that the backup must have: a queue was deleted meanwhile, so try again; or the
+    /// backup is taken without the index.
+    #[error("the index of unique ids lacks some that the backup must have: try again")]
+    MissingIds,
     /// The output failed.
     #[error("writing the backup")]
     Write(#[source] io::Error),
@@ -80,6 +89,8 @@ pub(crate) struct Source {
     pub(crate) states: u64,
     /// Events of all ledgers.
     pub(crate) events: u64,
+    /// Queues with unique ids in the index, each with the number up to which they are.
+    pub(crate) indexed: Vec<(QueueId, Sequence)>,
 }
 
 impl Source {
@@ -92,6 +103,9 @@ impl Source {
             states += counts.states;
         });
         let ranges: Vec<_> = driver.machine.live_ranges().collect();
+        let indexed = driver.machine.indexed_queues();
+        let indexed = indexed.map(|(queue, up_to, _)| (queue, up_to));
+        let indexed = indexed.filter(|(_, up_to)| up_to.0 > 0).collect();
         Self {
             _pin: driver.pins.hold(ranges.iter().map(|(first, _)| *first)),
             created: now.wall,
@@ -103,6 +117,7 @@ impl Source {
             records: driver.machine.record_counts().records,
             states,
             events: driver.machine.kept_events(),
+            indexed,
             frozen: driver.machine.freeze(),
         }
     }
@@ -110,7 +125,7 @@ impl Source {
 
 impl<T: Ticket> Driver<T> {
     /// Writes a backup of the shard's state at `now`, for a shard that no engine serves meanwhile.
-    /// The backup's contents are as durable as the log.
+    /// The backup's contents are as durable as the log. Not for a shard with unique ids in an index.
     ///
     /// # Errors
     /// See [`BackupError`].
@@ -120,24 +135,42 @@ impl<T: Ticket> Driver<T> {
         written.map_err(|error| BackupError::Stopped {
             reason: StopReason::of(error),
         })?;
-        write(source, &*self.reader(), out, &|| Ok(()), &|| Ok(()))
+        write(source, &*self.reader(), None, out, &|| Ok(()), &|| Ok(()))
     }
+}
+
+/// The index as of the source's instant; `None` if nothing of it is needed.
+fn view(
+    indexed: &[(QueueId, Sequence)],
+    index: Option<&FolderIndex>,
+) -> Result<Option<IndexView>, BackupError> {
+    if indexed.is_empty() {
+        return Ok(None);
+    }
+    let index = index.and_then(FolderIndex::get);
+    let view = index.ok_or(BackupError::MissingIds)?.view();
+    let spaces = indexed.iter();
+    let spaces = spaces.map(|&(queue, up_to)| (unique_ids::space(queue), up_to.0));
+    let view = view.map_err(BackupError::Index)?.only(spaces.collect());
+    view.ok_or(BackupError::MissingIds).map(Some)
 }
 
 /// Writes the whole backup while `go_on` is true; calls `confirm` once, before the end.
 pub(crate) fn write(
     mut source: Source,
     reader: &dyn LogReader,
+    index: Option<&FolderIndex>,
     out: &mut dyn Write,
     go_on: &dyn Fn() -> Result<(), BackupError>,
     confirm: &dyn Fn() -> Result<(), BackupError>,
 ) -> Result<BackupReport, BackupError> {
+    let ids = view(&source.indexed, index)?;
     let head = Head {
         created: source.created,
         position: source.position,
         epoch: source.epoch,
     };
-    let mut stream = Writer::begin(out, head).map_err(BackupError::Write)?;
+    let mut stream = Writer::begin(out, head, ids.is_some()).map_err(BackupError::Write)?;
     // Pieces free their pages as they are taken, so the places that are still needed are kept apart.
     let places = source.frozen.fork();
     let mut buffer = Vec::new();
@@ -146,6 +179,12 @@ pub(crate) fn write(
         stream
             .block(Kind::Piece, piece)
             .map_err(BackupError::Write)?;
+    }
+    for piece in ids.into_iter().flatten() {
+        go_on()?;
+        let piece = piece.map_err(BackupError::Index)?;
+        let written = stream.block(Kind::Ids, &piece);
+        written.map_err(BackupError::Write)?;
     }
 
     let (mut messages, mut events, mut blocks) = (0, 0, 0);

@@ -1,6 +1,7 @@
 //! The turns of an engine's maintenance.
 
 use std::{
+    collections::BTreeSet,
     panic::{self, AssertUnwindSafe},
     sync::Arc,
     time::Duration,
@@ -21,6 +22,7 @@ use crate::{
     inbox::Notice,
     runtime::Shared,
     sync::{Instant, mpsc},
+    unique_ids,
 };
 
 /// How often it checks the log's storage and space.
@@ -31,6 +33,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How often it releases ranges while a task runs.
 const GIVE_BACK_EVERY: Duration = Duration::from_millis(250);
+
+/// How often it moves unique ids to their index, unless there are many.
+const INDEX_EVERY: Duration = Duration::from_secs(1);
 
 /// How long it waits after the log has failed.
 const RETRY: Duration = Duration::from_secs(1);
@@ -48,6 +53,11 @@ pub(crate) struct Maintenance {
     give_back_at: Instant,
     /// The running task, and how far the log was durable at the last check.
     task: Option<(MaintenanceTask, Position)>,
+    /// Whether there may be unique ids for the index, or in it for no queue; and not before when it looks.
+    index_wanted: bool,
+    index_after: Instant,
+    /// Spaces of the index for no queue, and what must be durable before they are removed.
+    gone: Option<(Vec<u64>, Position)>,
     /// Unneeded snapshots that could not be removed yet.
     unremoved: Vec<Position>,
     troubles: Troubles,
@@ -59,6 +69,7 @@ struct Troubles {
     log_maintenance: Trouble,
     tasks: Trouble,
     removal: Trouble,
+    index: Trouble,
 }
 
 /// The engine accepts no more work.
@@ -95,6 +106,9 @@ impl Maintenance {
             check_at: now + CHECK_EVERY,
             give_back_at: now,
             task: None,
+            index_wanted: true,
+            index_after: now,
+            gone: None,
             unremoved: Vec::new(),
             troubles: Troubles::default(),
         }
@@ -109,6 +123,7 @@ impl Maintenance {
         let now = Instant::now();
         if notified {
             self.ask_at = Some(now);
+            self.index_wanted = true;
         }
         if now >= self.check_at {
             self.check_at = now + CHECK_EVERY;
@@ -125,7 +140,8 @@ impl Maintenance {
         // Behind the maintenance tasks, which release and trim. A long one must not keep the log from preparing what
         // the next appends need.
         let log_maintenance = self.log_maintenance(now)?;
-        if [tasks, log_maintenance].contains(&StepOutcome::More) {
+        let index = self.index_ids(now)?;
+        if [tasks, log_maintenance, index].contains(&StepOutcome::More) {
             return Ok(Turn::Again);
         }
         let asks = self.ask_at.map(|at| at.max(self.tasks_after));
@@ -133,7 +149,9 @@ impl Maintenance {
             let wanted = Instant::now() + log_maintenance.pause();
             wanted.max(self.maintenance_after)
         });
-        let next = [Some(self.check_at), asks, log_maintenance]
+        let index = self.shared.index.as_ref().filter(|_| self.index_wanted);
+        let index = index.map(|_| self.index_after);
+        let next = [Some(self.check_at), asks, log_maintenance, index]
             .into_iter()
             .flatten();
         let next = next.min().unwrap_or(self.check_at);
@@ -170,6 +188,79 @@ impl Maintenance {
                 Ok(StepOutcome::Done)
             }
         }
+    }
+
+    /// Moves unique ids that are remembered for ever from memory to the index, and removes those of deleted queues.
+    fn index_ids(&mut self, now: Instant) -> Result<StepOutcome, Ended> {
+        let Some(place) = self.shared.index.clone() else {
+            return Ok(StepOutcome::Done);
+        };
+        if !self.index_wanted || now < self.index_after {
+            return Ok(StepOutcome::Done);
+        }
+        self.index_wanted = false;
+        self.index_after = now + INDEX_EVERY;
+        let index = place.get();
+        let mut spaces = index.map(|index| index.all_spaces()).unwrap_or_default();
+        let (to_index, spaces, tail, durable) = self.ask(move |driver, _| {
+            let machine = driver.machine();
+            if !spaces.is_empty() {
+                let kept = machine
+                    .indexed_queues()
+                    .map(|(queue, ..)| unique_ids::space(queue));
+                let kept: BTreeSet<_> = kept.collect();
+                spaces.retain(|space| !kept.contains(space));
+            }
+            let to_index = machine.ids_to_index(unique_ids::MORE_THAN, unique_ids::MOST);
+            (to_index, spaces, driver.tail(), driver.durable)
+        })?;
+        let mut again = to_index.iter().any(|of| of.ids.len() >= unique_ids::MOST);
+        // A deletion that a power cut takes back must leave the queue its ids.
+        let gone = match self.gone.take() {
+            Some((spaces, at)) if durable >= at => unique_ids::remove(&place, &spaces),
+            Some(gone) => {
+                self.gone = Some(gone);
+                Ok(Vec::new())
+            }
+            None if spaces.is_empty() => Ok(Vec::new()),
+            None => {
+                self.gone = Some((spaces, tail));
+                Ok(Vec::new())
+            }
+        };
+        let done = gone.and_then(|left| {
+            if !left.is_empty() {
+                self.gone = Some((left, Position::default()));
+                again = true;
+            }
+            if to_index.is_empty() {
+                return Ok(Vec::new());
+            }
+            unique_ids::add(&place, &to_index)
+        });
+        match done {
+            Ok(commands) => {
+                works_again(
+                    &mut self.troubles.index,
+                    "unique ids get into their index again",
+                );
+                let notices = commands.into_iter().map(Notice::Engine);
+                self.shared.inbox.notice(notices);
+                self.index_wanted = again || self.gone.is_some();
+                if again {
+                    self.index_after = now;
+                    // The owner takes notices first, so after its answer the commands are decided.
+                    self.ask(|_, _| ())?;
+                    return Ok(StepOutcome::More);
+                }
+            }
+            Err(error) => {
+                self.index_wanted = true;
+                let what = "unique ids could not be moved to their index; tried again every second";
+                complain(&mut self.troubles.index, &error, what);
+            }
+        }
+        Ok(StepOutcome::Done)
     }
 
     /// Does a step of the maintenance task there is, or looks for one.

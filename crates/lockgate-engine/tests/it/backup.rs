@@ -294,12 +294,12 @@ fn a_cut_or_changed_backup_is_refused() {
 fn a_newer_backup_is_refused_by_its_version() {
     let mut shard = Shard::new();
     let (mut bytes, _) = backup(&mut shard);
-    bytes[8..12].copy_from_slice(&2_u32.to_le_bytes());
+    bytes[8..12].copy_from_slice(&3_u32.to_le_bytes());
     let sum = crc32c::crc32c(&bytes[..36]);
     bytes[36..40].copy_from_slice(&sum.to_le_bytes());
     let disk = FaultyDisk::new();
     let error = restore(&mut &bytes[..], local_log(&disk), None).unwrap_err();
-    assert!(error.to_string().contains("format version 2"), "{error}");
+    assert!(error.to_string().contains("format version 3"), "{error}");
     assert!(matches!(error, RestoreError::NewerFormat { .. }), "{error}");
 }
 

@@ -15,5 +15,6 @@ mod shard_number;
 mod shards;
 mod space;
 mod support;
+mod unique_ids;
 mod waiters;
 mod watches;

@@ -90,6 +90,7 @@ effects! {
         LEDGER_SEALED = 37: LedgerSealed { ledger, epoch };
         LEDGER_TRIMMED = 38: LedgerTrimmed { ledger, first };
         EVENTS_LOST = 40: EventsLost { ledger, first };
+        IDS_INDEXED = 41: IdsIndexed { queue, up_to };
     }
     others: {
         QUEUE_CREATED = 4: QueueCreated;

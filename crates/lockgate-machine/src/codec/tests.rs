@@ -20,7 +20,7 @@ use crate::{
 
 /// The number of kinds of effects. A new effect makes the match in `place` incomplete. Giving the effect the
 /// next place and raising this number makes every test below need its strategy and its golden bytes.
-const KINDS: usize = 40;
+const KINDS: usize = 41;
 
 fn place(effect: &Effect) -> usize {
     match effect {
@@ -64,6 +64,7 @@ fn place(effect: &Effect) -> usize {
         Effect::LedgerTrimmed { .. } => 37,
         Effect::EventsCompacted(_) => 38,
         Effect::EventsLost { .. } => 39,
+        Effect::IdsIndexed { .. } => 40,
     }
 }
 
@@ -286,6 +287,10 @@ fn examples() -> Vec<Effect> {
             ledger,
             first: SequenceId(41),
         },
+        Effect::IdsIndexed {
+            queue,
+            up_to: sequence,
+        },
     ]
 }
 
@@ -400,6 +405,7 @@ const GOLDEN: [&str; KINDS] = [
     "26020328",
     "271c03298380f9c0c1c4820380d095ffbc31000203742d31036f6e650000",
     "28020329",
+    "290307ac02",
 ];
 
 fn hex(bytes: &[u8]) -> String {
@@ -924,6 +930,7 @@ fn bring_together(effect: &mut Effect) {
         }
         Effect::EventsAppended(appended) => few_events(&mut appended.block),
         Effect::EventsCompacted(block) => few_events(block),
+        Effect::IdsIndexed { queue, .. } => few(queue),
     }
 }
 

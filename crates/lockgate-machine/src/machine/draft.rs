@@ -1,11 +1,11 @@
 //! What a command has decided so far, for its later parts.
 
-use std::{collections::BTreeMap, num::NonZeroU64};
+use std::{collections::BTreeMap, num::NonZeroU64, sync::Arc};
 
-use lockgate_core::{Level, Position};
+use lockgate_core::{Level, Position, QueueId};
 use smallvec::SmallVec;
 
-use crate::{Effect, Effects, Sent, StaleReason};
+use crate::{Effect, Effects, IdAnswer, Sent, StaleReason};
 
 /// The effects of a command while it is being decided, with the few changes they will make that
 /// later effects of the same command depend on. An empty draft allocates nothing.
@@ -26,6 +26,8 @@ pub(super) struct Draft {
     /// Keys that come to be held and owed nothing, some perhaps counted twice.
     pub(super) keys_held: u64,
     deltas: SmallVec<[(u32, Delta); 2]>,
+    /// What the index says of unique ids in this command.
+    pub(super) looked_up: Option<Arc<BTreeMap<(QueueId, u128), IdAnswer>>>,
     /// Unique ids sent in this command, by queue and digest.
     pub(super) unique_ids: BTreeMap<(u32, u128), Sent>,
     /// Marks raised in this command, by queue, producer, opening and lane.
@@ -63,6 +65,7 @@ impl Default for Draft {
             state_bytes: 0,
             keys_held: 0,
             deltas: SmallVec::new(),
+            looked_up: None,
             unique_ids: BTreeMap::new(),
             marks: BTreeMap::new(),
             key_sequences: BTreeMap::new(),

@@ -22,12 +22,14 @@
 //! becomes durable), which keys a limit holds, counters of duplicates and stale tokens, and which purged memory is freed already.
 //! Decisions may depend on them, because their effects are logged; folding must not.
 
+mod bounds;
 mod check;
 mod compact;
 mod draft;
 mod failures;
 mod holds;
 mod housekeeping;
+mod ids;
 mod image;
 mod key_sequences;
 mod key_states;
@@ -95,6 +97,7 @@ use crate::{
 /// for the first of them must still be in the processor's cache when the last of them is folded.
 const FOLDED_AT_ONCE: usize = if cfg!(test) { 3 } else { 64 };
 
+pub use self::bounds::MachineLimits;
 pub use self::housekeeping::Housekeeping;
 pub(crate) use self::image::IMAGE_VERSION;
 pub use self::image::{Frozen, ImageLoader};
@@ -105,68 +108,6 @@ pub use self::records::RecordCounts;
 pub use self::state_view::{
     KeyView, LeaseView, MessageState, MessageView, QueueView, RecordsView, StateView,
 };
-
-/// Bounds of a machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MachineLimits {
-    /// The most queues. Each costs about 1 KiB of memory. Default: 100,000.
-    pub queues_max: u32,
-    /// The most messages in all queues together, including purged ones that are not freed yet. At
-    /// most 4 × 10^9, the default.
-    pub messages_max: u32,
-    /// The highest durability level that the log reaches. Default: [`Level::Disk`].
-    pub log_level: Level,
-    /// How many low bits of a position are its place within its range of the log, see
-    /// [`LogCapabilities::range_bits`](lockgate_core::LogCapabilities::range_bits). 0 to 63. Default: 32.
-    pub range_bits: u32,
-    /// How many bytes the failures of all messages may take. Where they take more, those that come are
-    /// counted and their reasons left out. Default: 256 MiB.
-    pub failure_bytes_max: u64,
-    /// How many bytes all records and states of keys may take: their names and values, and 256 bytes for each. Where
-    /// they would take more, writes are refused. Default: 256 MiB.
-    pub record_bytes_max: u64,
-    /// How many of these bytes the states of keys may take, so that they leave some for records, which elections need:
-    /// three quarters of them at most, whatever this says. Default: 192 MiB.
-    pub state_bytes_max: u64,
-    /// How many keys may owe something under a rate or a gap of each key, or be held. Each costs up to
-    /// [`OWING_KEY_BYTES`](Self::OWING_KEY_BYTES) of memory, and the bytes that a name has above 100 beside that. While
-    /// there are so many, a lease of a key that would be one more waits as under a limit of its queue, and a hold of such
-    /// a key is refused. Default: 10,000,000.
-    pub owing_keys_max: u64,
-    /// The most ledgers, including deleted ones that are not freed yet. Each costs about 1 KiB of memory. Default: 10,000.
-    pub ledgers_max: u32,
-    /// How many bytes the unique ids, inputs and readers of all ledgers may take: 64 for a unique id, and 128 and its name
-    /// for each of the others. Where they would take more, appends are refused. Default: 1 GiB.
-    pub ledger_bytes_max: u64,
-}
-
-impl MachineLimits {
-    /// The most memory of a key that owes something or is held, in bytes, with a name of up to 100 bytes: while a table
-    /// grows. Mostly it is half of that. A key may have 1,024 bytes; those above 100 count beside this.
-    pub const OWING_KEY_BYTES: u64 = 300;
-
-    /// What the states of keys may take, see [`state_bytes_max`](Self::state_bytes_max).
-    fn key_state_bytes_max(&self) -> u64 {
-        self.state_bytes_max.min(self.record_bytes_max / 4 * 3)
-    }
-}
-
-impl Default for MachineLimits {
-    fn default() -> Self {
-        Self {
-            queues_max: 100_000,
-            messages_max: 4_000_000_000,
-            log_level: Level::Disk,
-            range_bits: 32,
-            failure_bytes_max: 256 << 20,
-            record_bytes_max: 256 << 20,
-            state_bytes_max: 192 << 20,
-            owing_keys_max: 10_000_000,
-            ledgers_max: 10_000,
-            ledger_bytes_max: 1 << 30,
-        }
-    }
-}
 
 /// What the next start of a shard must know about time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -253,6 +194,10 @@ pub struct Machine {
     ticked: Option<MachineTime>,
     /// Unique ids remembered in all queues, including purged ones until they are freed.
     unique_ids: u64,
+    /// Of these, those that queues remember for ever, without purged ones. Volatile: a hint whether some may be indexed.
+    ids_for_ever: u64,
+    /// Whether ids of a queue may be in the index, and not in memory. Follows from the queues.
+    has_indexed_ids: bool,
     /// Counted keys in all queues.
     key_sequences: u64,
 
@@ -337,6 +282,8 @@ impl Machine {
             owing_keys_fell: false,
             ticked: None,
             unique_ids: 0,
+            ids_for_ever: 0,
+            has_indexed_ids: false,
             key_sequences: 0,
             wall: Wheel::new(),
             machine: Wheel::new(),
@@ -453,6 +400,10 @@ impl Machine {
                 self.decide_trim_ledger(draft, ledger, *first)
             }
             Command::Fenced(fenced) => self.decide_fenced(draft, fenced, now),
+            Command::LookedUp(looked) => {
+                draft.looked_up = Some(looked.answers.clone());
+                self.decide_into(draft, &looked.command, now)
+            }
         }
     }
 
@@ -483,6 +434,9 @@ impl Machine {
                     self.limits.log_level.min(Level::Process),
                 );
                 Ok(Reply::Done)
+            }
+            EngineCommand::IdsIndexed { queue, up_to } => {
+                self.decide_ids_indexed(draft, *queue, *up_to)
             }
             EngineCommand::Damaged { queue, sequence } => {
                 self.decide_damaged(draft, *queue, *sequence)
@@ -693,6 +647,7 @@ impl Machine {
             Effect::LedgerTrimmed { ledger, first } => self.fold_ledger_trimmed(*ledger, *first),
             Effect::EventsCompacted(block) => self.fold_events_compacted(block),
             Effect::EventsLost { ledger, first } => self.fold_events_lost(*ledger, *first),
+            Effect::IdsIndexed { queue, up_to } => self.fold_ids_indexed(*queue, *up_to),
         }
     }
 

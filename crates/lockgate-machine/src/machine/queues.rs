@@ -176,6 +176,7 @@ impl Machine {
         settings
             .check(name, before)
             .and_then(|()| self.check_dead_letter(before, settings))
+            .and_then(|()| self.check_forever(before, settings))
             .map_err(|source| Rejection::Settings {
                 queue: name.clone(),
                 source,
@@ -187,6 +188,18 @@ impl Machine {
                 queue_level: before.map_or(settings.level, |before| before.level),
                 log_level: self.limits.log_level,
             });
+        }
+        Ok(())
+    }
+
+    /// Whether a new queue may remember unique ids for ever.
+    fn check_forever(
+        &self,
+        before: Option<&QueueSettings>,
+        settings: &QueueSettings,
+    ) -> Result<(), SettingsError> {
+        if before.is_none() && settings.remembers_for_ever() && !self.limits.unique_id_index {
+            return Err(SettingsError::ForeverUnsupported);
         }
         Ok(())
     }
@@ -247,6 +260,7 @@ impl Machine {
             lease_bound: MachineTime(0),
             lease_bound_at: Position(0),
             dedup: DedupWindow::new(self.seed),
+            indexed: None,
             dedup_timer: NONE,
             dedup_at: MachineTime::MAX,
             key_sequences: KeySequences::new(self.seed),
@@ -348,8 +362,17 @@ impl Machine {
         }
         let mut unique_ids = None;
         if forget_ids {
+            if queue.settings.remembers_for_ever() {
+                let last = Sequence(queue.next_sequence.0 - 1);
+                queue.indexed.get_or_insert_default().forgotten = last;
+            }
             let empty = DedupWindow::new(self.seed);
-            unique_ids = Some(std::mem::replace(&mut queue.dedup, empty));
+            let ids = std::mem::replace(&mut queue.dedup, empty);
+            if queue.settings.remembers_for_ever() {
+                let held = ids.held() as u64;
+                self.ids_for_ever = self.ids_for_ever.saturating_sub(held);
+            }
+            unique_ids = Some(ids);
             let timer = std::mem::replace(&mut queue.dedup_timer, NONE);
             if timer != NONE {
                 self.machine.remove(timer);

@@ -118,6 +118,15 @@ impl Machine {
                     duplicate: true,
                 });
             }
+            if let Some(first) = self.indexed_id(draft, queue, digest)? {
+                draft.level = draft.level.max(level.min(Level::Process));
+                self.raise_for_duplicate(draft, index, send, level, now);
+                return Ok(Sent {
+                    id: queue.id_of(first),
+                    sequence: first,
+                    duplicate: true,
+                });
+            }
             if (queue.dedup.len() as u64 + 1) * UNIQUE_ID_BYTES > settings.dedup_bytes_max {
                 return Err(Rejection::DedupFull {
                     queue: send.queue.clone(),
@@ -202,7 +211,7 @@ impl Machine {
     }
 
     /// The digest of the message's unique id; `None` if it has none or the queue remembers none.
-    fn unique_digest(
+    pub(super) fn unique_digest(
         &self,
         settings: &QueueSettings,
         send: &SendMessage,
@@ -350,6 +359,7 @@ impl Machine {
             let digest = digest(scope_key(scope, key_text), id);
             queue.dedup.reserve(digest, arrival.sequence, at, until);
             self.unique_ids += 1;
+            self.ids_for_ever += u64::from(settings.remembers_for_ever());
             self.arm_dedup(index);
         }
         if let Some(mark) = mark {

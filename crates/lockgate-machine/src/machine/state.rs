@@ -472,6 +472,8 @@ pub(super) struct Queue {
     pub(super) lease_bound: MachineTime,
     pub(super) lease_bound_at: Position,
     pub(super) dedup: DedupWindow,
+    /// For a queue that remembers unique ids for ever. `None`: none is in the index yet.
+    pub(super) indexed: Option<IndexedIds>,
     pub(super) dedup_timer: u32,
     /// When `dedup_timer` fires.
     pub(super) dedup_at: MachineTime,
@@ -487,6 +489,15 @@ pub(super) struct Queue {
     pub(super) totals: QueueTotals,
     /// Whether it is in the machine's list of woken queues.
     pub(super) woken: bool,
+}
+
+/// Which of a queue's unique ids are in the index on disk, and not in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct IndexedIds {
+    /// Those of messages up to this number.
+    pub(super) up_to: Sequence,
+    /// Of these, those up to this number do not count, because the queue was purged.
+    pub(super) forgotten: Sequence,
 }
 
 /// Sequence numbers that may be given out at level `memory` before their records are written.

@@ -66,6 +66,8 @@ pub struct QueueView {
     pub debt: Debt,
     /// When the next unique id is forgotten.
     pub next_expiry: Option<MachineTime>,
+    /// Up to which number its unique ids are in the index, and up to which they do not count.
+    pub indexed: Option<(Sequence, Sequence)>,
     /// Digest and last number of each counted key, in the order of their last messages.
     pub key_sequences: Vec<(u128, u64)>,
     /// The states of its keys.
@@ -207,6 +209,7 @@ impl Machine {
                 .map(|limits| limits.debt)
                 .unwrap_or_default(),
             next_expiry: queue.dedup.next_expiry(),
+            indexed: queue.indexed.map(|ids| (ids.up_to, ids.forgotten)),
             key_sequences: queue.key_sequences.iter().collect(),
             states: states
                 .iter()

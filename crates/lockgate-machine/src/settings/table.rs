@@ -28,6 +28,8 @@ pub struct Setting {
     pub sqs: Option<&'static str>,
     /// Whether it concerns keys, so that only keyed queues have it.
     pub keyed: bool,
+    /// Whether a time may be [`FOREVER`](QueueSettings::FOREVER), which people write as `forever`.
+    pub forever: bool,
     pub(super) get: fn(&QueueSettings) -> Value,
     pub(super) set: fn(&mut QueueSettings, Value) -> bool,
 }
@@ -108,6 +110,7 @@ impl Setting {
             none: None,
             sqs: None,
             keyed: false,
+            forever: false,
             get: |_| Value::None,
             set: |_, _| false,
         }
@@ -172,6 +175,9 @@ impl Setting {
                 )
             }
             Kind::Count { .. } => Value::Number(text.parse().map_err(|_| self.refused(text))?),
+            Kind::Time { .. } if self.forever && text == "forever" => {
+                Value::Number(QueueSettings::FOREVER)
+            }
             Kind::Time { .. } => Value::Number(units::millis(text).map_err(unread)?),
             Kind::Bytes { .. } => Value::Number(units::bytes(text).map_err(unread)?),
             Kind::Queue => Value::Queue(QueueName::new(text).map_err(|_| self.refused(text))?),
@@ -200,6 +206,7 @@ impl Setting {
             (Value::None, _) => self.none.unwrap_or_default().to_owned(),
             (Value::Flag(flag), _) => flag.to_string(),
             (Value::Word(word), _) => (*word).to_owned(),
+            (Value::Number(QueueSettings::FOREVER), Kind::Time { .. }) => "forever".to_owned(),
             (Value::Number(millis), Kind::Time { .. }) => units::show_millis(*millis),
             (Value::Number(bytes), Kind::Bytes { .. }) => units::show_bytes(*bytes),
             (Value::Number(number), _) => number.to_string(),
@@ -220,7 +227,8 @@ impl Setting {
             Kind::Count { min, max } => format!("a number from {min} to {max}"),
             Kind::Time { min, max } => {
                 let [min, max] = [min, max].map(units::show_millis);
-                format!("a time from {min} to {max}")
+                let or = if self.forever { ", or forever" } else { "" };
+                format!("a time from {min} to {max}{or}")
             }
             Kind::Bytes { min, max } => {
                 let [min, max] = [min, max].map(units::show_bytes);
@@ -246,7 +254,7 @@ impl Setting {
             (
                 Value::Number(number),
                 Kind::Count { min, max } | Kind::Time { min, max } | Kind::Bytes { min, max },
-            ) => (min..=max).contains(number),
+            ) => (min..=max).contains(number) || self.forever && *number == QueueSettings::FOREVER,
             (Value::Limit(text), Kind::Rate) => Scoped::<Rate>::from_str(text).is_ok(),
             (Value::Limit(text), Kind::Concurrency) => Scoped::<NonZeroU32>::from_str(text).is_ok(),
             (Value::Limit(text), Kind::Gap) => Scoped::<Gap>::from_str(text).is_ok(),

@@ -350,7 +350,8 @@ mod tests {
     fn values_are_taken_at_the_ends_of_their_ranges_and_not_beyond() {
         for (tag, allowed, refused) in [
             ("batch-max", ["10", "1000"], ["9", "1001"]),
-            ("dedup-window", ["1ms", "3653d"], ["3654d", "forever"]),
+            ("dedup-window", ["1ms", "3653d"], ["3654d", "ever"]),
+            ("dedup-window", ["0s", "forever"], ["for ever", "-1s"]),
             ("dedup-bytes-max", ["64B", "1TiB"], ["63B", "2TiB"]),
             ("dedup-bytes-max", ["100B", "1kB"], ["100", "0"]),
             ("delay-max", ["15m", "36525d"], ["14m", "36526d"]),

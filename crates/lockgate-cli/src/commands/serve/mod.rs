@@ -13,7 +13,10 @@ use std::{
 };
 
 use lockgate_core::{AppendError, LockError, Storage};
-use lockgate_engine::{Engine, EngineOptions, StartError, StartReport, Status, StopReason};
+use lockgate_engine::{
+    Engine, EngineOptions, FolderIndex, IndexError, IndexOptions, StartError, StartReport, Status,
+    StopReason,
+};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, OpenError, SystemClock};
 use lockgate_producer::SPOOL_MARK;
 use lockgate_server::{
@@ -251,6 +254,10 @@ fn start_engine(
         accept_loss,
         ..EngineOptions::default()
     };
+    if settings.get(&table::POSTGRES).is_none() {
+        let index = settings.get(&table::DATA).join("index");
+        options.index = Some(Arc::new(FolderIndex::new(index, IndexOptions::default())));
+    }
     let sync_window: Duration = settings.get(&table::SYNC_WINDOW);
     options.sync_window.after = sync_window.as_millis().try_into().ok();
     let (engine, report) = Engine::start(storage, Arc::new(SystemClock::new()), options)
@@ -317,12 +324,18 @@ fn start_failure(error: StartError, settings: &Resolved) -> Failure {
         StartError::NewerFormat { .. }
         | StartError::NoSnapshot { .. }
         | StartError::Missing { .. }
+        | StartError::MissingIds { .. }
+        | StartError::Index(IndexError::Damaged { .. })
         | StartError::OtherShard { .. }
         | StartError::UnfinishedRestore => true,
         StartError::Recover(error) => Exit::of_log(error) == Exit::Refused,
         _ => false,
     };
     let is_missing = matches!(error, StartError::Missing { .. });
+    let ids_are_missing = matches!(
+        error,
+        StartError::MissingIds { .. } | StartError::Index(IndexError::Damaged { .. })
+    );
     let exit = match &error {
         // Another one claimed it meanwhile.
         StartError::BeginTerm(AppendError::Fenced { .. }) => Exit::Conflict,
@@ -343,6 +356,9 @@ fn start_failure(error: StartError, settings: &Resolved) -> Failure {
     match settings.get(&table::POSTGRES) {
         _ if is_missing => failure.hint(
             "to start without them and drop their messages for good, say --accept-loss this once",
+        ),
+        _ if ids_are_missing => failure.hint(
+            "to start without them and take messages with these ids again, say --accept-loss this once",
         ),
         Some(_) => failure,
         None => failure.hint(format!("see what is there with `lockgate check {place}`")),

@@ -523,6 +523,9 @@ pub(super) fn effect_at(place: usize) -> BoxedStrategy<Effect> {
                 first: SequenceId(first),
             })
             .boxed(),
+        40 => message()
+            .prop_map(|(queue, up_to)| Effect::IdsIndexed { queue, up_to })
+            .boxed(),
         _ => unreachable!("a new effect needs a strategy here"),
     }
 }

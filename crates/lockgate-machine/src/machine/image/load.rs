@@ -20,7 +20,7 @@ use crate::{
         limits::debtor_hash,
         order::spread,
         producers::Producers,
-        state::{Awaiting, Queue},
+        state::{Awaiting, IndexedIds, Queue},
     },
     slab::Slab,
     table::{HashSeed, Table, hash_bytes, hash_pair},
@@ -228,6 +228,14 @@ impl ImageLoader {
                     _ => ledger.ids.ids().read_page(first, input),
                 }
             }
+            Kind::IndexedIds => {
+                let queue = machine.queues.get_mut(owner).ok_or_else(no_owner)?;
+                queue.indexed = Some(IndexedIds {
+                    up_to: Sequence(input.u64()?),
+                    forgotten: Sequence(input.u64()?),
+                });
+                Ok(())
+            }
             Kind::End => Ok(()),
         }
     }
@@ -305,6 +313,10 @@ impl Machine {
             queue.key_sequences.rebuild(seed)?;
             self.key_sequences += queue.key_sequences.len() as u64;
             self.unique_ids += queue.dedup.held() as u64;
+            if queue.settings.remembers_for_ever() {
+                self.ids_for_ever += queue.dedup.held() as u64;
+            }
+            self.has_indexed_ids |= queue.indexed.is_some();
             if let Some(states) = &mut queue.states {
                 states.rebuild()?;
                 self.key_state_bytes += states.bytes();

@@ -21,7 +21,7 @@ use lockgate_core::{
 use super::{
     Machine,
     housekeeping::PurgedContent,
-    state::{Content, Queue},
+    state::{Content, IndexedIds, Queue},
 };
 use crate::{columns::Row, dedup::DedupWindow, sequences::Sequences, slab::Slab, table::HashSeed};
 
@@ -97,10 +97,12 @@ enum Kind {
     InputPages = 32,
     /// The pages of the unique ids of a ledger; the owner is its number.
     EventIdPages = 33,
+    /// How far the unique ids of a queue are in the index; the owner is the queue.
+    IndexedIds = 34,
 }
 
 impl Kind {
-    const ALL: [Self; 33] = [
+    const ALL: [Self; 34] = [
         Self::Shard,
         Self::Queues,
         Self::Contents,
@@ -133,6 +135,7 @@ impl Kind {
         Self::EventBlocks,
         Self::InputPages,
         Self::EventIdPages,
+        Self::IndexedIds,
         Self::End,
     ];
 
@@ -411,6 +414,11 @@ impl Machine {
                 let queues = queues.filter(|(_, queue)| queue.producers.is_some());
                 queues.map(|(index, _)| index).collect()
             }
+            Kind::IndexedIds => {
+                let queues = self.queues.iter();
+                let queues = queues.filter(|(_, queue)| queue.indexed.is_some());
+                queues.map(|(index, _)| index).collect()
+            }
             Kind::LedgersMade if self.ledgers.made == 0 => Vec::new(),
             Kind::Ledgers | Kind::EventBlocks | Kind::InputPages | Kind::EventIdPages => {
                 self.ledgers.by_id.keys().copied().collect()
@@ -437,6 +445,7 @@ impl Machine {
             | Kind::Producers
             | Kind::LedgersMade
             | Kind::Ledgers
+            | Kind::IndexedIds
             | Kind::End
                 if page > 0 =>
             {
@@ -522,6 +531,12 @@ impl Machine {
             }
             Kind::EventIdPages => {
                 encode_page(self.ledgers.by_id.get_mut(&owner)?.ids.ids(), page, out)
+            }
+            Kind::IndexedIds => {
+                let IndexedIds { up_to, forgotten } = self.queues[owner].indexed?;
+                put_u64(out, up_to.0);
+                put_u64(out, forgotten.0);
+                Some(0)
             }
             Kind::End => Some(0),
         }

@@ -530,6 +530,7 @@ impl Row for Queue {
             lease_bound: MachineTime(0),
             lease_bound_at: Position(0),
             dedup: DedupWindow::default(),
+            indexed: None,
             dedup_timer: NONE,
             dedup_at: MachineTime::MAX,
             key_sequences: KeySequences::default(),

@@ -1,6 +1,14 @@
 //! Unique ids.
 
-use super::harness::check;
+use std::sync::Arc;
+
+use lockgate_core::{Message, Sequence, UniqueId};
+
+use super::harness::{Run, check, name};
+use crate::{
+    Command, IdAnswer, ImageLoader, LookedUp, MachineLimits, Rejection, Reply, SendMessage,
+    dedup::digest,
+};
 
 #[test]
 fn a_duplicate_gets_the_first_answer_until_the_window_ends() {
@@ -178,4 +186,183 @@ fn a_window_does_not_depend_on_when_time_was_last_noticed() {
         send q id=x                     => #1 duplicate
         ",
     );
+}
+
+#[test]
+fn an_id_for_ever_is_known_in_memory_and_in_the_index() {
+    check(
+        "
+        queue q window=forever
+        send q id=a                     => #1
+        send q id=b                     => #2
+        send q                          => #3
+        send q id=c                     => #4
+        index 2                         => 2 ids
+        unique-ids q                    => 1
+        send q id=a                     => #1 duplicate
+        send q id=b                     => #2 duplicate
+        send q id=c                     => #4 duplicate
+        send q id=d                     => #5
+        wait 100000d
+        send q id=a                     => #1 duplicate
+        send q id=d                     => #5 duplicate
+        restart power
+        unique-ids q                    => 2
+        send q id=a                     => #1 duplicate
+        send q id=d                     => #5 duplicate
+        index 9                         => 2 ids
+        unique-ids q                    => 0
+        send q id=d                     => #5 duplicate
+        send q id=e                     => #6
+        ",
+    );
+}
+
+#[test]
+fn only_durable_ids_go_to_the_index() {
+    check(
+        "
+        queue q window=forever
+        send q id=a                     => #1
+        syncing off
+        send q id=b                     => #2
+        index 9                         => 1 ids
+        index 9                         => 0 ids
+        sync
+        index 9                         => 1 ids
+        send q id=b                     => #2 duplicate
+        ",
+    );
+}
+
+#[test]
+fn a_purge_forgets_indexed_ids_too_unless_told_otherwise() {
+    check(
+        "
+        queue q window=forever
+        send q id=a                     => #1
+        index 9                         => 1 ids
+        send q id=b                     => #2
+        purge q                         => dropped 2
+        send q id=a                     => #3
+        send q id=b                     => #4
+        send q id=a                     => #3 duplicate
+        index 9                         => 2 ids
+        send q id=a                     => #3 duplicate
+        restart kill
+        send q id=b                     => #4 duplicate
+        queue k window=forever survives-purge
+        send k id=a                     => #1
+        index 9                         => 1 ids
+        purge k                         => dropped 1
+        send k id=a                     => #1 duplicate
+        ",
+    );
+}
+
+#[test]
+fn ids_for_ever_are_from_the_creation_on_or_never() {
+    check(
+        "
+        queue q window=forever
+        change q window=1d              => refused ForeverIsFixed
+        change q scope-key              => refused ForeverIsFixed
+        change q retention=1d
+        queue p window=1d
+        change p window=forever         => refused ForeverIsFixed
+        ",
+    );
+    let mut run = Run::with_limits(MachineLimits::default());
+    assert_eq!(
+        run.line("queue q window=forever"),
+        "refused ForeverUnsupported"
+    );
+}
+
+#[test]
+fn memory_for_ids_that_are_not_in_the_index_is_bounded() {
+    check(
+        "
+        queue q window=forever dedup-bytes=64
+        send q id=a                     => #1
+        send q id=b                     => refused DedupFull
+        index 9                         => 1 ids
+        send q id=b                     => #2
+        send q id=a                     => #1 duplicate
+        ",
+    );
+}
+
+#[test]
+fn an_old_answer_of_the_index_decides_nothing() {
+    let mut run = check(
+        "
+        queue q window=forever
+        send q id=a                     => #1
+        send q id=b                     => #2
+        index 1                         => 1 ids
+        ",
+    );
+    let message = Message::new("x").with_unique_id(UniqueId::new("b").unwrap());
+    let command = Command::Send(Box::new(SendMessage {
+        queue: name("q"),
+        message,
+    }));
+    let asked = digest(None, "b");
+    let queue = run.machine.queue_id(&name("q")).unwrap();
+    let answered = |up_to, found| {
+        let answer = IdAnswer {
+            up_to: Sequence(up_to),
+            found,
+        };
+        Command::LookedUp(Box::new(LookedUp {
+            answers: Arc::new([((queue, asked), answer)].into()),
+            command: command.clone(),
+        }))
+    };
+    // In memory: no answer is needed.
+    assert_eq!(run.machine.ids_to_look_up(&command, run.now), []);
+    // When it was looked up, it was not in the index yet.
+    let old = answered(1, None);
+    assert_eq!(run.line("index 1"), "1 ids");
+    for stale in [&command, &old] {
+        assert_eq!(run.machine.ids_to_look_up(stale, run.now), [(queue, asked)]);
+        let refused = run.machine.decide(stale, run.now).outcome;
+        assert!(
+            matches!(refused, Err(Rejection::LookUp { .. })),
+            "{refused:?}"
+        );
+    }
+    let new = answered(2, Some(Sequence(2)));
+    assert_eq!(run.machine.ids_to_look_up(&new, run.now), []);
+    let sent = run.machine.decide(&new, run.now).outcome;
+    let Ok(Reply::Sent(sent)) = sent else {
+        panic!("{sent:?}");
+    };
+    assert_eq!((sent.sequence, sent.duplicate), (Sequence(2), true));
+}
+
+#[test]
+fn an_image_keeps_what_is_indexed() {
+    let mut run = check(
+        "
+        queue q window=forever
+        send q id=a                     => #1
+        send q id=b                     => #2
+        index 1                         => 1 ids
+        purge q                         => dropped 2
+        send q id=c                     => #3
+        ",
+    );
+    let mut frozen = run.machine.freeze();
+    let mut loader = ImageLoader::new(MachineLimits::default());
+    let mut buffer = Vec::new();
+    while let Some(piece) = frozen.next_piece(&mut buffer) {
+        loader.piece(piece).unwrap();
+    }
+    let loaded = loader.finish_checked().unwrap();
+    assert_eq!(loaded.state_view(), run.machine.state_view());
+    let indexed: Vec<_> = loaded.indexed_queues().collect();
+    let queue = loaded.queue_id(&name("q")).unwrap();
+    assert_eq!(indexed, [(queue, Sequence(1), Sequence(4))]);
 }

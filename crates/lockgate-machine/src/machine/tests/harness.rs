@@ -6,26 +6,26 @@
 
 mod producers;
 
-use std::{collections::BTreeMap, fmt::Debug, num::NonZeroU64};
+use std::{collections::BTreeMap, fmt::Debug, num::NonZeroU64, sync::Arc};
 
 use bytes::Bytes;
 use lockgate_core::{
     BootId, Epoch, HolderName, Incarnation, Key, KeyState, KeyStateWrite, LeaseToken, Level,
     MachineTime, Message, MessageId, Millis, Now, Position, Produced, ProducerIncarnation,
-    ProducerMark, ProducerName, QueueName, RecordVersion, Replaces, Sequence, ShardId, Term,
-    UniqueId, WallTime,
+    ProducerMark, ProducerName, QueueId, QueueName, RecordVersion, Replaces, Sequence, ShardId,
+    Term, UniqueId, WallTime,
     limits::{HoldScope, Limit},
 };
 
 use crate::{
     AnyCommand, BatchDecoder, COUNTERS, Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command,
     CreateQueue, CreatedQueue, DedupScope, DeleteQueue, DescribeQueue, Effects, EngineCommand,
-    ExplainKey, ForgetProducer, GetKeyState, Hold, HoldTarget, KeyAction, KeyHeld, KeyPolicy,
-    KeyProfile, KeyStatePage, KeyStatus, KeyWait, ListKeyStates, ListProducers, Machine,
-    MachineLimits, Move, MoveCursor, MoveTo, Moved, OpenProducer, Pause, Purge, Query, QueryReply,
-    QueueDescription, QueueSettings, Receive, RecordBatch, Rejection, Reply, Reschedule,
-    SendMessage, Settle, SettleAction, Settled, Transact, Transacted, WriteState, decode_record,
-    encode_record,
+    ExplainKey, ForgetProducer, GetKeyState, Hold, HoldTarget, IdAnswer, IdsToIndex, KeyAction,
+    KeyHeld, KeyPolicy, KeyProfile, KeyStatePage, KeyStatus, KeyWait, ListKeyStates, ListProducers,
+    LookedUp, Machine, MachineLimits, Move, MoveCursor, MoveTo, Moved, OpenProducer, Pause, Purge,
+    Query, QueryReply, QueueDescription, QueueSettings, Receive, RecordBatch, Rejection, Reply,
+    Reschedule, SendMessage, Settle, SettleAction, Settled, Transact, Transacted, WriteState,
+    decode_record, encode_record,
 };
 
 /// Wall time at which every script starts.
@@ -54,11 +54,17 @@ pub(in crate::machine) struct Run {
     /// What producers were given, by queue and name.
     incarnations: BTreeMap<(String, String), Vec<ProducerIncarnation>>,
     last: (Level, Option<Position>),
+    /// What the index of unique ids has, and up to where it is complete.
+    index: BTreeMap<(QueueId, u128), Sequence>,
+    indexed: BTreeMap<QueueId, Sequence>,
 }
 
 impl Run {
     pub(in crate::machine) fn new() -> Self {
-        Self::with_limits(MachineLimits::default())
+        Self::with_limits(MachineLimits {
+            unique_id_index: true,
+            ..MachineLimits::default()
+        })
     }
 
     pub(super) fn with_limits(limits: MachineLimits) -> Self {
@@ -76,6 +82,8 @@ impl Run {
             ids: BTreeMap::new(),
             incarnations: BTreeMap::new(),
             last: (Level::Memory, None),
+            index: BTreeMap::new(),
+            indexed: BTreeMap::new(),
         };
         run.start_term();
         run
@@ -114,6 +122,13 @@ impl Run {
         self.tick();
         if let AnyCommand::Caller(command) = command {
             self.machine.read_ahead([command]);
+            let asked = self.machine.ids_to_look_up(command, self.now);
+            if !asked.is_empty() {
+                let refused = self.machine.decide(command, self.now).outcome;
+                assert!(!matches!(refused, Ok(Reply::Sent(_))), "{refused:?}");
+                let looked = self.look_up(command.clone(), asked);
+                return self.give(&looked);
+            }
         }
         let decision = self.machine.decide(command, self.now);
         self.machine.note_outcome(command, &decision.outcome);
@@ -122,6 +137,34 @@ impl Run {
             self.append(decision.effects);
         }
         decision.outcome
+    }
+
+    /// The command with what the index says of these ids.
+    fn look_up(&self, command: Command, asked: Vec<(QueueId, u128)>) -> Command {
+        let answers = asked.into_iter().map(|asked| {
+            let up_to = self.indexed.get(&asked.0).copied().unwrap_or_default();
+            let found = self.index.get(&asked).copied();
+            (asked, IdAnswer { up_to, found })
+        });
+        let answers = Arc::new(answers.collect());
+        Command::LookedUp(Box::new(LookedUp { answers, command }))
+    }
+
+    /// Puts the first ids of each queue into the index, and tells the machine.
+    fn index(&mut self, most: usize) -> String {
+        let mut count = 0;
+        for to_index in self.machine.ids_to_index(0, most) {
+            let IdsToIndex { queue, ids, up_to } = to_index;
+            count += ids.len();
+            let ids = ids
+                .into_iter()
+                .map(|(id, number)| ((queue, id), Sequence(number)));
+            self.index.extend(ids);
+            self.indexed.insert(queue, up_to);
+            let indexed = self.give(&EngineCommand::IdsIndexed { queue, up_to });
+            assert!(matches!(indexed, Ok(Reply::Done)), "{indexed:?}");
+        }
+        format!("{count} ids")
     }
 
     pub(super) fn tick(&mut self) {
@@ -389,6 +432,7 @@ impl Run {
                     None => level.to_string(),
                 }
             }
+            "index" => self.index(words[0].parse().unwrap()),
             "records" => self.log.len().to_string(),
             "syncing" => {
                 self.set_syncing(words[0] == "on");
@@ -836,6 +880,7 @@ fn set(settings: &mut QueueSettings, word: &str) {
         "lease" => settings.lease = millis(value),
         "delay" => settings.delay = millis(value),
         "retention" => settings.retention = millis(value),
+        "window" if value == "forever" => settings.dedup_window = QueueSettings::FOREVER,
         "window" => settings.dedup_window = millis(value),
         "scope-key" => settings.dedup_scope = DedupScope::Key,
         "scope-queue" => settings.dedup_scope = DedupScope::Queue,

@@ -147,7 +147,11 @@ impl<'de> Visitor<'de> for NumberOf {
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.kind {
             SettingKind::Time { min, max } => {
-                write!(f, "a number of milliseconds from {min} to {max}")
+                write!(f, "a number of milliseconds from {min} to {max}")?;
+                match self.0.forever {
+                    true => write!(f, ", or {} for ever", QueueSettings::FOREVER),
+                    false => Ok(()),
+                }
             }
             SettingKind::Bytes { min, max } => write!(f, "a number of bytes from {min} to {max}"),
             _ => f.write_str(&self.0.values()),
@@ -214,6 +218,10 @@ mod schema {
                 let words = words.iter().map(|word| json!(word));
                 property["enum"] = words.chain(null.then_some(Value::Null)).collect();
             }
+            let bounds = bounds.map(|(min, max)| match setting.forever {
+                true => (min, QueueSettings::FOREVER),
+                false => (min, max),
+            });
             if let Some((min, max)) = bounds {
                 property["minimum"] = min.into();
                 // A larger bound is left out: not every language can represent it exactly, and no

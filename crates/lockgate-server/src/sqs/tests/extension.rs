@@ -154,8 +154,17 @@ async fn a_deduplication_window_of_its_own_outlasts_a_purge(shop: Shop) {
 
     let forever = json!({"QueueUrl": url, "Tags": {"lockgate:dedup-window": "forever"}});
     let (code, message) = shop.refused("TagQueue", forever).await;
-    assert_eq!(code, INVALID);
-    assert!(message.contains("a time from 0s to 3653d"), "{message}");
+    assert_eq!(code, "InvalidAttributeValue");
+    assert!(
+        message.contains("from its creation on or never"),
+        "{message}"
+    );
+    let ever = json!({"QueueUrl": url, "Tags": {"lockgate:dedup-window": "ever"}});
+    let (_, message) = shop.refused("TagQueue", ever).await;
+    assert!(
+        message.contains("a time from 0s to 3653d, or forever"),
+        "{message}"
+    );
     shop.untag(&url, "lockgate:dedup-window").await;
     assert_eq!(shop.settings("q.fifo").dedup_window, 300_000);
 }

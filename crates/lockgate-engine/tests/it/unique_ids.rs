@@ -1,0 +1,292 @@
+//! Unique ids that a queue remembers for ever.
+
+use std::{fs, path::Path, sync::Arc};
+
+use lockgate_engine::{
+    Batch, Engine, EngineError, EngineOptions, FolderIndex, IndexError, IndexOptions, RestoreError,
+    StartError, restore, restore_with_index, verify_backup,
+};
+use lockgate_machine::{
+    Command, DeleteQueue, DescribeQueue, QueueSettings, Rejection, Reply, Sent, SettingsError,
+    Transact,
+};
+use lockgate_sim::{FaultyDisk, ManualClock};
+
+use crate::support::{create, local_log, name, send, text, unique, until};
+
+/// More than stay in memory.
+const MANY: u64 = 5_000;
+
+fn forever() -> QueueSettings {
+    QueueSettings {
+        dedup_window: QueueSettings::FOREVER,
+        ..QueueSettings::default()
+    }
+}
+
+fn options(index: &Path) -> EngineOptions {
+    let options = IndexOptions::default();
+    EngineOptions {
+        index: Some(Arc::new(FolderIndex::new(index.to_owned(), options))),
+        ..EngineOptions::default()
+    }
+}
+
+fn start(disk: &FaultyDisk, options: &EngineOptions) -> Result<Engine, StartError> {
+    let clock = Arc::new(ManualClock::default());
+    Engine::start(local_log(disk), clock, options.clone()).map(|(engine, _)| engine)
+}
+
+fn id(number: u64) -> String {
+    format!("id-{number}")
+}
+
+async fn sent(engine: &Engine, number: u64) -> Sent {
+    match engine.submit(send("q", unique("x", &id(number)))).await {
+        Ok(Reply::Sent(sent)) => sent,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn is_duplicate_of(engine: &Engine, number: u64) -> Option<u64> {
+    let sent = sent(engine, number).await;
+    sent.duplicate.then_some(sent.sequence.0)
+}
+
+/// Sends so many ids, and returns when some have left memory.
+async fn fill(engine: &Engine, options: &EngineOptions) {
+    for batch in 0..MANY / 500 {
+        let numbers = batch * 500 + 1..=batch * 500 + 500;
+        let sends: Batch<Command> = numbers
+            .map(|number| send("q", unique("x", &id(number))))
+            .collect();
+        for result in engine.submit_all(sends).await.unwrap() {
+            assert!(matches!(result, Ok(Reply::Sent(sent)) if !sent.duplicate));
+        }
+    }
+    let index = options.index.clone().unwrap();
+    until(|| index.get().is_some_and(|index| index.up_to(1).is_some())).await;
+    while in_memory(engine).await >= MANY {
+        tokio::task::yield_now().await;
+    }
+}
+
+async fn in_memory(engine: &Engine) -> u64 {
+    let described = engine.query(DescribeQueue { queue: name("q") }).await;
+    described.unwrap().counts.unique_ids
+}
+
+#[tokio::test]
+async fn ids_leave_memory_for_the_index_and_stay_known_over_restarts() {
+    let (disk, folder) = (FaultyDisk::new(), tempfile::tempdir().unwrap());
+    let options = options(&folder.path().join("index"));
+    let engine = start(&disk, &options).unwrap();
+    engine.submit(create("q", forever())).await.unwrap();
+    assert!(
+        !folder.path().join("index").exists(),
+        "made before it is needed"
+    );
+    fill(&engine, &options).await;
+    for number in [1, 2_500, MANY] {
+        assert_eq!(is_duplicate_of(&engine, number).await, Some(number));
+    }
+    assert_eq!(is_duplicate_of(&engine, MANY + 1).await, None);
+    let transaction = Transact {
+        settles: Vec::new(),
+        states: Vec::new(),
+        sends: [7, MANY + 2]
+            .map(|number| match send("q", unique("x", &id(number))) {
+                Command::Send(send) => *send,
+                _ => unreachable!("it is a send"),
+            })
+            .into(),
+    };
+    let done = engine.submit(transaction).await.unwrap();
+    let duplicates: Vec<_> = done.sent.iter().map(|sent| sent.duplicate).collect();
+    assert_eq!(duplicates, [true, false]);
+    // Several at once, some of them known.
+    let sends = [3, MANY + 3, 4].map(|number| send("q", unique("x", &id(number))));
+    let results = engine
+        .submit_all(sends.into_iter().collect::<Batch<Command>>())
+        .await;
+    let duplicates = results.unwrap().into_iter().map(|result| match result {
+        Ok(Reply::Sent(sent)) => sent.duplicate,
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(duplicates.collect::<Vec<_>>(), [true, false, true]);
+    engine.shutdown().await;
+
+    let engine = start(&disk, &options).unwrap();
+    assert!(in_memory(&engine).await < MANY);
+    for number in [1, 2_500, MANY + 3] {
+        assert!(is_duplicate_of(&engine, number).await.is_some(), "{number}");
+    }
+    assert_eq!(is_duplicate_of(&engine, MANY + 4).await, None);
+    engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_backup_holds_the_index_as_of_its_instant() {
+    let (disk, folder) = (FaultyDisk::new(), tempfile::tempdir().unwrap());
+    let original = options(&folder.path().join("index"));
+    let engine = start(&disk, &original).unwrap();
+    engine.submit(create("q", forever())).await.unwrap();
+    fill(&engine, &original).await;
+    let mut backup = Vec::new();
+    engine.backup(&mut backup).unwrap();
+    let later = MANY + 1;
+    assert_eq!(is_duplicate_of(&engine, later).await, None);
+    engine.shutdown().await;
+
+    assert!(verify_backup(&mut &backup[..]).is_ok());
+    let refused = restore(&mut &backup[..], local_log(&FaultyDisk::new()), None);
+    assert!(matches!(refused, Err(RestoreError::NoIndex)), "{refused:?}");
+    let cut = backup.len() / 2;
+    let broken = FolderIndex::new(folder.path().join("broken"), IndexOptions::default());
+    let log = local_log(&FaultyDisk::new());
+    let refused = restore_with_index(&mut &backup[..cut], log, Some(&broken), None);
+    assert!(
+        matches!(refused, Err(RestoreError::Damaged { .. })),
+        "{refused:?}"
+    );
+
+    let (copy, restored) = (FaultyDisk::new(), options(&folder.path().join("copy")));
+    let log = local_log(&copy);
+    restore_with_index(&mut &backup[..], log, restored.index.as_deref(), None).unwrap();
+    let engine = start(&copy, &restored).unwrap();
+    for number in [1, 2_500, MANY] {
+        assert_eq!(is_duplicate_of(&engine, number).await, Some(number));
+    }
+    assert_eq!(is_duplicate_of(&engine, later).await, None);
+    engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_start_says_which_ids_are_missing_and_can_do_without() {
+    let (disk, folder) = (FaultyDisk::new(), tempfile::tempdir().unwrap());
+    let right = options(&folder.path().join("index"));
+    let engine = start(&disk, &right).unwrap();
+    engine.submit(create("q", forever())).await.unwrap();
+    fill(&engine, &right).await;
+    engine.shutdown().await;
+
+    let none = EngineOptions::default();
+    let other = options(&folder.path().join("other"));
+    for options in [&none, &other] {
+        let error = start(&disk, options).map(drop).unwrap_err();
+        assert!(matches!(error, StartError::MissingIds { .. }), "{error}");
+        assert!(error.to_string().contains("for queue q:"), "{error}");
+    }
+    let current = folder.path().join("index/ids/current");
+    let intact = fs::read(&current).unwrap();
+    fs::write(&current, "garbage").unwrap();
+    let error = start(&disk, &right).map(drop).unwrap_err();
+    assert!(
+        matches!(error, StartError::Index(IndexError::Damaged { .. })),
+        "{error}"
+    );
+    fs::write(&current, intact).unwrap();
+    let engine = start(&disk, &right).unwrap();
+    assert_eq!(is_duplicate_of(&engine, 1).await, Some(1));
+    engine.shutdown().await;
+
+    let accepting = EngineOptions {
+        accept_loss: true,
+        ..other.clone()
+    };
+    let engine = start(&disk, &accepting).unwrap();
+    assert_eq!(is_duplicate_of(&engine, 1).await, None);
+    assert!(is_duplicate_of(&engine, 1).await.is_some());
+    engine.shutdown().await;
+    // From now on that is its index.
+    let engine = start(&disk, &other).unwrap();
+    assert_eq!(is_duplicate_of(&engine, 2).await, None);
+    engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn an_index_that_is_ahead_of_its_log_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = options(&folder.path().join("index"));
+    let engine = start(&FaultyDisk::new(), &options).unwrap();
+    engine.submit(create("q", forever())).await.unwrap();
+    fill(&engine, &options).await;
+    engine.shutdown().await;
+
+    // As after an older copy of the log was put back.
+    let older = FaultyDisk::new();
+    let engine = start(
+        &older,
+        &EngineOptions {
+            index: None,
+            ..options.clone()
+        },
+    )
+    .unwrap();
+    engine.shutdown().await;
+    let empty = FolderIndex::new(folder.path().join("empty"), IndexOptions::default());
+    let lent = EngineOptions {
+        index: Some(Arc::new(empty)),
+        ..options.clone()
+    };
+    let engine = start(&older, &lent).unwrap();
+    engine.submit(create("q", forever())).await.unwrap();
+    assert_eq!(is_duplicate_of(&engine, 1).await, None);
+    engine.shutdown().await;
+    let error = start(&older, &options).map(drop).unwrap_err();
+    assert!(
+        error.to_string().contains("which the log does not have"),
+        "{error}"
+    );
+    let accepting = EngineOptions {
+        accept_loss: true,
+        ..options.clone()
+    };
+    let engine = start(&older, &accepting).unwrap();
+    assert_eq!(is_duplicate_of(&engine, 1).await, Some(1));
+    assert_eq!(is_duplicate_of(&engine, 2).await, None);
+    engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_deleted_queue_leaves_no_ids_in_the_index() {
+    let (disk, folder) = (FaultyDisk::new(), tempfile::tempdir().unwrap());
+    let options = options(&folder.path().join("index"));
+    let engine = start(&disk, &options).unwrap();
+    engine.submit(create("q", forever())).await.unwrap();
+    fill(&engine, &options).await;
+    engine
+        .submit(DeleteQueue { queue: name("q") })
+        .await
+        .unwrap();
+    let index = options.index.clone().unwrap();
+    until(|| {
+        index
+            .get()
+            .is_some_and(|index| index.all_spaces().is_empty())
+    })
+    .await;
+    engine.submit(create("q", forever())).await.unwrap();
+    assert_eq!(is_duplicate_of(&engine, 1).await, None);
+    engine.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_log_without_an_index_refuses_such_queues() {
+    let engine = start(&FaultyDisk::new(), &EngineOptions::default()).unwrap();
+    let refused = engine.submit(create("q", forever())).await.unwrap_err();
+    let EngineError::Rejected(Rejection::Settings { source, .. }) = &refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(*source, SettingsError::ForeverUnsupported);
+    assert!(
+        refused.to_string().contains("unsupported on this log"),
+        "{refused}"
+    );
+    engine
+        .submit(create("q", QueueSettings::default()))
+        .await
+        .unwrap();
+    engine.submit(send("q", text("x"))).await.unwrap();
+    engine.shutdown().await;
+}
