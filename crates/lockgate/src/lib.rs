@@ -125,6 +125,10 @@ pub use browse::{KeysBuilder, PeekBuilder, PeekedMessage, PeekedPage};
 pub use bytes::Bytes;
 pub use delivery::{Delivery, ExtendError, ReceiveBuilder, SettleError};
 pub use error::{Error, ErrorKind};
+pub use ledger::{
+    Append, AppendAckError, Appended, EmbeddedLedger, LedgerDescription, LedgerError,
+    LedgerOptions, LedgersPage, ListLedgers,
+};
 pub use lockgate_core::{
     Accepted, AppendError, BootId, Clock, DamagedRange, DiskError, DiskOperation, ElectionName,
     Epoch, FailedAttempt, Failures, Fate, Header, HolderName, Incarnation, InputId, Key, KeyOrder,
