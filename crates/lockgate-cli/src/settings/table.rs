@@ -649,8 +649,8 @@ pub(crate) static LEDGER: Setting<Option<String>> = Setting {
         form: Form::Secret,
         scope: Scope::Ledger,
         help: "The ledger that gets the events",
-        detail: "postgres://USER:PASSWORD@HOST:PORT/DATABASE?ledger=NAME: in the schema NAME of a PostgreSQL \
-                 database. Put a URL with a password into LOCKGATE_LEDGER or the configuration file, because \
+        detail: "NAME: of the server. postgres://USER:PASSWORD@HOST:PORT/DATABASE?ledger=NAME: in the schema NAME of \
+                 a PostgreSQL database; mysql://...?ledger=NAME: in tables of a MariaDB or MySQL database. Put a URL with a password into LOCKGATE_LEDGER or the configuration file, because \
                  everybody on the machine can read command lines.",
     },
     read: |texts| {
