@@ -12,9 +12,8 @@ use lockgate_core::{
     StorageFailure, Term, WallTime,
 };
 use lockgate_machine::{
-    AnyCommand, Command, Deadlines, Delivery, DescribeLedger, Effect, EngineCommand, FindEvent,
-    Housekeeping, LocateEvents, Machine, Query, Receive, RecordCounts, Rejection, Reply,
-    SyncWindow, Transact, encode_record,
+    AnyCommand, Command, Deadlines, Delivery, Effect, EngineCommand, Housekeeping, Machine, Query,
+    Receive, RecordCounts, Rejection, Reply, SyncWindow, Transact, encode_record,
 };
 use smallvec::SmallVec;
 
@@ -306,15 +305,7 @@ impl<T: Ticket> Driver<T> {
                     Work::Query(query) => {
                         self.counts.queries += 1;
                         let outcome = Answer::Query(self.machine.query(&query, now));
-                        let seen = match &query {
-                            Query::GetRecord(_) | Query::ListRecords(_) => self.seen_of_records(),
-                            Query::DescribeLedger(DescribeLedger { ledger })
-                            | Query::LocateEvents(LocateEvents { ledger, .. })
-                            | Query::FindEvent(FindEvent { ledger, .. }) => {
-                                self.seen_of_ledger(ledger)
-                            }
-                            _ => self.promised,
-                        };
+                        let seen = self.seen_of_query(&query);
                         self.answer(ticket, Ok(outcome), Wait::Sync(seen));
                     }
                 }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use lockgate_core::{
     Epoch, LedgerName, LogReader, Position, ReadError, ReaderName, UniqueId,
+    coordination::FenceError,
     ledger::{
         Append, Appended, Event, Ledger, LedgerCapabilities, LedgerError, LedgerHead, LedgerPage,
         ReadLedger, ReaderPosition, SequenceId,
@@ -149,6 +150,9 @@ fn refused(error: EngineError, changes: bool) -> LedgerError {
     let why = with_sources(&error).to_string();
     match error {
         EngineError::Rejected(Rejection::Ledger(refused)) => refused,
+        EngineError::Rejected(Rejection::Fenced(FenceError::Deposed { epoch, newest, .. })) => {
+            LedgerError::Deposed { epoch, newest }
+        }
         EngineError::Rejected(Rejection::LogFull { .. } | Rejection::ShardFull { .. }) => {
             LedgerError::Full { why }
         }

@@ -125,6 +125,7 @@ const LAYERS: [(&str, &[&str]); 28] = [
             "lockgate-consumer",
             "lockgate-producer",
             "lockgate-coordination",
+            "lockgate-sequencer",
             "lockgate-mysql",
             "lockgate-postgres",
             "lockgate-redis",

@@ -1,7 +1,7 @@
 //! Reads of ledgers, which may wait for an event.
 
 use lockgate_core::{LedgerName, MachineTime, Now, Position};
-use lockgate_machine::{LocateEvents, Query};
+use lockgate_machine::{DescribeLedger, FindEvent, LocateEvents, Query};
 
 use super::{Driver, Ticket, Wait};
 use crate::{
@@ -64,6 +64,18 @@ impl<T: Ticket> Driver<T> {
         let seen = self.seen_of_ledger(&locate.ledger);
         let places = self.machine.query(&Query::LocateEvents(locate), now);
         self.answer(ticket, Ok(Answer::Query(places)), Wait::Sync(seen));
+    }
+
+    /// What must be durable before the answer to a query is shown.
+    pub(super) fn seen_of_query(&self, query: &Query) -> Position {
+        match query {
+            Query::GetRecord(_) | Query::ListRecords(_) => self.seen_of_records(),
+            Query::DescribeLedger(DescribeLedger { ledger })
+            | Query::LocateEvents(LocateEvents { ledger, .. })
+            | Query::FindEvent(FindEvent { ledger, .. }) => self.seen_of_ledger(ledger),
+            Query::ListLedgers(_) => self.seen_of(self.machine.ledgers_rest_on()),
+            _ => self.promised,
+        }
     }
 
     /// What must be durable before something of the ledger is shown.

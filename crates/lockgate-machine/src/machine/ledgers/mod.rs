@@ -41,6 +41,13 @@ impl Machine {
         self.unless_durable(state.changed_at)
     }
 
+    /// The same for all ledgers. Walks them.
+    #[must_use]
+    pub fn ledgers_rest_on(&self) -> Option<Position> {
+        let changed = self.ledgers.by_id.values().map(|ledger| ledger.changed_at);
+        changed.max().and_then(|at| self.unless_durable(at))
+    }
+
     /// The ledgers that got events, or were sealed or deleted, since the last call; one may come more than once. Changes
     /// before the first [`reached`](Self::reached) are left out: nobody can have waited for them.
     pub fn take_changed_ledgers(&mut self) -> Vec<LedgerName> {
