@@ -12,7 +12,7 @@ use lockgate_core::{
     StorageFailure, Term, WallTime,
 };
 use lockgate_machine::{
-    AnyCommand, Command, Deadlines, Delivery, Effect, EngineCommand, Housekeeping, Machine, Query,
+    AnyCommand, Command, Deadlines, Delivery, Effect, EngineCommand, Housekeeping, Machine,
     Receive, RecordCounts, Rejection, Reply, SyncWindow, Transact, encode_record,
 };
 use smallvec::SmallVec;
