@@ -5,7 +5,12 @@
 //! the same payloads in one insert of many rows and one transaction, into a table with a number and the payload.
 
 use std::{
-    convert::Infallible, future::pending, path::Path, sync::Arc, time::Duration, time::Instant,
+    convert::Infallible,
+    future::pending,
+    iter::zip,
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
 use anyhow::Context as _;
@@ -16,8 +21,10 @@ use lockgate_core::{
 use lockgate_engine::{Engine, EngineLedger};
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 use lockgate_machine::CreateLedger;
+use lockgate_mysql::MysqlLedger;
 use lockgate_postgres::PostgresLedger;
 use lockgate_sequencer::{Apply, Follower};
+use mysql_async::{Conn, Value, prelude::Queryable as _};
 use serde_json::json;
 use tokio_postgres::{Client, NoTls};
 
@@ -311,68 +318,131 @@ impl Course for Replay {
 }
 
 /// A database, which a script of the project starts for its course.
-struct Postgres {
+struct Database<L> {
+    figure: &'static str,
     served: Served,
-    ledger: PostgresLedger,
-    plain: Client,
+    ledger: L,
+    plain: Plain,
     batches: Batches,
     next: i64,
     params: Params,
 }
 
-pub(crate) fn open_postgres(setup: &Setup) -> anyhow::Result<Courses> {
-    // A run of all figures installs and starts nothing.
-    let names = &setup.args.names;
-    if names.is_empty() || !wanted(names, "ledger.postgres") {
-        return Ok(Vec::new());
+/// A connection that inserts rows into a table of its own.
+enum Plain {
+    Postgres(Client),
+    Mysql(Conn),
+}
+
+impl Plain {
+    async fn insert(&mut self, numbers: Vec<i64>, payloads: Vec<&[u8]>) -> anyhow::Result<()> {
+        match self {
+            Self::Postgres(client) => {
+                let insert =
+                    "INSERT INTO lockgate_bench SELECT * FROM unnest($1::bigint[], $2::bytea[])";
+                client.execute(insert, &[&numbers, &payloads]).await?;
+            }
+            Self::Mysql(connection) => {
+                let rows = vec!["(?, ?)"; numbers.len()].join(", ");
+                let row = |(number, payload): (i64, &[u8])| [number.into(), payload.into()];
+                let values: Vec<Value> = zip(numbers, payloads).flat_map(row).collect();
+                let insert = format!("INSERT INTO lockgate_bench VALUES {rows}");
+                connection.exec_drop(insert, values).await?;
+            }
+        }
+        Ok(())
     }
-    let Some(served) = start_by("services", "LOCKGATE_TEST_POSTGRES")? else {
-        eprintln!("ledger.postgres: not measured, its server is not there");
-        return Ok(Vec::new());
-    };
+}
+
+/// The server of that script, if the figure is named: a run of all figures installs and starts nothing.
+fn served(
+    setup: &Setup,
+    figure: &'static str,
+    (script, variable): (&str, &str),
+) -> anyhow::Result<Option<Served>> {
+    let names = &setup.args.names;
+    if names.is_empty() || !wanted(names, figure) {
+        return Ok(None);
+    }
+    let served = start_by(script, variable)?;
+    if served.is_none() {
+        eprintln!("{figure}: not measured, its server is not there");
+    }
+    Ok(served)
+}
+
+fn database<L: Ledger>(
+    setup: &Setup,
+    figure: &'static str,
+    served: Served,
+    (ledger, plain): (L, Plain),
+) -> Courses {
     let (payloads, params) = shape(setup);
-    let (ledger, plain) = setup.runtime.block_on(async {
-        let ledger = PostgresLedger::connect(&served.url).await?;
-        let (plain, connection) = tokio_postgres::connect(&served.url, NoTls).await?;
-        tokio::spawn(connection);
-        let table =
-            "CREATE TABLE lockgate_bench (number bigint PRIMARY KEY, payload bytea NOT NULL)";
-        plain.batch_execute(table).await?;
-        anyhow::Ok((ledger, plain))
-    })?;
     let batches = Batches {
         payloads,
         batch: params.batch,
         unique: Some(0),
     };
-    Ok(vec![Box::new(Postgres {
+    vec![Box::new(Database {
+        figure,
         served,
         ledger,
         plain,
         batches,
         next: 0,
         params,
-    })])
+    })]
 }
 
-impl Postgres {
+pub(crate) fn open_postgres(setup: &Setup) -> anyhow::Result<Courses> {
+    let figure = "ledger.postgres";
+    let Some(served) = served(setup, figure, ("services", "LOCKGATE_TEST_POSTGRES"))? else {
+        return Ok(Vec::new());
+    };
+    let opened = setup.runtime.block_on(async {
+        let ledger = PostgresLedger::connect(&served.url).await?;
+        let (plain, connection) = tokio_postgres::connect(&served.url, NoTls).await?;
+        tokio::spawn(connection);
+        let table =
+            "CREATE TABLE lockgate_bench (number bigint PRIMARY KEY, payload bytea NOT NULL)";
+        plain.batch_execute(table).await?;
+        anyhow::Ok((ledger, Plain::Postgres(plain)))
+    })?;
+    Ok(database(setup, figure, served, opened))
+}
+
+pub(crate) fn open_mysql(setup: &Setup) -> anyhow::Result<Courses> {
+    let figure = "ledger.mysql";
+    let Some(served) = served(setup, figure, ("mariadb", "LOCKGATE_TEST_MYSQL"))? else {
+        return Ok(Vec::new());
+    };
+    let opened = setup.runtime.block_on(async {
+        let ledger = MysqlLedger::connect(&served.url).await?;
+        let mut plain = Conn::from_url(&served.url).await?;
+        let table =
+            "CREATE TABLE lockgate_bench (number bigint PRIMARY KEY, payload mediumblob NOT NULL)";
+        plain.query_drop(table).await?;
+        anyhow::Ok((ledger, Plain::Mysql(plain)))
+    })?;
+    Ok(database(setup, figure, served, opened))
+}
+
+impl<L> Database<L> {
     async fn insert(&mut self, time: Duration) -> anyhow::Result<(u64, Duration)> {
-        let insert = "INSERT INTO lockgate_bench SELECT * FROM unnest($1::bigint[], $2::bytea[])";
-        let insert = self.plain.prepare(insert).await?;
         let (began, mut events) = (Instant::now(), 0);
         while events == 0 || began.elapsed() < time {
             let append = self.batches.next()?;
             let numbers: Vec<i64> = (self.next..).take(append.events.len()).collect();
-            let payloads: Vec<&[u8]> = append.events.iter().map(|event| &*event.payload).collect();
+            let payloads = append.events.iter().map(|event| &*event.payload);
             self.next += numbers.len() as i64;
-            self.plain.execute(&insert, &[&numbers, &payloads]).await?;
+            self.plain.insert(numbers, payloads.collect()).await?;
             events += append.events.len() as u64;
         }
         Ok((events, began.elapsed()))
     }
 }
 
-impl Course for Postgres {
+impl<L: Ledger> Course for Database<L> {
     fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> anyhow::Result<()> {
         let slice = time / (2 * SLICES);
         let mut sums = Sums::default();
@@ -382,13 +452,22 @@ impl Course for Postgres {
             let inserted = setup.runtime.block_on(self.insert(slice));
             add(&mut sums.floor, inserted.context("inserting rows")?);
         }
-        sums.report("ledger.postgres", &self.params, ROWS, report);
+        sums.report(self.figure, &self.params, ROWS, report);
         Ok(())
     }
 
     fn close(self: Box<Self>, setup: &Setup) {
-        if let Err(error) = self.served.stop(setup) {
-            eprintln!("ledger.postgres: {error:#}");
+        let Self {
+            figure,
+            served,
+            ledger,
+            plain,
+            ..
+        } = *self;
+        // Their connections belong to the runtime.
+        setup.runtime.block_on(async move { drop((ledger, plain)) });
+        if let Err(error) = served.stop(setup) {
+            eprintln!("{figure}: {error:#}");
         }
     }
 }

@@ -217,6 +217,12 @@ static BENCHES: &[Bench] = &[
         open: ledger::open_postgres,
     },
     Bench {
+        figures: &["ledger.mysql"],
+        about: "the same over MariaDB",
+        weight: 1,
+        open: ledger::open_mysql,
+    },
+    Bench {
         figures: &["due.stall", "due.alone"],
         about: "longest send, one after the other, while 10,000,000 delayed messages come due within a second; \
                 and the longest without them",
