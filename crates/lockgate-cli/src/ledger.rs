@@ -78,7 +78,10 @@ pub(crate) async fn open(
     match place(text).map_err(|why| LedgerError::Invalid { why })? {
         Place::Server(name) => {
             let ledger = client.inner().ledger(name);
-            if let Some(options) = create {
+            // One that is there stays as it is, and needs no right to make any.
+            if let Some(options) = create
+                && let Err(LedgerError::NotFound { .. }) = ledger.head().await
+            {
                 ledger.create(options).await?;
             }
             Ok(AnyLedger::Server(ledger))
@@ -167,6 +170,7 @@ impl From<LedgerError> for Failure {
             LedgerError::NotFound { .. } => Exit::NotFound,
             LedgerError::Invalid { .. } => Exit::Usage,
             LedgerError::Damaged { .. } => Exit::Refused,
+            LedgerError::Denied { .. } => Exit::Denied,
             LedgerError::Deposed { .. }
             | LedgerError::Sealed { .. }
             | LedgerError::Moved { .. }

@@ -252,7 +252,8 @@ impl ServerLedger {
         }
         let why = lockgate_core::with_sources(&error).to_string();
         match error.fate() {
-            Fate::Retry | Fate::Closed | Fate::Stale => LedgerError::Unavailable { why },
+            Fate::Closed => LedgerError::Denied { why },
+            Fate::Retry | Fate::Stale => LedgerError::Unavailable { why },
             Fate::Unknown => LedgerError::Unknown { why },
             _ => LedgerError::Invalid { why },
         }

@@ -57,6 +57,9 @@ pub struct EngineOptions {
     /// [`StartReport`](crate::StartReport) says what else is lost. Use the option for one start,
     /// and only if you know what you lose.
     pub accept_loss: bool,
+    /// Whether a start looks whether the index of unique ids has what it must have. Default: true. False is for a look at
+    /// a log that nobody serves from then on.
+    pub checks_index: bool,
     /// Where the index of unique ids is, for queues that remember them for ever. Default: `None`, and such queues are
     /// refused. It is made when there are ids for it, belongs to the log, and must be copied and put back together with
     /// it.
@@ -86,6 +89,7 @@ impl Default for EngineOptions {
             waiters_max: 20_000,
             snapshot_bytes_min: 64 << 20,
             accept_loss: false,
+            checks_index: true,
             index: None,
             maintenance: None,
             thread_name: "lockgate".to_owned(),

@@ -30,6 +30,9 @@ pub(crate) fn space(queue: QueueId) -> u64 {
 /// # Errors
 /// If the index is damaged or not of that log, and that loss is not accepted.
 pub(crate) fn open(machine: &Machine, options: &EngineOptions) -> Result<(), StartError> {
+    if !options.checks_index {
+        return Ok(());
+    }
     let Some(place) = &options.index else {
         let mut needing = machine.indexed_queues().filter(|(_, up_to, _)| up_to.0 > 0);
         return match needing.next() {
@@ -62,22 +65,25 @@ pub(crate) fn open(machine: &Machine, options: &EngineOptions) -> Result<(), Sta
     if missing.is_empty() {
         return Ok(());
     }
-    if !options.accept_loss {
-        let queues = missing.into_iter().map(|(queue, up_to, has, is_ahead)| {
-            let name = name(machine, queue);
-            match is_ahead {
-                true => {
-                    format!("{name}: it has the id of message {has}, which the log does not have")
-                }
-                false => format!(
-                    "{name}: it must be complete up to message {up_to}, and is so up to {has}"
-                ),
+    let queues = missing.iter().map(|&(queue, up_to, has, is_ahead)| {
+        let name = name(machine, queue);
+        match is_ahead {
+            true => {
+                format!("{name}: it has the id of message {has}, which the log does not have")
             }
-        });
-        return Err(StartError::MissingIds {
-            queues: queues.collect(),
-        });
+            false => {
+                format!("{name}: it must be complete up to message {up_to}, and is so up to {has}")
+            }
+        }
+    });
+    let queues: Vec<String> = queues.collect();
+    if !options.accept_loss {
+        return Err(StartError::MissingIds { queues });
     }
+    tracing::warn!(
+        ?queues,
+        "unique ids are forgotten, as the loss was accepted"
+    );
     // Complete from here on, with what is there.
     let complete = || {
         let index = place.open_or_make()?;

@@ -225,6 +225,13 @@ impl Drop for Lock {
 pub(crate) fn lock(folder: &Path) -> Result<Lock, IndexError> {
     let io = |error| IndexError::io(folder, error);
     fs::create_dir_all(folder).map_err(io)?;
+    // Its own name must last as its files do.
+    if let Some(parent) = folder
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+    {
+        sync_folder(parent).map_err(io)?;
+    }
     let mut options = File::options();
     let options = options.create(true).write(true).truncate(false);
     let lock = options.open(folder.join(LOCK)).map_err(io)?;

@@ -249,6 +249,7 @@ fn start_as(place: &Place, accept_loss: bool, shard: ShardId) -> Result<Tried, S
     let options = EngineOptions {
         shard,
         accept_loss,
+        checks_index: false,
         ..EngineOptions::default()
     };
     match place {

@@ -324,7 +324,8 @@ fn what_lasts_ends_it_with_the_reason() {
         122,
         "",
     );
-    fails("--ledger orders", 2, "postgres://");
+    fails("--ledger orders", 3, "--create");
+    fails("--ledger ftp://orders", 2, "postgres://");
     town.ends("--create --until-empty").ok();
     fails("--create --hashed", 4, "without hashes");
     town.ends("--until-empty --to trades-1.fifo").ok();

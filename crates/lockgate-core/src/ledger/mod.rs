@@ -333,6 +333,12 @@ pub enum LedgerError {
         /// What happened to the answer.
         why: String,
     },
+    /// The store does not let the caller do that. Nothing happened.
+    #[error("the ledger's store refuses access: {why}")]
+    Denied {
+        /// Why.
+        why: String,
+    },
     /// The command did not happen, and may succeed later.
     #[error("the ledger does not answer now: {why}")]
     Unavailable {

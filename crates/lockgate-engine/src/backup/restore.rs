@@ -159,6 +159,9 @@ pub fn restore_with_index(
     let mut machine = loader.finish_checked()?;
     while machine.housekeep(usize::MAX).is_unfinished() {}
     machine.forget_positions();
+    if index.is_none() && machine.indexed_queues().next().is_some() {
+        return Err(RestoreError::NoIndex);
+    }
     if kind == Kind::Ids {
         let index = index.ok_or(RestoreError::NoIndex)?;
         let mut failed = None;

@@ -34,6 +34,9 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How often it releases ranges while a task runs.
 const GIVE_BACK_EVERY: Duration = Duration::from_millis(250);
 
+/// The pause between two such moves where there are many.
+const INDEX_AGAIN: Duration = Duration::from_millis(10);
+
 /// How often it moves unique ids to their index, unless there are many.
 const INDEX_EVERY: Duration = Duration::from_secs(1);
 
@@ -248,7 +251,8 @@ impl Maintenance {
                 self.shared.inbox.notice(notices);
                 self.index_wanted = again || self.gone.is_some();
                 if again {
-                    self.index_after = now;
+                    // Not at once, for what could not be noted comes again.
+                    self.index_after = now + INDEX_AGAIN;
                     // The owner takes notices first, so after its answer the commands are decided.
                     self.ask(|_, _| ())?;
                     return Ok(StepOutcome::More);

@@ -69,17 +69,23 @@ impl Machine {
         needed.collect()
     }
 
-    /// For each queue with more than `more_than` durable ids in memory that are remembered for ever, its first ids,
+    /// For each queue with more than `more_than` durable ids in memory that are remembered for ever, or half of what its
+    /// `dedup_bytes_max` allows, its first ids,
     /// at most `most`. Takes time in the number of queues and ids.
     #[must_use]
     pub fn ids_to_index(&self, more_than: usize, most: usize) -> Vec<IdsToIndex> {
-        if self.ids_for_ever <= more_than as u64 {
+        if self.ids_for_ever == 0 {
             return Vec::new();
         }
         let queues = self.queues.iter().map(|(_, queue)| queue);
-        let queues = queues
-            .filter(|queue| queue.settings.remembers_for_ever() && queue.dedup.len() > more_than);
+        let queues = queues.filter(|queue| queue.settings.remembers_for_ever());
         let ids = queues.filter_map(|queue| {
+            // A queue that may remember few in memory does not wait until it is full.
+            let half = usize::try_from(queue.settings.dedup_bytes_max / 128).unwrap_or(usize::MAX);
+            let more_than = more_than.min(half);
+            if queue.dedup.len() <= more_than {
+                return None;
+            }
             let durable = queue
                 .dedup
                 .forever()

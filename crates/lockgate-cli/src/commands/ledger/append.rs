@@ -4,7 +4,7 @@ use std::path::Path;
 
 use lockgate_core::{
     Epoch, UniqueId,
-    ledger::{Append, Appended, Ledger as _, LedgerError, NewEvent, SequenceId},
+    ledger::{Append, Appended, EVENT_BYTES_MAX, Ledger as _, LedgerError, NewEvent, SequenceId},
 };
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
@@ -179,11 +179,7 @@ impl Appender {
                 LedgerError::Unavailable { .. } if is_in_doubt && retry.again().await => continue,
                 // By this append, or by somebody else's.
                 LedgerError::Moved { .. } if is_in_doubt && all_named => {
-                    let first = append.events.first();
-                    let first = first.and_then(|event| event.unique_id.clone());
-                    if let Some(first) = first
-                        && self.ledger.find(first).await?.is_some()
-                    {
+                    if self.has_all(&append).await? {
                         append.head = None;
                         continue;
                     }
@@ -208,10 +204,26 @@ impl Appender {
         self.print(&appended)
     }
 
-    fn print(&mut self, appended: &Appended) -> Result<(), Failure> {
-        if self.head.is_some() {
-            self.head = Some(appended.head.sequence_id);
+    /// Whether the ledger has an event with each of these unique ids.
+    async fn has_all(&self, append: &Append) -> Result<bool, Failure> {
+        for id in append
+            .events
+            .iter()
+            .filter_map(|event| event.unique_id.clone())
+        {
+            if self.ledger.find(id).await?.is_none() {
+                return Ok(false);
+            }
         }
+        Ok(true)
+    }
+
+    fn print(&mut self, appended: &Appended) -> Result<(), Failure> {
+        // Behind the events of this run: the head may be that of somebody else's by now.
+        let last = appended.events.iter().map(|event| event.sequence_id).max();
+        self.head = self
+            .head
+            .map(|head| last.map_or(head, |last| last.max(head)));
         self.appended += appended.events.len() as u64;
         for event in &appended.events {
             let (id, duplicate) = (event.sequence_id.0, event.is_duplicate);
@@ -243,6 +255,12 @@ fn event(line: &Message, place: Option<String>, text: bool) -> Result<Option<Pla
         false if bytes.trim_ascii().is_empty() => return Ok(None),
         false => parse(&bytes).map_err(placed)?,
     };
+    let len = event.payload.len();
+    if len > EVENT_BYTES_MAX {
+        let what =
+            format!("its payload has {len} bytes, and an event has at most {EVENT_BYTES_MAX}");
+        return Err(placed(Failure::failed(what)));
+    }
     Ok(Some(Placed { event, place }))
 }
 

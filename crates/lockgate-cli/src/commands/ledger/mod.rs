@@ -268,7 +268,12 @@ async fn verify(client: &Client, args: &LedgerVerify) -> Result<(), Failure> {
     let checked = async {
         while pages.last() < to {
             let left = to.0 - pages.last().0;
-            pages.next(left, Duration::ZERO).await?;
+            let page = pages.next(left, Duration::ZERO).await?;
+            if page.events.is_empty() {
+                let (next, last) = (pages.last().next(), head.sequence_id);
+                let what = format!("event {next} is not there, and the head is {last}");
+                return Err(Failure::failed(what));
+            }
         }
         match pages.chain().agrees_with(&head) {
             Ok(()) => Ok(()),
