@@ -212,6 +212,9 @@ fn a_backup_and_a_restore_tell_programs_what_they_did() {
         "key state set k.fifo a x --new",
         "key state set k.fifo b x --new",
         "record put r v",
+        "ledger create trades",
+        "ledger append trades bought",
+        "ledger append trades sold",
     ] {
         sandbox.run(&format!("{made} --endpoint {url}")).ok();
     }
@@ -225,14 +228,14 @@ fn a_backup_and_a_restore_tell_programs_what_they_did() {
     let created = taken["created_at"].clone();
     let expected = json!({
         "file": "told.backup", "created_at": created, "messages": 15, "records": 1, "states": 2, "bytes": bytes,
-        "unreadable": 0,
+        "events": 2, "unreadable": 0, "unreadable_events": 0,
     });
     assert_eq!(taken, expected);
     assert!(created.as_str().unwrap().ends_with('Z'), "{created}");
     let made = sandbox.run("restore told.backup --data made --shard 7 --json");
     let expected = json!({
         "data": "made", "shard": 7, "created_at": created, "queues": 2, "messages": 15, "records": 1, "states": 2,
-        "dropped": 0,
+        "events": 2, "dropped": 0, "lost_appends": 0,
     });
     assert_eq!(made.json(), [expected]);
     let found = sandbox.run("check made --json").json().remove(0);

@@ -217,7 +217,7 @@ mod tests {
             let first = 1 + 2 * gone as u64;
             for event in first..=40 {
                 let found = blocks.find(SequenceId(event)).unwrap();
-                assert_eq!(found, (event - first) as usize / 2);
+                assert_eq!(found as u64, (event - first) / 2);
             }
             assert_eq!(blocks.find(SequenceId(first - 1)), None);
             assert_eq!(blocks.pop_front(), Some(block(first)));

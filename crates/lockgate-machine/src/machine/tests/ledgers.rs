@@ -615,9 +615,10 @@ impl Seen {
             (unique_id, input, format!("{draw}"))
         };
         let events: Vec<_> = (0..count).map(event).collect();
-        let settled = (how % 5 == 0).then(|| format!("in-{}", with % 14));
+        let settled = how.is_multiple_of(5).then(|| format!("in-{}", with % 14));
         // Now and then a writer that was deposed, or the next one.
-        let epoch = (self.epoch + u64::from(how % 7 == 0)).saturating_sub(u64::from(with % 9 == 0));
+        let epoch = (self.epoch + u64::from(how.is_multiple_of(7)))
+            .saturating_sub(u64::from(with.is_multiple_of(9)));
         let new =
             |(unique_id, input_id, payload): &(Option<String>, Option<String>, String)| NewEvent {
                 unique_id: unique_id.as_deref().map(id),
@@ -734,7 +735,8 @@ impl Seen {
             let mut chain = Chain::behind(after);
             for event in events {
                 chain.follow(&event).unwrap();
-                let (unique_id, payload) = &self.events[event.sequence_id.0 as usize - 1];
+                let (unique_id, payload) =
+                    &self.events[usize::try_from(event.sequence_id.0).unwrap() - 1];
                 assert_eq!(
                     event.unique_id.as_ref().map(UniqueId::as_str),
                     unique_id.as_deref()
