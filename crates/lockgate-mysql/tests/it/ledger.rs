@@ -65,6 +65,29 @@ impl Fixture for Mysql {
     }
 }
 
+/// A mistyped name makes no ledger, unless that is asked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ledger_that_is_not_there_is_not_made_unless_it_may_be() {
+    let test = "a_ledger_that_is_not_there_is_not_made_unless_it_may_be";
+    let Some(server) = Mysql::start_with_clock(test) else {
+        return;
+    };
+    let there = MysqlLedgerOptions {
+        create: false,
+        ..options("there", LedgerOptions::default())
+    };
+    for _ in 0..2 {
+        let missing = MysqlLedger::connect_with(&server.0.url, there.clone()).await;
+        let ledger = LedgerName::new("there").unwrap();
+        assert_eq!(missing.unwrap_err(), LedgerError::NotFound { ledger });
+    }
+    connect(&server.0.url, "there").await;
+    let ledger = MysqlLedger::connect_with(&server.0.url, there)
+        .await
+        .unwrap();
+    assert_eq!(ledger.head().await.unwrap().sequence_id, SequenceId::START);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ledger_conforms() {
     if let Some(mut server) = Mysql::start_with_clock("a_ledger_conforms") {
