@@ -22,8 +22,8 @@ use lockgate_core::{
 };
 use lockgate_records::{
     ledger::{
-        EventRow, check_epoch, check_partition, damaged, failed, partition_of_url, place,
-        reader_position,
+        EventRow, check_epoch, check_partition, damaged, failed, not_found, partition_of_url,
+        place, reader_position,
     },
     number,
 };
@@ -197,7 +197,11 @@ impl MysqlLedger {
             poll: options.poll,
         };
         if !options.create {
-            ledger.head().await?;
+            let sql = "SELECT 1 FROM information_schema.tables
+                WHERE table_schema = DATABASE() AND table_name = '{ledger}_version'";
+            if ledger.ask(sql, Vec::new(), false).await?.rows.is_empty() {
+                return Err(not_found(ledger.name()));
+            }
         }
         Ok(ledger)
     }
