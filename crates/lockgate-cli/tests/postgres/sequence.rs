@@ -324,7 +324,7 @@ fn what_lasts_ends_it_with_the_reason() {
         122,
         "",
     );
-    fails("--ledger orders", 3, "--create");
+    fails("--ledger orders", 3, "ledger create orders");
     fails("--ledger ftp://orders", 2, "postgres://");
     town.ends("--create --until-empty").ok();
     fails("--create --hashed", 4, "without hashes");
