@@ -460,7 +460,8 @@ fn run(args: Args) -> anyhow::Result<()> {
     for bench in chosen {
         let mut courses = (bench.open)(&setup)?;
         // The warm-up round gets as much time as the others.
-        let parts = u32::try_from(courses.len()).unwrap_or(1) * (rounds + 1);
+        // A bench may have none: what it needs is not there, or was not asked for.
+        let parts = u32::try_from(courses.len()).unwrap_or(1).max(1) * (rounds + 1);
         let time = unit * bench.weight / parts;
         for round in 0..=rounds {
             let mut warm_up = Report::default();

@@ -24,8 +24,9 @@ fn run(folder: &Path, arguments: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Figures that are no rates.
-const QUANTITIES: [&str; 60] = [
+/// Figures that are no rates, or have no floor.
+const QUANTITIES: [&str; 61] = [
+    "ledger.replay",
     "election.memory.rate",
     "election.file.rate",
     "election.server.rate",
