@@ -56,7 +56,7 @@ impl EngineLedger {
     pub async fn describe(&self) -> Result<LedgerDescription, LedgerError> {
         let ledger = self.name.clone();
         let described = self.engine.query(DescribeLedger { ledger }).await;
-        described.map_err(|error| refused(error, false))
+        described.map_err(|error| ledger_error(error, false))
     }
 
     /// Appends events, and settles the messages that they came with, in one record of the log: all of it happens or nothing.
@@ -79,7 +79,7 @@ impl EngineLedger {
 
     async fn submit<C: TypedCommand>(&self, command: C) -> Result<C::Reply, LedgerError> {
         let done = self.engine.submit(command).await;
-        done.map_err(|error| refused(error, true))
+        done.map_err(|error| ledger_error(error, true))
     }
 }
 
@@ -105,13 +105,13 @@ impl Ledger for EngineLedger {
             limit: read.limit,
         };
         let page = self.engine.read_events(locate, until).await;
-        page.map_err(|error| refused(error, false))?
+        page.map_err(|error| ledger_error(error, false))?
     }
 
     async fn find(&self, unique_id: UniqueId) -> Result<Option<SequenceId>, LedgerError> {
         let ledger = self.name.clone();
         let found = self.engine.query(FindEvent { ledger, unique_id }).await;
-        found.map_err(|error| refused(error, false))
+        found.map_err(|error| ledger_error(error, false))
     }
 
     async fn move_reader(&self, position: ReaderPosition) -> Result<(), LedgerError> {
@@ -145,8 +145,9 @@ impl Ledger for EngineLedger {
     }
 }
 
-/// What the engine's error means for a ledger.
-fn refused(error: EngineError, changes: bool) -> LedgerError {
+/// What the engine's error means for a ledger. `changes`: the command would have changed something, so it may have happened.
+#[must_use]
+pub fn ledger_error(error: EngineError, changes: bool) -> LedgerError {
     let why = with_sources(&error).to_string();
     match error {
         EngineError::Rejected(Rejection::Ledger(refused)) => refused,
@@ -285,22 +286,22 @@ mod tests {
             cause: crate::UnknownCause::NoAnswer,
         };
         assert!(matches!(
-            refused(unknown(), true),
+            ledger_error(unknown(), true),
             LedgerError::Unknown { .. }
         ));
         assert!(matches!(
-            refused(unknown(), false),
+            ledger_error(unknown(), false),
             LedgerError::Unavailable { .. }
         ));
         let full = Rejection::LogFull { needed: 1, free: 0 };
         assert!(matches!(
-            refused(full.into(), true),
+            ledger_error(full.into(), true),
             LedgerError::Full { .. }
         ));
         let sealed = LedgerError::Sealed {
             head: SequenceId(7),
         };
         let rejected = Rejection::Ledger(sealed.clone());
-        assert_eq!(refused(rejected.into(), true), sealed);
+        assert_eq!(ledger_error(rejected.into(), true), sealed);
     }
 }

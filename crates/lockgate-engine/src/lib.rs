@@ -88,7 +88,7 @@ pub use driver::{Driver, DriverCounts, Output, OutputKind, Ticket};
 pub use engine::{Engine, Status};
 pub use error::{EngineError, SnapshotError, StartError, StopReason, UnknownCause};
 pub use leases::{Received, ReceivedBatch};
-pub use ledger::EngineLedger;
+pub use ledger::{EngineLedger, ledger_error};
 pub use lockgate_index::{FolderIndex, IndexError, IndexOptions};
 pub use maintenance::{
     MaintenanceCounts, MaintenanceTask, TaskRest, TaskStep, threads::MaintenanceThreads,

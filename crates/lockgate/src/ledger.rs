@@ -36,14 +36,14 @@
 //! # }
 //! ```
 
+use lockgate_core::LedgerName;
 pub use lockgate_core::ledger::*;
-use lockgate_core::{LedgerName, coordination::FenceError};
-use lockgate_engine::EngineError;
 pub use lockgate_engine::EngineLedger as EmbeddedLedger;
-use lockgate_machine::{CreateLedger, DeleteLedger, Rejection, Settle, SettleAction};
+use lockgate_engine::{EngineError, ledger_error};
+use lockgate_machine::{CreateLedger, DeleteLedger, Settle, SettleAction};
 pub use lockgate_machine::{LedgerDescription, LedgersPage, ListLedgers};
 
-use crate::{Delivery, ErrorKind, Lockgate, error::kind};
+use crate::{Delivery, Lockgate};
 
 /// An append that failed, with its deliveries. Nothing of it happened, unless the source is
 /// [`Unknown`](LedgerError::Unknown): then all of it happened, or nothing.
@@ -133,28 +133,10 @@ impl Lockgate {
     /// `Invalid` for a limit out of its range, and `Unavailable`.
     pub async fn list_ledgers(&self, list: ListLedgers) -> Result<LedgersPage, LedgerError> {
         let listed = self.engine().query(list).await;
-        listed.map_err(|failed| match error(failed) {
-            // A list changes nothing.
-            LedgerError::Unknown { why } => LedgerError::Unavailable { why },
-            other => other,
-        })
+        listed.map_err(|error| ledger_error(error, false))
     }
 }
 
 fn error(error: EngineError) -> LedgerError {
-    let why = lockgate_core::with_sources(&error).to_string();
-    match error {
-        EngineError::Rejected(Rejection::Ledger(refused)) => refused,
-        EngineError::Rejected(Rejection::Fenced(FenceError::Deposed { epoch, newest, .. })) => {
-            LedgerError::Deposed { epoch, newest }
-        }
-        EngineError::Rejected(Rejection::ShardFull { .. } | Rejection::LogFull { .. }) => {
-            LedgerError::Full { why }
-        }
-        other => match kind(&other) {
-            ErrorKind::Input => LedgerError::Invalid { why },
-            ErrorKind::Retry | ErrorKind::Closed => LedgerError::Unavailable { why },
-            ErrorKind::Unknown => LedgerError::Unknown { why },
-        },
-    }
+    ledger_error(error, true)
 }
