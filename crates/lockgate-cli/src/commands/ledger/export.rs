@@ -1,7 +1,5 @@
 //! `lockgate ledger export`.
 
-use std::time::Duration;
-
 use super::{
     Shown, look,
     pages::{Pages, first_of, range},
@@ -34,12 +32,7 @@ pub(super) async fn run(client: &Client, args: &LedgerExport) -> Result<(), Fail
         output.raw(&row(COLUMNS)?)?;
     }
     while pages.last() < to {
-        let left = to.0 - pages.last().0;
-        let page = pages.next(left, Duration::ZERO).await?;
-        if page.events.is_empty() {
-            let what = format!("event {} does not come", pages.last().next());
-            return Err(Failure::failed(what));
-        }
+        let page = pages.next_up_to(to).await?;
         for event in &page.events {
             let shown = Shown::of(event);
             match args.format {

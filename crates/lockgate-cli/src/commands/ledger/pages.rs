@@ -4,11 +4,7 @@ use std::time::Duration;
 
 use lockgate_core::ledger::{Chain, Ledger as _, LedgerHead, LedgerPage, ReadLedger, SequenceId};
 
-use crate::{
-    args::Range,
-    exit::{Exit, Failure},
-    ledger::AnyLedger,
-};
+use crate::{args::Range, exit::Failure, ledger::AnyLedger};
 
 /// Events of a page, at most.
 const PAGE_EVENTS: u64 = 1_000;
@@ -49,6 +45,23 @@ impl Pages {
         }
         Ok(page)
     }
+
+    /// The next page of events that must be there, up to that one.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next), and exit code 1 if none comes.
+    pub(super) async fn next_up_to(&mut self, to: SequenceId) -> Result<LedgerPage, Failure> {
+        let left = to.0 - self.last().0;
+        let page = self.next(left, Duration::ZERO).await?;
+        match page.events.is_empty() {
+            true => Err(does_not_come(self.last().next())),
+            false => Ok(page),
+        }
+    }
+}
+
+fn does_not_come(event: SequenceId) -> Failure {
+    Failure::failed(format!("event {event} does not come"))
 }
 
 /// The first and the last event of a range, which must be there; the last one is before the first where there is none.
@@ -79,9 +92,6 @@ pub(super) async fn first_of(
     pages.next(1, Duration::ZERO).await?;
     match pages.last() == before {
         true => Ok(*pages.chain()),
-        false => Err(Failure::new(
-            Exit::Failed,
-            format!("event {before} does not come"),
-        )),
+        false => Err(does_not_come(before)),
     }
 }
