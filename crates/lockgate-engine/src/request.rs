@@ -298,11 +298,10 @@ fn command_bytes(command: &Command) -> usize {
         }
         Command::AppendEvents(command) => {
             let append = &command.append;
-            let events = append.events.iter().map(|event| {
-                let id = event.unique_id.as_ref().map_or(0, |id| id.as_str().len());
-                let input = event.input.as_ref().map_or(0, |input| input.as_str().len());
-                event.payload.len() + id + input + 16
-            });
+            let events = append
+                .events
+                .iter()
+                .map(|event| event.payload.len() + event.id_bytes() + 16);
             let settled = append.settled.iter().map(|input| input.as_str().len() + 2);
             let settles = command.settles.len() * FIXED_BYTES;
             FIXED_BYTES + events.chain(settled).sum::<usize>() + settles

@@ -252,8 +252,10 @@ impl Machine {
                 .map(|hit| SequenceId(hit.sequence.0))
         };
         let decided = Append {
+            epoch: append.epoch,
+            head: append.head,
+            events: append.events.clone(),
             settled: Vec::new(),
-            ..append.clone()
         }
         .decide(&state.head, now.wall, known, |input| state.input(input))?;
 
