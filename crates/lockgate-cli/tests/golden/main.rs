@@ -141,7 +141,7 @@ fn what_a_later_version_wrote_is_refused_and_left_alone() {
         names.sort();
         let file = names.pop().unwrap();
         let mut bytes = fs::read(&file).unwrap();
-        raise_version(&mut bytes, checksum_at);
+        set_version(&mut bytes, 2, checksum_at);
         fs::write(&file, &bytes).unwrap();
         let data = folder.to_str().unwrap();
         let serve = ["serve", "--listen", "127.0.0.1:0", "--data", data];
@@ -156,17 +156,17 @@ fn what_a_later_version_wrote_is_refused_and_left_alone() {
         assert!(fs::read(&file).unwrap() == bytes, "{ending} was changed");
     }
     let mut bytes = fs::read(golden().join(make::BACKUP)).unwrap();
-    raise_version(&mut bytes, 36);
+    set_version(&mut bytes, 3, 36);
     let backup = temp.path().join("newer.backup");
     fs::write(&backup, bytes).unwrap();
     let made = temp.path().join("made");
     let (backup, data) = (backup.to_str().unwrap(), made.to_str().unwrap());
     let said = refused(&["restore", backup, "--data", data]);
-    assert!(said.contains("version 2") && !made.exists(), "{said}");
+    assert!(said.contains("version 3") && !made.exists(), "{said}");
 }
 
-fn raise_version(bytes: &mut [u8], checksum_at: usize) {
-    bytes[8..12].copy_from_slice(&2_u32.to_le_bytes());
+fn set_version(bytes: &mut [u8], version: u32, checksum_at: usize) {
+    bytes[8..12].copy_from_slice(&version.to_le_bytes());
     let checksum = crc32c::crc32c(&bytes[..checksum_at]);
     bytes[checksum_at..checksum_at + 4].copy_from_slice(&checksum.to_le_bytes());
 }
