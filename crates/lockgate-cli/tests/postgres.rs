@@ -6,6 +6,10 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 mod support;
 
+#[path = "cli/sequencer.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod sequencer;
+
 #[path = "postgres/sequence.rs"]
 mod sequence;
 

@@ -32,7 +32,7 @@ pub trait Handler: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     /// If it fails.
-    fn ready(&self) -> Result<(), String>;
+    fn ready(&self) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + '_>>;
 
     /// What `/metrics` has beside the figures of the listener, in the text format of Prometheus.
     fn metrics(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>>;

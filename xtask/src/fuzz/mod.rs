@@ -5,7 +5,10 @@ mod minimize;
 
 use std::{
     fs,
+    num::NonZero,
     path::{Path, PathBuf},
+    sync::Mutex,
+    thread,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -62,13 +65,34 @@ pub(crate) fn fuzz(arguments: &[&str]) -> Result<()> {
     let chosen = targets
         .into_iter()
         .filter(|target| names.is_empty() || names.contains(&&*target.name));
-    let mut failed = 0;
     println!("{:<20}{:>12}{:>9}  outcome", "target", "inputs", "seconds");
-    for target in chosen {
-        failed += u32::from(!try_target(&driver, &target, seconds)?);
-    }
+    let failed = try_each(chosen, |target| try_target(&driver, target, seconds))?;
     ensure!(failed == 0, "{failed} targets failed");
     Ok(())
+}
+
+/// Tries the targets, as many at a time as there are processors, and says how many failed.
+fn try_each(
+    targets: impl Iterator<Item = Target> + Send,
+    attempt: impl Fn(&Target) -> Result<bool> + Sync,
+) -> Result<u32> {
+    let targets = Mutex::new(targets);
+    let next = || targets.lock().expect("no thread panics with it").next();
+    let worker = || {
+        let mut failed = 0;
+        while let Some(target) = next() {
+            failed += u32::from(!attempt(&target)?);
+        }
+        Ok(failed)
+    };
+    thread::scope(|scope| {
+        let processors = thread::available_parallelism().map_or(1, NonZero::get);
+        let workers: Vec<_> = (0..processors).map(|_| scope.spawn(worker)).collect();
+        workers
+            .into_iter()
+            .map(|worker| worker.join().expect("a worker does not panic"))
+            .sum()
+    })
 }
 
 /// Builds the driver. Only crates of the workspace get coverage, so nothing else is compiled twice.

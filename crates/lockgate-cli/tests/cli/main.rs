@@ -30,6 +30,8 @@ mod process;
 mod producers;
 mod queue_file;
 mod record;
+mod sequence;
+mod sequencer;
 mod serve;
 mod shards;
 mod silent;

@@ -1,17 +1,15 @@
 //! `lockgate sequence`, in processes that are killed and frozen.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    net::TcpStream,
-    process::{Child, ChildStderr, Stdio},
-};
+use std::collections::{BTreeSet, HashMap};
 
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio_postgres::NoTls;
 
-use crate::support::{Done, Sandbox, Server, signal};
+use crate::{
+    sequencer::Sequencer,
+    support::{Done, Sandbox, Server},
+};
 
 /// A server in a folder, and a ledger that no other test has.
 struct Town {
@@ -69,20 +67,7 @@ impl Town {
     /// A sequencer with short leases and small batches.
     fn sequence(&self, arguments: &str) -> Sequencer {
         let arguments = format!("--lease 1s --batch 10 --metrics 127.0.0.1:0 {arguments}");
-        let mut process = self
-            .command(&arguments)
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let log = BufReader::new(process.stderr.take().unwrap());
-        let mut sequencer = Sequencer {
-            process,
-            log,
-            url: String::new(),
-        };
-        let url = sequencer.event("figures")["url"].clone();
-        sequencer.url = url.as_str().unwrap().to_owned();
-        sequencer
+        Sequencer::spawn(self.command(&arguments))
     }
 
     /// A run that ends by itself.
@@ -100,73 +85,6 @@ impl Town {
             tokio::spawn(connection);
             client.query_one(&sql, &[]).await.unwrap().get(0)
         })
-    }
-}
-
-/// A running `lockgate sequence`; killed when dropped.
-struct Sequencer {
-    process: Child,
-    log: BufReader<ChildStderr>,
-    url: String,
-}
-
-impl Sequencer {
-    /// Reads the log up to the event with this sentence.
-    #[track_caller]
-    fn event(&mut self, sentence: &str) -> Value {
-        let (mut line, mut passed) = (String::new(), String::new());
-        while self.log.read_line(&mut line).unwrap() > 0 {
-            let event: Value = serde_json::from_str(&line).unwrap();
-            if event["message"] == sentence {
-                return event;
-            }
-            passed.push_str(&line);
-            line.clear();
-        }
-        panic!("it ended without saying {sentence:?}: {passed}");
-    }
-
-    /// What /metrics has.
-    fn page(&self) -> String {
-        let address = self.url.strip_prefix("http://").unwrap();
-        let address = address.strip_suffix("/metrics").unwrap();
-        let mut wire = TcpStream::connect(address).unwrap();
-        let ask = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-        wire.write_all(ask.as_bytes()).unwrap();
-        let mut page = String::new();
-        wire.read_to_string(&mut page).unwrap();
-        page
-    }
-
-    /// A whole number of it.
-    fn figure(&self, name: &str) -> u64 {
-        let page = self.page();
-        let name = format!("lockgate_sequencer_{name}");
-        let line = page.lines().find(|line| line.starts_with(&name));
-        let line = line.unwrap_or_else(|| panic!("{name} is not in {page}"));
-        line.rsplit(' ').next().unwrap().parse().unwrap()
-    }
-
-    fn wait_for_appended(&self, count: u64) {
-        while self.figure("appended_total{") < count {
-            std::thread::yield_now();
-        }
-    }
-
-    fn signal(&self, what: Signal) {
-        signal(&self.process, what);
-    }
-
-    fn code(mut self) -> Option<i32> {
-        std::io::copy(&mut self.log, &mut std::io::sink()).unwrap();
-        self.process.wait().unwrap().code()
-    }
-}
-
-impl Drop for Sequencer {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

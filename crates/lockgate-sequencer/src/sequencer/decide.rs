@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use lockgate_core::{
-    InputId, Message, MessageName, QueueName, UniqueId,
+    Fate, InputId, Message, MessageName, QueueName, UniqueId,
     ledger::{Append, EVENT_BYTES_MAX, EventHash, LedgerError, NewEvent},
     pack,
 };
@@ -149,6 +149,23 @@ pub(super) fn doubt(error: &LedgerError, attempt: u32, may_repeat: bool) -> Doub
         true => Doubt::Again,
         false => Doubt::GiveUp,
     }
+}
+
+/// Whether the next attempt to publish fares no better, if nobody helps: what was read is gone, or the ledger refuses.
+pub(super) fn ledger_lasts(error: &LedgerError) -> bool {
+    !matches!(
+        error,
+        LedgerError::Unavailable { .. }
+            | LedgerError::Unknown { .. }
+            | LedgerError::Moved { .. }
+            | LedgerError::Deposed { .. }
+            | LedgerError::Full { .. }
+    )
+}
+
+/// The same of a sink: it is gone, or can never take the event.
+pub(super) fn sink_lasts(fate: Fate) -> bool {
+    matches!(fate, Fate::Closed | Fate::Refused | Fate::Unsupported)
 }
 
 #[cfg(test)]

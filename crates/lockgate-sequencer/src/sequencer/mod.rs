@@ -141,6 +141,25 @@ pub enum SequencerError {
         /// The reader of the ledger that stands for it, if that is known.
         reader: Option<ReaderName>,
     },
+    /// The ledger does not give a sink's events any more: they were trimmed before the sink had them, or reading is refused.
+    #[error("the sink {reader} cannot get its events: {why}")]
+    Unread {
+        /// The reader of the ledger that stands for the sink.
+        reader: ReaderName,
+        /// What the ledger says.
+        why: LedgerError,
+    },
+    /// A sink is gone, or can never take an event.
+    #[error(
+        "the sink {reader} takes no events: {}",
+        lockgate_core::with_sources(source)
+    )]
+    Refused {
+        /// The reader of the ledger that stands for it.
+        reader: ReaderName,
+        /// What the sink says.
+        source: TransportError,
+    },
     /// An option is out of range.
     #[error("batch_max is 1 to {}, and not {given}", Append::EVENTS_MAX)]
     BatchMax {
@@ -166,26 +185,44 @@ async fn reach(publishers: &[Publisher], head: SequenceId) {
 
 /// The publishers of one term. They end with it.
 struct Running {
-    tasks: JoinSet<()>,
+    tasks: JoinSet<Result<(), SequencerError>>,
     readers: HashMap<task::Id, ReaderName>,
     stop: watch::Sender<bool>,
 }
 
 impl Running {
-    /// Returns when a publisher has panicked.
+    /// Returns why a publisher has ended before its term, as soon as one has.
     async fn ended(&mut self) -> SequencerError {
         while let Some(ended) = self.tasks.join_next_with_id().await {
-            if let Err(error) = ended {
-                return self.panicked(&error);
+            if let Some(error) = self.why(ended) {
+                return error;
             }
         }
         // The term is over: the call comes.
         std::future::pending().await
     }
 
-    fn panicked(&self, error: &JoinError) -> SequencerError {
-        let reader = self.readers.get(&error.id()).cloned();
-        SequencerError::Panicked { reader }
+    /// The same, if one has.
+    fn has_ended(&mut self) -> Option<SequencerError> {
+        while let Some(ended) = self.tasks.try_join_next_with_id() {
+            if let Some(error) = self.why(ended) {
+                return Some(error);
+            }
+        }
+        None
+    }
+
+    fn why(
+        &self,
+        ended: Result<(task::Id, Result<(), SequencerError>), JoinError>,
+    ) -> Option<SequencerError> {
+        match ended {
+            Ok((_, result)) => result.err(),
+            Err(error) => {
+                let reader = self.readers.get(&error.id()).cloned();
+                Some(SequencerError::Panicked { reader })
+            }
+        }
     }
 }
 
@@ -221,7 +258,8 @@ impl<S: Source, L: Ledger> Sequencer<S, L> {
     ///
     /// A sink that takes keys has all events under one, so it keeps their order. One that knows unique ids has one for each
     /// event, so it has an event once while it remembers them. One that fails is tried again, with growing waits, and holds up no
-    /// other.
+    /// other. One that is gone, or that refuses an event for ever, ends the term with [`SequencerError::Refused`], and one whose
+    /// events were trimmed before it had them with [`SequencerError::Unread`].
     #[must_use]
     pub fn publish(mut self, reader: ReaderName, sink: impl Sink + 'static) -> Self {
         self.publishers.push(Publisher::new(reader, sink));
@@ -497,10 +535,8 @@ impl<S: Source, L: Ledger> LeaderCareer for Sequencer<S, L> {
     /// Sequences one batch. When the source is closed and empty, and the sinks have everything, it is done.
     async fn execute(&mut self, fence: &Fence) -> Result<Next, SequencerError> {
         fence.check()?;
-        if let Some(running) = &mut self.running
-            && let Some(Err(error)) = running.tasks.try_join_next_with_id()
-        {
-            return Err(running.panicked(&error));
+        if let Some(error) = self.running.as_mut().and_then(Running::has_ended) {
+            return Err(error);
         }
         match self.receive().await {
             Ok(leased) if leased.is_empty() && self.settled.is_empty() => {

@@ -5,13 +5,17 @@ use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 use lockgate_core::{
     Backoff, Key, Message, ReaderName, Sink, SinkCapabilities, TransportError, UniqueId,
     Unsupported,
-    coordination::Fence,
+    coordination::{Fence, FenceError},
     ledger::{Event, Ledger, LedgerError, ReadLedger, ReaderPosition, SequenceId},
     with_sources,
 };
 use tokio::sync::watch;
 use tracing::warn;
 
+use super::{
+    SequencerError,
+    decide::{ledger_lasts, sink_lasts},
+};
 use crate::{message::message_of, random::drawn};
 
 /// How long a publisher waits for an event before it looks whether its term goes on.
@@ -48,6 +52,14 @@ impl<S: Sink> Outlet for S {
             results.into_iter().map(|result| result.map(drop)).collect()
         })
     }
+}
+
+/// Why a step did not go through.
+enum Setback {
+    /// A later step may.
+    Passes(String),
+    /// No later step does, if nobody helps.
+    Lasts(SequencerError),
 }
 
 /// A sink, and the reader by which the ledger knows how far it is.
@@ -111,22 +123,29 @@ impl Publisher {
     }
 
     /// Publishes from the watermark on, until `stop` says true or the term is over.
+    ///
+    /// # Errors
+    /// What lasts: no event can be published any more.
     pub(super) async fn run<L: Ledger>(
         self,
         ledger: Arc<L>,
         fence: Fence,
         mut stop: watch::Receiver<bool>,
-    ) {
+    ) -> Result<(), SequencerError> {
         let mut failures = 0;
         let mut place = None;
         loop {
             if *stop.borrow_and_update() || fence.check().is_err() {
-                return;
+                return Ok(());
             }
             let step = self.step(&*ledger, &fence, &mut place, &mut stop).await;
-            let Err(error) = step else {
-                failures = 0;
-                continue;
+            let error = match step {
+                Ok(()) => {
+                    failures = 0;
+                    continue;
+                }
+                Err(Setback::Lasts(error)) => return Err(error),
+                Err(Setback::Passes(error)) => error,
             };
             // What was sent or written is not known for certain, and an operator may have moved the reader.
             place = None;
@@ -148,8 +167,14 @@ impl Publisher {
         fence: &Fence,
         place: &mut Option<SequenceId>,
         stop: &mut watch::Receiver<bool>,
-    ) -> Result<(), String> {
-        let told = |error: LedgerError| error.to_string();
+    ) -> Result<(), Setback> {
+        let told = |error: LedgerError| match ledger_lasts(&error) {
+            true => Setback::Lasts(SequencerError::Unread {
+                reader: self.reader.clone(),
+                why: error,
+            }),
+            false => Setback::Passes(error.to_string()),
+        };
         let after = match *place {
             Some(after) => after,
             None => {
@@ -177,11 +202,16 @@ impl Publisher {
         if messages.is_empty() {
             return match page.head.is_sealed {
                 // Nothing comes any more.
-                true => stop.changed().await.map_err(|error| error.to_string()),
+                true => {
+                    // Told, or dropped.
+                    let _ = stop.changed().await;
+                    Ok(())
+                }
                 false => Ok(()),
             };
         }
-        fence.check().map_err(|error| error.to_string())?;
+        let over = |error: FenceError| Setback::Passes(error.to_string());
+        fence.check().map_err(over)?;
         let results = self.sink.send(messages).await;
         // Those behind one that failed may be there too, and come again: followers pass them over.
         let count = results.iter().take_while(|result| result.is_ok()).count();
@@ -195,7 +225,13 @@ impl Publisher {
             self.published.send_replace(last.sequence_id);
         }
         match results.into_iter().find_map(Result::err) {
-            Some(error) => Err(with_sources(&error)),
+            Some(source) if sink_lasts(source.fate) => {
+                Err(Setback::Lasts(SequencerError::Refused {
+                    reader: self.reader.clone(),
+                    source,
+                }))
+            }
+            Some(error) => Err(Setback::Passes(with_sources(&error))),
             None => Ok(()),
         }
     }

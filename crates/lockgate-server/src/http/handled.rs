@@ -96,7 +96,7 @@ async fn serve(
     }
     Ok(match route {
         Route::Metrics => metrics::page_without_queues(&client.core, &handler.metrics().await),
-        Route::Readyz => readyz(client, handler),
+        Route::Readyz => readyz(client, handler).await,
         _ => health::healthz(),
     })
 }
@@ -116,10 +116,10 @@ fn too_late() -> response::Response {
     health::page(status, "application/problem+json", format!("{body}\n"))
 }
 
-fn readyz(client: &Client, handler: &dyn Handler) -> response::Response {
+async fn readyz(client: &Client, handler: &dyn Handler) -> response::Response {
     let ready = match client.core.drain.has_begun() {
         true => Err("the server is shutting down".to_owned()),
-        false => handler.ready(),
+        false => handler.ready().await,
     };
     let (status, body) = match ready {
         Ok(()) => (StatusCode::OK, json!({ "ready": true })),

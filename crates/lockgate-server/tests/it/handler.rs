@@ -51,11 +51,13 @@ impl Handler for Echo {
         })
     }
 
-    fn ready(&self) -> Result<(), String> {
-        match self.answered.load(Ordering::Relaxed) {
-            0 => Ok(()),
-            _ => Err("it has had enough".to_owned()),
-        }
+    fn ready(&self) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + '_>> {
+        Box::pin(async {
+            match self.answered.load(Ordering::Relaxed) {
+                0 => Ok(()),
+                _ => Err("it has had enough".to_owned()),
+            }
+        })
     }
 
     fn metrics(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {

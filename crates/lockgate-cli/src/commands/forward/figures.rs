@@ -55,8 +55,8 @@ impl Handler for Figuring {
         Box::pin(async { no_messages() })
     }
 
-    fn ready(&self) -> Result<(), String> {
-        ready(&self.producer)
+    fn ready(&self) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + '_>> {
+        Box::pin(async { ready(&self.producer) })
     }
 
     fn metrics(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {

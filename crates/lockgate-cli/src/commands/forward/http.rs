@@ -167,8 +167,8 @@ impl Handler for Collector {
         })
     }
 
-    fn ready(&self) -> Result<(), String> {
-        ready(&self.producer)
+    fn ready(&self) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + '_>> {
+        Box::pin(async { ready(&self.producer) })
     }
 
     fn metrics(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {

@@ -77,6 +77,9 @@ impl State {
     }
 }
 
+/// So many terms in a row may end because the ledger has seen a later epoch, with nothing appended meanwhile.
+const DEPOSED_MAX: u32 = 3;
+
 /// A sequencer that ends the process at what does not go away by itself.
 pub(super) struct Career {
     pub(super) sequencer: Sequencer<Orders, AnyLedger>,
@@ -86,12 +89,34 @@ pub(super) struct Career {
     pub(super) notice: Duration,
     pub(super) state: Arc<State>,
     pub(super) ending: Arc<Ending>,
+    pub(super) deposed: Deposed,
+}
+
+/// Terms in a row that were deposed while their lease held.
+#[derive(Debug, Default)]
+pub(super) struct Deposed {
+    terms: u32,
+    /// What the process had appended by the last of them.
+    appended: u64,
+}
+
+impl Deposed {
+    /// Counts one, and says whether the next one would fare no better. A later epoch is that of somebody else who leads by the same
+    /// store, whose lease this process has not heard of yet, or who has written for once; or that of another store, for ever.
+    fn again(&mut self, appended: u64) -> bool {
+        if appended > self.appended {
+            self.terms = 0;
+        }
+        self.appended = appended;
+        self.terms += 1;
+        self.terms >= DEPOSED_MAX
+    }
 }
 
 impl Career {
     /// Looks at how a call has ended.
     fn judged<T>(
-        &self,
+        &mut self,
         outcome: Result<T, SequencerError>,
         fence: Option<&Fence>,
     ) -> Result<T, SequencerError> {
@@ -106,7 +131,7 @@ impl Career {
     }
 
     /// Why the process ends, if the next term would fare no better.
-    fn lasting(&self, error: &SequencerError, fence: Option<&Fence>) -> Option<Failure> {
+    fn lasting(&mut self, error: &SequencerError, fence: Option<&Fence>) -> Option<Failure> {
         match error {
             SequencerError::Ledger(error) => match error {
                 LedgerError::Unavailable { .. }
@@ -116,7 +141,9 @@ impl Career {
                 // Whoever has led since may be the one whom this term has lost its lease to.
                 LedgerError::Deposed { .. } => {
                     let is_on = fence.is_some_and(|fence| fence.check().is_ok());
-                    is_on.then(|| {
+                    let appended = self.sequencer.counts().appended;
+                    let lasts = is_on && self.deposed.again(appended);
+                    lasts.then(|| {
                         Failure::from(error.clone()).hint(
                             "elections for this ledger were held in another store, or under another name: use --via and --election \
                              as they were",
@@ -132,6 +159,18 @@ impl Career {
                 None
             }
             SequencerError::Source(source) => Some(Failure::new(exit(source), error)),
+            SequencerError::Refused { source, .. } => Some(Failure::new(exit(source), error)),
+            SequencerError::Unread { reader, why } => {
+                let failure = Failure::from(why.clone()).context(format!("publishing to {reader}"));
+                Some(match why {
+                    LedgerError::Trimmed { first, .. } => failure.hint(format!(
+                        "events were trimmed before the queue had them; to go on without them: lockgate ledger readers LEDGER \
+                         --move {reader} --to {}",
+                        first.0.saturating_sub(1)
+                    )),
+                    _ => failure,
+                })
+            }
             SequencerError::BatchMax { .. } | SequencerError::Sink { .. } => {
                 Some(Failure::usage(error))
             }

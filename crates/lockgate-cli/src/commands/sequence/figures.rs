@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use super::career::State;
 use crate::{commands::forward::no_messages, ledger::AnyLedger};
 
-/// How long a scrape waits for the ledger.
+/// How long a page waits for the ledger.
 const LEDGER_WITHIN: Duration = Duration::from_secs(3);
 
 /// Serves the figures, and takes nothing.
@@ -164,14 +164,21 @@ impl Handler for Figures {
         Box::pin(async { no_messages() })
     }
 
-    fn ready(&self) -> Result<(), String> {
-        let known = self.state.known();
-        match known.active.is_some() || known.is_warm {
-            true => Ok(()),
-            false => {
-                Err("it is not active and cannot stand by: the ledger does not answer".to_owned())
+    fn ready(&self) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + '_>> {
+        Box::pin(async {
+            let known = self.state.known();
+            if known.active.is_none() && !known.is_warm {
+                return Err("it is not active and cannot stand by yet".to_owned());
             }
-        }
+            match timeout(LEDGER_WITHIN, self.ledger.head()).await {
+                Ok(Ok(_)) => Ok(()),
+                Ok(Err(error)) => Err(error.to_string()),
+                Err(_) => Err(format!(
+                    "the ledger has not answered for {} seconds",
+                    LEDGER_WITHIN.as_secs()
+                )),
+            }
+        })
     }
 
     fn metrics(&self) -> Pin<Box<dyn Future<Output = String> + Send + '_>> {

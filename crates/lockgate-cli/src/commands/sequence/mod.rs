@@ -22,7 +22,7 @@ use tokio::{sync::oneshot, time::Instant};
 use tracing::info;
 
 use self::{
-    career::{Career, Ending, State},
+    career::{Career, Deposed, Ending, State},
     figures::Figures,
     source::Orders,
 };
@@ -236,6 +236,7 @@ impl Parts {
             notice: campaign.notice,
             state: state.clone(),
             ending: ending.clone(),
+            deposed: Deposed::default(),
         };
         let singleton = Singleton::new(self.via, campaign).backoff(BACKOFF);
         let (stop, stopped) = oneshot::channel::<()>();
