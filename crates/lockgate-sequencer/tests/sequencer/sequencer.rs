@@ -475,28 +475,36 @@ async fn a_head_that_somebody_moved_is_read_again() {
     assert_eq!(bodies(&inner).await, ["0", "1", "2", "a"]);
 }
 
-/// What a sink lacks and the ledger keeps no more is not passed over in silence: an operator moves the sink's reader.
+/// What a sink lacks and the ledger keeps no more is not passed over in silence: it ends the term, until an operator moves the sink's
+/// reader.
 #[tokio::test]
-async fn a_sink_that_is_too_far_behind_waits_for_an_operator() {
+async fn a_sink_that_is_too_far_behind_ends_the_term() {
     let (source, ledger) = (Named::new(|_| Fails::No), filled(5).await);
     ledger.trim(SequenceId(3)).await.unwrap();
     let engine = Engine::new(|_| None);
-    let lossy = Lossy::new(ledger.clone(), |_| None);
     let mut sequencer =
-        sequencer(source.clone(), lossy.clone()).publish(reader("engine"), engine.clone());
+        sequencer(source.clone(), ledger.clone()).publish(reader("engine"), engine.clone());
     sequencer.inaugurate(&term(1), &fence(1)).await.unwrap();
-    source.push("a").await;
-    execute_until(&mut sequencer, 1, || {
-        source.queue.counts().acknowledged == 1 && lossy.reads() > 0
-    })
-    .await;
-    assert!(engine.events().is_empty());
+    let error = loop {
+        if let Err(error) = sequencer.execute(&fence(1)).await {
+            break error;
+        }
+    };
+    let is_told = |reader: &ReaderName, why: &LedgerError| {
+        reader.as_str() == "engine" && matches!(why, LedgerError::Trimmed { .. })
+    };
+    assert!(
+        matches!(&error, SequencerError::Unread { reader, why } if is_told(reader, why)),
+        "{error}"
+    );
+    end(&mut sequencer, 1).await;
     let place = ReaderPosition {
         reader: reader("engine"),
         sequence_id: SequenceId(2),
     };
     ledger.move_reader(place).await.unwrap();
-    execute_until(&mut sequencer, 1, || next_has(&engine, 4)).await;
+    sequencer.inaugurate(&term(2), &fence(2)).await.unwrap();
+    execute_until(&mut sequencer, 2, || next_has(&engine, 3)).await;
     let first = engine.events()[0].sequence_id;
     assert_eq!(first, SequenceId(3));
 }
