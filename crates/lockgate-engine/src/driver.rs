@@ -285,7 +285,8 @@ impl<T: Ticket> Driver<T> {
                     Work::Commands(commands) => {
                         let ids = unique_ids::to_look_up(&self.machine, &commands, now);
                         if !ids.is_empty() {
-                            self.answer(ticket, Ok(Answer::look_up(commands, ids)), Wait::Nothing);
+                            let look_up = Answer::look_up(Work::Commands(commands), ids);
+                            self.answer(ticket, Ok(look_up), Wait::Nothing);
                             continue;
                         }
                         self.run_commands(commands.iter().map(AnyCommand::from), ticket, now, out);
@@ -303,6 +304,11 @@ impl<T: Ticket> Driver<T> {
                         self.run_read(locate, until, ticket, now);
                     }
                     Work::Query(query) => {
+                        if let Some(id) = self.machine.id_to_look_up(&query) {
+                            let look_up = Answer::look_up(Work::Query(query), vec![id]);
+                            self.answer(ticket, Ok(look_up), Wait::Nothing);
+                            continue;
+                        }
                         self.counts.queries += 1;
                         let outcome = Answer::Query(self.machine.query(&query, now));
                         let seen = self.seen_of_query(&query);

@@ -307,18 +307,28 @@ impl Engine {
     /// # Errors
     /// See [`EngineError`].
     pub async fn query<Q: TypedQuery>(&self, query: Q) -> Result<Q::Reply, EngineError> {
-        let reply = self.ask(Work::Query(query.into()), |answer| match answer {
-            GuardedAnswer::Other(Answer::Query(Ok(reply))) => Q::reply(reply).map(Ok),
-            GuardedAnswer::Other(Answer::Query(Err(rejection))) => Some(Err(rejection)),
-            GuardedAnswer::Messages(GuardedPage { messages, next, .. }) => {
-                Q::reply(QueryReply::Messages(MessagePage { messages, next })).map(Ok)
+        let mut work = Work::Query(query.into());
+        loop {
+            let reply = self.ask(work, |answer| match answer {
+                GuardedAnswer::Other(Answer::Query(Ok(reply))) => {
+                    Q::reply(reply).map(|reply| Ok(Ok(reply)))
+                }
+                GuardedAnswer::Other(Answer::Query(Err(rejection))) => Some(Ok(Err(rejection))),
+                GuardedAnswer::Other(Answer::LookUp(look_up)) => Some(Err(look_up)),
+                GuardedAnswer::Messages(GuardedPage { messages, next, .. }) => {
+                    let page = MessagePage { messages, next };
+                    Q::reply(QueryReply::Messages(page)).map(|reply| Ok(Ok(reply)))
+                }
+                GuardedAnswer::Events(GuardedEvents { places, .. }) => {
+                    Q::reply(QueryReply::EventPlaces(places)).map(|reply| Ok(Ok(reply)))
+                }
+                _ => None,
+            });
+            match reply.await? {
+                Ok(reply) => return Ok(reply?),
+                Err(look_up) => work = self.handle.shared.look_up(*look_up).await?,
             }
-            GuardedAnswer::Events(GuardedEvents { places, .. }) => {
-                Q::reply(QueryReply::EventPlaces(places)).map(Ok)
-            }
-            _ => None,
-        });
-        Ok(reply.await??)
+        }
     }
 
     /// Returns the record as soon as it is another than the caller has seen, or as it is when the wait is over. Of changes

@@ -184,15 +184,14 @@ pub enum StartError {
     /// The index of unique ids lacks some that queues remember for ever, or is not of this log. Nothing was changed.
     /// [`EngineOptions::accept_loss`](crate::EngineOptions::accept_loss) starts without these ids.
     #[error(
-        "the index of unique ids does not fit to the log, for queue{} {}; nothing that is stored was changed. Put back the \
-         index that belongs to the log and start again, or accept the loss: then these queues forget ids that are not in \
-         memory, and take messages with them again",
-        if queues.len() == 1 { "" } else { "s" },
-        queues.join(", ")
+        "the index of unique ids does not fit to the log, for {}; nothing that is stored was changed. Put back the index \
+         that belongs to the log and start again, or accept the loss: then these queues and ledgers forget ids that are \
+         not in memory, and take messages and events with them again",
+        spaces.join(", ")
     )]
     MissingIds {
-        /// The queues, each with what its index lacks, in words.
-        queues: Vec<String>,
+        /// The queues and ledgers, each with what its index lacks, in words.
+        spaces: Vec<String>,
     },
     /// A [`restore`](crate::restore) left the log unfinished.
     #[error("the log holds a restore that was not finished: restore again, into a new log")]

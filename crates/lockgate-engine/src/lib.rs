@@ -95,7 +95,7 @@ pub use maintenance::{
 };
 pub use metrics::{AnsweredCounts, EngineMetrics};
 pub use missing::{MissingPart, WithoutQueue};
-pub use options::EngineOptions;
+pub use options::{EngineOptions, IndexPace};
 pub use peek::{Peek, Peeked};
 pub use recover::{Beginning, Trial, try_start};
 pub use report::StartReport;

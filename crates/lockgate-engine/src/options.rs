@@ -60,10 +60,12 @@ pub struct EngineOptions {
     /// Whether a start looks whether the index of unique ids has what it must have. Default: true. False is for a look at
     /// a log that nobody serves from then on.
     pub checks_index: bool,
-    /// Where the index of unique ids is, for queues that remember them for ever. Default: `None`, and such queues are
-    /// refused. It is made when there are ids for it, belongs to the log, and must be copied and put back together with
-    /// it.
+    /// Where the index of unique ids is, for ledgers and for queues that remember them for ever. Default: `None`: such
+    /// queues are refused, and ids of ledgers stay in memory. It is made when there are ids for it, belongs to the log, and
+    /// must be copied and put back together with it.
     pub index: Option<Arc<FolderIndex>>,
+    /// When unique ids leave memory for that index.
+    pub index_pace: IndexPace,
     /// The threads that do the engine's maintenance. Default: `None`, one thread of its own. In a process
     /// with many engines that are mostly idle, give all of them clones of one [`MaintenanceThreads`].
     pub maintenance: Option<MaintenanceThreads>,
@@ -91,8 +93,28 @@ impl Default for EngineOptions {
             accept_loss: false,
             checks_index: true,
             index: None,
+            index_pace: IndexPace::default(),
             maintenance: None,
             thread_name: "lockgate".to_owned(),
+        }
+    }
+}
+
+/// When unique ids leave memory for the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IndexPace {
+    /// How many ids of a queue or ledger stay in memory; default 4,096. Where half of the memory for them is taken, none
+    /// do.
+    pub more_than: usize,
+    /// How much time lies between moves, if one is not enough; default 1 s.
+    pub every: Duration,
+}
+
+impl Default for IndexPace {
+    fn default() -> Self {
+        Self {
+            more_than: 4_096,
+            every: Duration::from_secs(1),
         }
     }
 }

@@ -1,14 +1,13 @@
 //! The requests to a driver, and its answers.
 
-use std::marker::PhantomData;
+use std::{marker::PhantomData, sync::Arc};
 
 use bytes::Bytes;
-use lockgate_core::{
-    KeyStateWrite, MachineTime, QueueId, RecordName, Revision, coordination::FenceMark,
-};
+use lockgate_core::{KeyStateWrite, MachineTime, RecordName, Revision, coordination::FenceMark};
 use lockgate_machine::{
-    ChangeQueue, Command, Delivery, EngineCommand, Fenced, KeyPage, KeyStatePage, LocateEvents,
-    MessagePage, Move, Query, QueryReply, QueuePage, Receive, Rejection, Reply, Transact, Upcoming,
+    ChangeQueue, Command, Delivery, EngineCommand, Fenced, FindLookedUp, IdAnswers, IdSpace,
+    KeyPage, KeyStatePage, LocateEvents, LookedUp, MessagePage, Move, Query, QueryReply, QueuePage,
+    Receive, Rejection, Reply, Transact, Upcoming,
 };
 use smallvec::SmallVec;
 
@@ -55,21 +54,45 @@ pub enum Answer {
     /// Leases; none if the time ran out.
     Received(Result<Vec<Delivery>, Rejection>),
     Query(Result<QueryReply, Rejection>),
-    /// Nothing was decided: what the index says of these ids must come with the commands.
+    /// Nothing was decided: what the index says of these ids must come with the work.
     LookUp(Box<LookUp>),
 }
 
-/// Commands that cannot be decided before ids were looked up.
+/// Commands that cannot be decided, or a query that cannot be answered, before ids were looked up.
 #[derive(Debug)]
 pub struct LookUp {
-    pub commands: SmallVec<[Command; 1]>,
-    /// The ids, each with its queue.
-    pub ids: Vec<(QueueId, u128)>,
+    pub work: Work,
+    /// The ids, each with its queue or ledger.
+    pub ids: Vec<(IdSpace, u128)>,
+}
+
+impl LookUp {
+    /// The work again, with what the index says of the ids.
+    #[must_use]
+    pub fn answered(self, answers: IdAnswers) -> Work {
+        match self.work {
+            Work::Commands(commands) => {
+                let commands = commands.into_iter().map(|command| {
+                    let command = match command {
+                        Command::LookedUp(earlier) => earlier.command,
+                        command => command,
+                    };
+                    let answers = Arc::clone(&answers);
+                    Command::LookedUp(Box::new(LookedUp { answers, command }))
+                });
+                Work::Commands(commands.collect())
+            }
+            Work::Query(
+                Query::FindEvent(find) | Query::FindLookedUp(FindLookedUp { find, .. }),
+            ) => Work::Query(Query::FindLookedUp(FindLookedUp { find, answers })),
+            work => work,
+        }
+    }
 }
 
 impl Answer {
-    pub(crate) fn look_up(commands: SmallVec<[Command; 1]>, ids: Vec<(QueueId, u128)>) -> Self {
-        Self::LookUp(Box::new(LookUp { commands, ids }))
+    pub(crate) fn look_up(work: Work, ids: Vec<(IdSpace, u128)>) -> Self {
+        Self::LookUp(Box::new(LookUp { work, ids }))
     }
 
     /// The approximate memory of the answer, in bytes.
@@ -111,10 +134,7 @@ impl Answer {
                     let values = page.records.iter().map(|record| record.value.len());
                     size_of_val(&page.records[..]) + values.sum::<usize>()
                 }
-                Self::LookUp(look_up) => {
-                    size_of_val(&look_up.ids[..])
-                        + look_up.commands.iter().map(command_bytes).sum::<usize>()
-                }
+                Self::LookUp(look_up) => size_of_val(&look_up.ids[..]) + look_up.work.bytes(),
                 Self::Received(Err(_)) | Self::Query(_) => 0,
             }
     }

@@ -24,8 +24,8 @@ use lockgate_machine::{
 
 use crate::{
     Answer, AnsweredCounts, BackupError, BackupReport, Beginning, Directory, Driver, EngineError,
-    EngineMetrics, EngineOptions, Output, OutputKind, Peek, Peeked, Received, ReceivedBatch,
-    Request, StartError, StartReport, Status, StopReason, backup,
+    EngineMetrics, EngineOptions, IndexPace, Output, OutputKind, Peek, Peeked, Received,
+    ReceivedBatch, Request, StartError, StartReport, Status, StopReason, backup,
     inbox::{AnswerSender, GuardedAnswer, GuardedPage, Inbox, Notice, Taken},
     leases::Leases,
     ledger::{GuardedEvents, page_at_once, page_by_waiting},
@@ -57,6 +57,7 @@ pub(crate) struct Shared {
     reader: Arc<dyn LogReader>,
     readers: Arc<Readers>,
     pub(crate) index: Option<Arc<FolderIndex>>,
+    pub(crate) index_pace: IndexPace,
     pub(crate) pending: Arc<PendingAnswers>,
     /// Notified when maintenance may have work.
     maintenance: Notifier,
@@ -116,6 +117,7 @@ pub(crate) fn start(
         reader: driver.reader(),
         readers: Readers::new(format!("{}-read", options.thread_name)),
         index: options.index.clone(),
+        index_pace: options.index_pace,
         pending: Arc::new(PendingAnswers::new(
             driver.tail(),
             driver.capabilities().syncs_in_flight,

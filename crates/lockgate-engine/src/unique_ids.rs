@@ -1,11 +1,11 @@
-//! Unique ids that queues remember for ever: from memory to the index, and look-ups there.
+//! Unique ids that queues and ledgers remember for ever: from memory to the index, and look-ups there.
 //! docs/internals/unique-ids.md explains it.
 
-use std::sync::Arc;
+use std::{mem, sync::Arc};
 
-use lockgate_core::{LogError, Now, QueueId, Sequence, StorageFailure, with_sources};
+use lockgate_core::{LogError, Now, Sequence, StorageFailure, with_sources};
 use lockgate_index::{FolderIndex, IndexError, UniqueIndex};
-use lockgate_machine::{Command, EngineCommand, IdAnswer, IdsToIndex, LookedUp, Machine};
+use lockgate_machine::{Command, EngineCommand, IdAnswer, IdSpace, IdsToIndex, Machine};
 
 use crate::{
     EngineError, EngineOptions, StartError,
@@ -13,17 +13,11 @@ use crate::{
     runtime::Shared,
 };
 
-/// Ids go to the index when a queue has more in memory.
-pub(crate) const MORE_THAN: usize = 4_096;
-/// The most ids of a queue that go at once, which is what the owner copies and drops in one step: a millisecond.
+/// The most ids of a queue, or of all ledgers, that go at once, which is what the owner copies and drops in one step: a
+/// millisecond.
 pub(crate) const MOST: usize = 10_000;
-/// Ids of a deleted queue that are removed in one step.
+/// Ids of a deleted queue or ledger that are removed in one step.
 const REMOVED: usize = 10_000;
-
-/// The queue's space in the index.
-pub(crate) fn space(queue: QueueId) -> u64 {
-    u64::from(queue.0)
-}
 
 /// Opens the index of the log with that state, and compares them.
 ///
@@ -34,12 +28,13 @@ pub(crate) fn open(machine: &Machine, options: &EngineOptions) -> Result<(), Sta
         return Ok(());
     }
     let Some(place) = &options.index else {
-        let mut needing = machine.indexed_queues().filter(|(_, up_to, _)| up_to.0 > 0);
-        return match needing.next() {
-            Some((queue, ..)) => Err(StartError::MissingIds {
-                queues: vec![format!("{}: there is none", name(machine, queue))],
-            }),
-            None => Ok(()),
+        let needing = machine.id_spaces().filter(|(_, up_to, _)| up_to.0 > 0);
+        let spaces: Vec<_> = needing
+            .map(|(space, ..)| format!("{}: there is none", name(machine, space)))
+            .collect();
+        return match spaces.is_empty() {
+            true => Ok(()),
+            false => Err(StartError::MissingIds { spaces }),
         };
     };
     let index = match place.open() {
@@ -55,50 +50,65 @@ pub(crate) fn open(machine: &Machine, options: &EngineOptions) -> Result<(), Sta
         }
         opened => opened.map_err(StartError::Index)?,
     };
-    let has = |queue| index.as_ref().and_then(|index| index.up_to(space(queue)));
-    let missing = machine.indexed_queues().filter_map(|(queue, up_to, next)| {
-        let has = has(queue).unwrap_or_default();
+    let has = |space: IdSpace| {
+        let index = index.as_ref();
+        index.and_then(|index| index.up_to(space.number()))
+    };
+    let missing = machine.id_spaces().filter_map(|(space, up_to, next)| {
+        let has = has(space).unwrap_or_default();
         let is_ahead = has >= next.0;
-        (has < up_to.0 || is_ahead).then_some((queue, up_to, has, is_ahead))
+        (has < up_to.0 || is_ahead).then_some((space, up_to, has, is_ahead))
     });
     let missing: Vec<_> = missing.collect();
     if missing.is_empty() {
         return Ok(());
     }
-    let queues = missing.iter().map(|&(queue, up_to, has, is_ahead)| {
-        let name = name(machine, queue);
+    let spaces = missing.iter().map(|&(space, up_to, has, is_ahead)| {
+        let name = name(machine, space);
+        let what = match space {
+            IdSpace::Queue(_) => "message",
+            IdSpace::Ledger(_) => "event",
+        };
         match is_ahead {
             true => {
-                format!("{name}: it has the id of message {has}, which the log does not have")
+                format!("{name}: it has the id of {what} {has}, which the log does not have")
             }
             false => {
-                format!("{name}: it must be complete up to message {up_to}, and is so up to {has}")
+                format!("{name}: it must be complete up to {what} {up_to}, and is so up to {has}")
             }
         }
     });
-    let queues: Vec<String> = queues.collect();
+    let spaces: Vec<String> = spaces.collect();
     if !options.accept_loss {
-        return Err(StartError::MissingIds { queues });
+        return Err(StartError::MissingIds { spaces });
     }
     tracing::warn!(
-        ?queues,
+        ?spaces,
         "unique ids are forgotten, as the loss was accepted"
     );
     // Complete from here on, with what is there.
     let complete = || {
         let index = place.open_or_make()?;
-        for &(queue, up_to, _, is_ahead) in &missing {
-            while is_ahead && !index.remove_space(space(queue), REMOVED)? {}
-            index.add(space(queue), &[], up_to.0)?;
+        for &(space, up_to, _, is_ahead) in &missing {
+            while is_ahead && !index.remove_space(space.number(), REMOVED)? {}
+            index.add(space.number(), &[], up_to.0)?;
         }
         index.sync()
     };
     complete().map_err(StartError::Index)
 }
 
-fn name(machine: &Machine, queue: QueueId) -> String {
-    let described = machine.queue(queue);
-    described.map_or_else(|| queue.0.to_string(), |queue| queue.name.to_string())
+/// What people call it.
+fn name(machine: &Machine, space: IdSpace) -> String {
+    let name = match space {
+        IdSpace::Queue(queue) => machine.queue(queue).map(|of| format!("queue {}", of.name)),
+        IdSpace::Ledger(ledger) => {
+            let mut ledgers = machine.ledgers();
+            let named = ledgers.find(|of| of.id == ledger);
+            named.map(|of| format!("ledger {}", of.name))
+        }
+    };
+    name.unwrap_or_else(|| space.to_string())
 }
 
 /// The unique ids that the machine wants looked up before it decides these commands.
@@ -106,7 +116,7 @@ pub(crate) fn to_look_up(
     machine: &Machine,
     commands: &[Command],
     now: Now,
-) -> Vec<(QueueId, u128)> {
+) -> Vec<(IdSpace, u128)> {
     let commands = commands.iter();
     commands
         .flat_map(|command| machine.ids_to_look_up(command, now))
@@ -114,12 +124,12 @@ pub(crate) fn to_look_up(
 }
 
 impl Shared {
-    /// Looks up what the machine wants to know, and returns the commands with it.
+    /// Looks up what the machine wants to know, and returns the work with it.
     ///
     /// # Errors
     /// [`EngineError::Index`] if the index cannot be read; nothing was decided.
-    pub(crate) async fn look_up(&self, look_up: LookUp) -> Result<Work, EngineError> {
-        let LookUp { commands, ids } = look_up;
+    pub(crate) async fn look_up(&self, mut look_up: LookUp) -> Result<Work, EngineError> {
+        let ids = mem::take(&mut look_up.ids);
         let index = self.index.as_ref().and_then(|place| place.get());
         let answers = match index {
             Some(index) => self.readers().run(move || answers(&index, ids)).await?,
@@ -129,32 +139,23 @@ impl Shared {
         let answers = answers.map_err(|error| EngineError::Index {
             source: StorageFailure::new(error),
         })?;
-        let answers = Arc::new(answers.into_iter().collect());
-        let commands = commands.into_iter().map(|command| {
-            let command = match command {
-                Command::LookedUp(earlier) => earlier.command,
-                command => command,
-            };
-            let answers = Arc::clone(&answers);
-            Command::LookedUp(Box::new(LookedUp { answers, command }))
-        });
-        Ok(Work::Commands(commands.collect()))
+        Ok(look_up.answered(Arc::new(answers.into_iter().collect())))
     }
 }
 
-type Answers = Vec<((QueueId, u128), IdAnswer)>;
+type Answers = Vec<((IdSpace, u128), IdAnswer)>;
 
-fn answers(index: &UniqueIndex, mut ids: Vec<(QueueId, u128)>) -> Result<Answers, IndexError> {
+fn answers(index: &UniqueIndex, mut ids: Vec<(IdSpace, u128)>) -> Result<Answers, IndexError> {
     ids.sort_unstable();
     let mut answers = Vec::with_capacity(ids.len());
-    for of_queue in ids.chunk_by(|one, other| one.0 == other.0) {
-        let queue = of_queue[0].0;
-        let digests: Vec<_> = of_queue.iter().map(|(_, id)| *id).collect();
-        let looked = index.look_up(space(queue), &digests)?;
+    for of_space in ids.chunk_by(|one, other| one.0 == other.0) {
+        let space = of_space[0].0;
+        let digests: Vec<_> = of_space.iter().map(|(_, id)| *id).collect();
+        let looked = index.look_up(space.number(), &digests)?;
         let up_to = Sequence(looked.up_to.unwrap_or_default());
         let found = looked.found.into_iter().map(|found| found.map(Sequence));
-        let of_queue = of_queue.iter().zip(found);
-        answers.extend(of_queue.map(|(&id, found)| (id, IdAnswer { up_to, found })));
+        let of_space = of_space.iter().zip(found);
+        answers.extend(of_space.map(|(&id, found)| (id, IdAnswer { up_to, found })));
     }
     Ok(answers)
 }
@@ -166,14 +167,14 @@ pub(crate) fn add(
 ) -> Result<Vec<EngineCommand>, LogError> {
     let add = || {
         let index = place.open_or_make()?;
-        for IdsToIndex { queue, ids, up_to } in to_index {
-            index.add(space(*queue), ids, up_to.0)?;
+        for IdsToIndex { space, ids, up_to } in to_index {
+            index.add(space.number(), ids, up_to.0)?;
         }
         index.sync()?;
         let indexed = to_index.iter().filter_map(|of| {
-            let up_to = Sequence(index.durable_up_to(space(of.queue))?);
-            let queue = of.queue;
-            Some(EngineCommand::IdsIndexed { queue, up_to })
+            let space = of.space;
+            let up_to = Sequence(index.durable_up_to(space.number())?);
+            Some(EngineCommand::IdsIndexed { space, up_to })
         });
         Ok(indexed.collect())
     };

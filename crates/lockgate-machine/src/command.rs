@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     sync::Arc,
 };
 
@@ -101,27 +102,58 @@ impl<C: TypedCommand> TypedCommand for Fenced<C> {
 /// for which ids of a command it needs an answer.
 #[derive(Clone, Debug)]
 pub struct LookedUp {
-    /// By queue and digest.
-    pub answers: Arc<BTreeMap<(QueueId, u128), IdAnswer>>,
+    pub answers: IdAnswers,
     pub command: Command,
+}
+
+/// What the index says of ids, by whose they are and their digests.
+pub type IdAnswers = Arc<BTreeMap<(IdSpace, u128), IdAnswer>>;
+
+/// Whose unique ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum IdSpace {
+    /// Those of messages. A number that stands for one is the message's.
+    Queue(QueueId),
+    /// Those of events. A number that stands for one is the event's place.
+    Ledger(LedgerId),
+}
+
+impl IdSpace {
+    /// Its number in the index. Those of ledgers are behind those of all queues.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        match self {
+            Self::Queue(QueueId(queue)) => queue.into(),
+            Self::Ledger(LedgerId(ledger)) => 1 << 32 | u64::from(ledger),
+        }
+    }
+}
+
+impl fmt::Display for IdSpace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Queue(queue) => write!(f, "queue number {}", queue.0),
+            Self::Ledger(ledger) => write!(f, "ledger number {}", ledger.0),
+        }
+    }
 }
 
 /// What the index says of an id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdAnswer {
-    /// Up to which number of the queue the index was complete before the id was looked up.
+    /// Up to which number the index was complete before the id was looked up.
     pub up_to: Sequence,
-    /// The number of the message that brought the id.
+    /// The number of the message or event that brought the id.
     pub found: Option<Sequence>,
 }
 
-/// Ids of a queue that may leave memory when they are in the index.
+/// Ids of a queue or ledger that may leave memory when they are in the index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdsToIndex {
-    pub queue: QueueId,
-    /// Each digest with the number of its message, in the order of the numbers.
+    pub space: IdSpace,
+    /// Each digest with the number for which it stands, in the order of the numbers.
     pub ids: Vec<(u128, u64)>,
-    /// With these ids, the index is complete up to this number of the queue.
+    /// With these ids, the index is complete up to this number.
     pub up_to: Sequence,
 }
 
@@ -147,11 +179,11 @@ pub enum EngineCommand {
     /// Notes the time, in its own record even if nothing is due: for an engine that needs a record
     /// behind its last one, to take a snapshot there.
     Advance,
-    /// The index of unique ids is durably complete up to a number of a queue, so these ids may leave memory.
+    /// The index of unique ids is durably complete up to a number, so these ids may leave memory.
     IdsIndexed {
-        /// A queue that remembers unique ids for ever.
-        queue: QueueId,
-        /// The number of a message that is durable.
+        /// A queue that remembers unique ids for ever, or a ledger.
+        space: IdSpace,
+        /// The number of a message or event that is durable.
         up_to: Sequence,
     },
     /// Drops a leased or waiting message whose payload cannot be read.

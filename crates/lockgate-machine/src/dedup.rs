@@ -192,8 +192,17 @@ impl DedupWindow {
     /// The ids that are remembered for ever, oldest first: each with its digest and its record. An id that was
     /// remembered again is left out in its first place.
     pub(crate) fn forever(&self) -> impl Iterator<Item = (u128, Sequence, Position)> {
-        let run = self.forever_run().map(|(_, run)| run.first);
-        let ids = std::iter::successors(run, |&index| self.ids[index].next.get());
+        self.ids_of(self.forever_run().map(|(_, run)| run))
+    }
+
+    /// The same of the ids that expire first, one after the other.
+    pub(crate) fn oldest(&self) -> impl Iterator<Item = (u128, Sequence, Position)> {
+        self.ids_of(self.runs.values().next().copied())
+    }
+
+    fn ids_of(&self, run: Option<Run>) -> impl Iterator<Item = (u128, Sequence, Position)> {
+        let first = run.map(|run| run.first);
+        let ids = std::iter::successors(first, |&index| self.ids[index].next.get());
         let ids = ids.map(|index| &self.ids[index]);
         ids.filter(|id| id.sequence != SUPERSEDED)
             .map(|id| (join(id.digest), id.sequence, id.position))

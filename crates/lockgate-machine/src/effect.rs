@@ -235,6 +235,8 @@ pub enum Effect {
     EventsLost { ledger: LedgerId, first: SequenceId },
     /// The unique ids of messages up to this number are in the index, and have left memory.
     IdsIndexed { queue: QueueId, up_to: Sequence },
+    /// The unique ids of a ledger's events up to this one are in the index, and have left memory.
+    EventIdsIndexed { ledger: LedgerId, up_to: SequenceId },
     /// A message's bytes are now in this record: compaction wrote them again. The message is named
     /// by its present queue and number.
     Compacted(Box<StoredMessage>),
@@ -286,6 +288,7 @@ impl Effect {
             Self::EventsCompacted(_) => "events compacted",
             Self::EventsLost { .. } => "events lost",
             Self::IdsIndexed { .. } => "ids indexed",
+            Self::EventIdsIndexed { .. } => "event ids indexed",
         }
     }
 

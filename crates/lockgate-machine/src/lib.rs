@@ -84,9 +84,9 @@ pub use columns::ImageError;
 pub use command::{
     AnyCommand, AppendEvents, Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command,
     CreateLedger, CreateQueue, DeleteLedger, DeleteQueue, EngineCommand, Fenced, ForgetProducer,
-    Hold, HoldTarget, IdAnswer, IdsToIndex, KeyAction, LookedUp, Move, MoveReader, MoveTo,
-    OpenProducer, Pause, Purge, Receive, Reschedule, SealLedger, SendMessage, Settle, SettleAction,
-    Transact, TrimLedger, TypedCommand, WriteState,
+    Hold, HoldTarget, IdAnswer, IdAnswers, IdSpace, IdsToIndex, KeyAction, LookedUp, Move,
+    MoveReader, MoveTo, OpenProducer, Pause, Purge, Receive, Reschedule, SealLedger, SendMessage,
+    Settle, SettleAction, Transact, TrimLedger, TypedCommand, WriteState,
 };
 pub use counters::{COUNTERS, Counter, CounterKind, DroppedCounts, QueueTotals};
 pub use effect::{
@@ -100,9 +100,9 @@ pub use machine::{
     RecordCounts, RecordsView, StateView, Upcoming,
 };
 pub use query::{
-    DescribeLedger, DescribeQueue, ExplainKey, FindEvent, FindMessage, GetKeyState, GetRecord,
-    ListKeyStates, ListKeys, ListLedgers, ListMessages, ListProducers, ListQueues, LocateEvents,
-    Query, TypedQuery,
+    DescribeLedger, DescribeQueue, ExplainKey, FindEvent, FindLookedUp, FindMessage, GetKeyState,
+    GetRecord, ListKeyStates, ListKeys, ListLedgers, ListMessages, ListProducers, ListQueues,
+    LocateEvents, Query, TypedQuery,
 };
 pub use reply::{
     BlockPlace, CreatedLedger, CreatedQueue, Decision, Delivery, EventPlaces, KeyHeld, KeyPage,

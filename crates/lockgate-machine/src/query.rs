@@ -6,8 +6,8 @@ use lockgate_core::{
 };
 
 use crate::{
-    EventPlaces, KeyPage, KeyStatePage, KeyStatus, LedgerDescription, LedgersPage, MessagePage,
-    ProducerPage, QueryReply, QueueDescription, QueuePage,
+    EventPlaces, IdAnswers, KeyPage, KeyStatePage, KeyStatus, LedgerDescription, LedgersPage,
+    MessagePage, ProducerPage, QueryReply, QueueDescription, QueuePage,
 };
 
 /// A query; it changes nothing.
@@ -29,6 +29,7 @@ pub enum Query {
     ListLedgers(ListLedgers),
     LocateEvents(LocateEvents),
     FindEvent(FindEvent),
+    FindLookedUp(FindLookedUp),
 }
 
 impl Query {
@@ -215,4 +216,11 @@ pub struct LocateEvents {
 pub struct FindEvent {
     pub ledger: LedgerName,
     pub unique_id: UniqueId,
+}
+
+/// The same, with what the index of unique ids says of the id.
+#[derive(Clone, Debug)]
+pub struct FindLookedUp {
+    pub find: FindEvent,
+    pub answers: IdAnswers,
 }

@@ -12,7 +12,7 @@ use lockgate_core::{
     limits::Limit,
 };
 
-use crate::{DeadLetterReason, Effects, QueueSettings, QueueTotals, SettingsError};
+use crate::{DeadLetterReason, Effects, IdSpace, QueueSettings, QueueTotals, SettingsError};
 
 /// The decision on a command: its effects, and the reply for its caller.
 #[derive(Clone, Debug)]
@@ -323,10 +323,10 @@ pub enum Rejection {
     /// The message has no unique id, but the queue or the transaction needs one on every message.
     #[error("queue {queue} needs a unique id on every message")]
     UniqueIdRequired { queue: QueueName },
-    /// The queue remembers unique ids for ever, and what its index says of this one did not come with the command: look it
-    /// up, and give [`LookedUp`](crate::LookedUp). An engine does that itself.
-    #[error("queue {queue} needs the message's unique id looked up in its index")]
-    LookUp { queue: QueueName },
+    /// What the index of unique ids says of one did not come with the command or query: look it up, and give
+    /// [`LookedUp`](crate::LookedUp) or [`FindLookedUp`](crate::FindLookedUp). An engine does that itself.
+    #[error("a unique id of {space} has to be looked up in the index")]
+    LookUp { space: IdSpace },
     /// The message is too large for the queue.
     #[error("the message has {size} bytes, the message_bytes_max of queue {queue} is {max}")]
     MessageTooLarge {

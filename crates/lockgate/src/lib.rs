@@ -144,8 +144,8 @@ pub use lockgate_core::{
 };
 pub use lockgate_engine::{
     AnsweredCounts, BackupError, BackupReport, Engine, EngineError, EngineMetrics, EngineOptions,
-    MaintenanceCounts, MaintenanceThreads, MissingPart, RestoreError, RestoreReport, SnapshotError,
-    StartError, StartReport, Status, StopReason, UnknownCause, WithoutQueue,
+    IndexPace, MaintenanceCounts, MaintenanceThreads, MissingPart, RestoreError, RestoreReport,
+    SnapshotError, StartError, StartReport, Status, StopReason, UnknownCause, WithoutQueue,
 };
 pub use lockgate_log::{LocalLogOptions, OpenError as LogOpenError, SharedReserve};
 pub use lockgate_machine::{

@@ -87,8 +87,7 @@ pub enum RestoreError {
     Full(#[source] ReserveError),
     /// The backup has unique ids that are remembered for ever, and the log has no index for them.
     #[error(
-        "unsupported: the backup has unique ids that queues remember for ever, which need an index on disk beside the log: \
-         restore it into a folder"
+        "unsupported: the backup has unique ids in an index, which needs a disk beside the log: restore it into a folder"
     )]
     NoIndex,
     /// The index of unique ids could not be made.
@@ -130,7 +129,7 @@ pub fn restore(
     restore_with_index(input, storage, None, shard)
 }
 
-/// As [`restore`], into a log with an index for unique ids that queues remember for ever. It is made if the backup has
+/// As [`restore`], into a log with an index for unique ids that are remembered for ever. It is made if the backup has
 /// some, where none may be yet.
 ///
 /// # Errors
@@ -159,7 +158,7 @@ pub fn restore_with_index(
     let mut machine = loader.finish_checked()?;
     while machine.housekeep(usize::MAX).is_unfinished() {}
     machine.forget_positions();
-    if index.is_none() && machine.indexed_queues().next().is_some() {
+    if index.is_none() && machine.needs_index() {
         return Err(RestoreError::NoIndex);
     }
     if kind == Kind::Ids {

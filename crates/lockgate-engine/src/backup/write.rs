@@ -6,8 +6,7 @@ use std::{
 };
 
 use lockgate_core::{
-    Epoch, Location, LogReader, LogRecord, Now, Position, QueueId, ReadError, Scanned, Sequence,
-    WallTime,
+    Epoch, Location, LogReader, LogRecord, Now, Position, ReadError, Scanned, WallTime,
 };
 use lockgate_index::{FolderIndex, IndexError, IndexView};
 use lockgate_machine::{
@@ -15,7 +14,7 @@ use lockgate_machine::{
 };
 
 use super::stream::{Head, Kind, Writer};
-use crate::{Driver, StopReason, Ticket, maintenance::Pin, unique_ids};
+use crate::{Driver, StopReason, Ticket, maintenance::Pin};
 
 /// The contents of a backup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,8 +48,8 @@ pub enum BackupError {
     /// The index of unique ids could not be read.
     #[error("reading the index of unique ids for the backup")]
     Index(#[source] IndexError),
-    /// The index of unique ids lacks some that the backup must have: a queue was deleted meanwhile, so try again; or the
-    /// backup is taken without the index.
+    /// The index of unique ids lacks some that the backup must have: a queue or ledger was deleted meanwhile, so try
+    /// again; or the backup is taken without the index.
     #[error("the index of unique ids lacks some that the backup must have: try again")]
     MissingIds,
     /// The output failed.
@@ -89,8 +88,8 @@ pub(crate) struct Source {
     pub(crate) states: u64,
     /// Events of all ledgers.
     pub(crate) events: u64,
-    /// Queues with unique ids in the index, each with the number up to which they are.
-    pub(crate) indexed: Vec<(QueueId, Sequence)>,
+    /// Spaces of the index with unique ids of queues and ledgers, each with the number up to which they are.
+    pub(crate) indexed: Vec<(u64, u64)>,
 }
 
 impl Source {
@@ -103,9 +102,9 @@ impl Source {
             states += counts.states;
         });
         let ranges: Vec<_> = driver.machine.live_ranges().collect();
-        let indexed = driver.machine.indexed_queues();
-        let indexed = indexed.map(|(queue, up_to, _)| (queue, up_to));
-        let indexed = indexed.filter(|(_, up_to)| up_to.0 > 0).collect();
+        let indexed = driver.machine.id_spaces();
+        let indexed = indexed.map(|(space, up_to, _)| (space.number(), up_to.0));
+        let indexed = indexed.filter(|(_, up_to)| *up_to > 0).collect();
         Self {
             _pin: driver.pins.hold(ranges.iter().map(|(first, _)| *first)),
             created: now.wall,
@@ -141,7 +140,7 @@ impl<T: Ticket> Driver<T> {
 
 /// The index as of the source's instant; `None` if nothing of it is needed.
 fn view(
-    indexed: &[(QueueId, Sequence)],
+    indexed: &[(u64, u64)],
     index: Option<&FolderIndex>,
 ) -> Result<Option<IndexView>, BackupError> {
     if indexed.is_empty() {
@@ -149,9 +148,7 @@ fn view(
     }
     let index = index.and_then(FolderIndex::get);
     let view = index.ok_or(BackupError::MissingIds)?.view();
-    let spaces = indexed.iter();
-    let spaces = spaces.map(|&(queue, up_to)| (unique_ids::space(queue), up_to.0));
-    let view = view.map_err(BackupError::Index)?.only(spaces.collect());
+    let view = view.map_err(BackupError::Index)?.only(indexed.to_vec());
     view.ok_or(BackupError::MissingIds).map(Some)
 }
 

@@ -1,7 +1,7 @@
 //! Reads of ledgers, which may wait for an event.
 
 use lockgate_core::{LedgerName, MachineTime, Now, Position};
-use lockgate_machine::{DescribeLedger, FindEvent, LocateEvents, Query};
+use lockgate_machine::{DescribeLedger, FindEvent, FindLookedUp, LocateEvents, Query};
 
 use super::{Driver, Ticket, Wait};
 use crate::{
@@ -72,7 +72,11 @@ impl<T: Ticket> Driver<T> {
             Query::GetRecord(_) | Query::ListRecords(_) => self.seen_of_records(),
             Query::DescribeLedger(DescribeLedger { ledger })
             | Query::LocateEvents(LocateEvents { ledger, .. })
-            | Query::FindEvent(FindEvent { ledger, .. }) => self.seen_of_ledger(ledger),
+            | Query::FindEvent(FindEvent { ledger, .. })
+            | Query::FindLookedUp(FindLookedUp {
+                find: FindEvent { ledger, .. },
+                ..
+            }) => self.seen_of_ledger(ledger),
             Query::ListLedgers(_) => self.seen_of(self.machine.ledgers_rest_on()),
             _ => self.promised,
         }

@@ -17,7 +17,7 @@ use super::{
     trouble::Trouble,
 };
 use crate::{
-    Driver,
+    Driver, IndexPace,
     inbox::AnswerSender,
     inbox::Notice,
     runtime::Shared,
@@ -36,9 +36,6 @@ const GIVE_BACK_EVERY: Duration = Duration::from_millis(250);
 
 /// The pause between two such moves where there are many.
 const INDEX_AGAIN: Duration = Duration::from_millis(10);
-
-/// How often it moves unique ids to their index, unless there are many.
-const INDEX_EVERY: Duration = Duration::from_secs(1);
 
 /// How long it waits after the log has failed.
 const RETRY: Duration = Duration::from_secs(1);
@@ -193,7 +190,8 @@ impl Maintenance {
         }
     }
 
-    /// Moves unique ids that are remembered for ever from memory to the index, and removes those of deleted queues.
+    /// Moves unique ids that are remembered for ever from memory to the index, and removes those of deleted queues and
+    /// ledgers.
     fn index_ids(&mut self, now: Instant) -> Result<StepOutcome, Ended> {
         let Some(place) = self.shared.index.clone() else {
             return Ok(StepOutcome::Done);
@@ -202,22 +200,22 @@ impl Maintenance {
             return Ok(StepOutcome::Done);
         }
         self.index_wanted = false;
-        self.index_after = now + INDEX_EVERY;
         let index = place.get();
         let mut spaces = index.map(|index| index.all_spaces()).unwrap_or_default();
+        let IndexPace { more_than, every } = self.shared.index_pace;
+        self.index_after = now + every;
         let (to_index, spaces, tail, durable) = self.ask(move |driver, _| {
             let machine = driver.machine();
             if !spaces.is_empty() {
-                let kept = machine
-                    .indexed_queues()
-                    .map(|(queue, ..)| unique_ids::space(queue));
+                let kept = machine.id_spaces().map(|(space, ..)| space.number());
                 let kept: BTreeSet<_> = kept.collect();
                 spaces.retain(|space| !kept.contains(space));
             }
-            let to_index = machine.ids_to_index(unique_ids::MORE_THAN, unique_ids::MOST);
+            let to_index = machine.ids_to_index(more_than, unique_ids::MOST);
             (to_index, spaces, driver.tail(), driver.durable)
         })?;
-        let mut again = to_index.iter().any(|of| of.ids.len() >= unique_ids::MOST);
+        let moved: usize = to_index.iter().map(|of| of.ids.len()).sum();
+        let mut again = moved >= unique_ids::MOST;
         // A deletion that a power cut takes back must leave the queue its ids.
         let gone = match self.gone.take() {
             Some((spaces, at)) if durable >= at => unique_ids::remove(&place, &spaces),

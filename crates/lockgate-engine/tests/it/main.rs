@@ -6,6 +6,7 @@ mod backup;
 mod driver;
 mod engine;
 mod killed;
+mod ledger_ids;
 mod ledgers;
 mod maintenance;
 mod overload;

@@ -91,6 +91,7 @@ effects! {
         LEDGER_TRIMMED = 38: LedgerTrimmed { ledger, first };
         EVENTS_LOST = 40: EventsLost { ledger, first };
         IDS_INDEXED = 41: IdsIndexed { queue, up_to };
+        EVENT_IDS_INDEXED = 42: EventIdsIndexed { ledger, up_to };
     }
     others: {
         QUEUE_CREATED = 4: QueueCreated;

@@ -1,11 +1,11 @@
 //! What a command has decided so far, for its later parts.
 
-use std::{collections::BTreeMap, num::NonZeroU64, sync::Arc};
+use std::{collections::BTreeMap, num::NonZeroU64};
 
-use lockgate_core::{Level, Position, QueueId};
+use lockgate_core::{Level, Position};
 use smallvec::SmallVec;
 
-use crate::{Effect, Effects, IdAnswer, Sent, StaleReason};
+use crate::{Effect, Effects, IdAnswers, Sent, StaleReason};
 
 /// The effects of a command while it is being decided, with the few changes they will make that
 /// later effects of the same command depend on. An empty draft allocates nothing.
@@ -27,7 +27,7 @@ pub(super) struct Draft {
     pub(super) keys_held: u64,
     deltas: SmallVec<[(u32, Delta); 2]>,
     /// What the index says of unique ids in this command.
-    pub(super) looked_up: Option<Arc<BTreeMap<(QueueId, u128), IdAnswer>>>,
+    pub(super) looked_up: Option<IdAnswers>,
     /// Unique ids sent in this command, by queue and digest.
     pub(super) unique_ids: BTreeMap<(u32, u128), Sent>,
     /// Marks raised in this command, by queue, producer, opening and lane.

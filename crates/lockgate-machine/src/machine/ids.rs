@@ -4,14 +4,35 @@
 //! says comes with a command, and holds if it was complete up to there when it was asked. docs/internals/unique-ids.md
 //! explains all of it.
 
-use lockgate_core::{Level, Now, QueueId, Sequence};
+use std::collections::BTreeMap;
+
+use lockgate_core::{Level, Now, QueueId, Sequence, ledger::SequenceId};
 
 use super::{
     Machine,
     draft::Draft,
     state::{IndexedIds, Queue},
 };
-use crate::{Command, Effect, IdAnswer, IdsToIndex, Rejection, Reply, SendMessage, Transact};
+use crate::{
+    Command, Effect, FindLookedUp, IdAnswer, IdSpace, IdsToIndex, Query, Rejection, Reply,
+    SendMessage, Transact,
+};
+
+/// For which number an id stands that is not in memory, by what was looked up. The index must have been complete up to
+/// `up_to` then, because later ids have been in memory since.
+pub(super) fn in_index(
+    answers: Option<&BTreeMap<(IdSpace, u128), IdAnswer>>,
+    id: (IdSpace, u128),
+    up_to: Sequence,
+) -> Result<Option<Sequence>, Rejection> {
+    if up_to == Sequence(0) {
+        return Ok(None);
+    }
+    match answers.and_then(|answers| answers.get(&id)) {
+        Some(answer) if answer.up_to >= up_to => Ok(answer.found),
+        _ => Err(Rejection::LookUp { space: id.0 }),
+    }
+}
 
 impl Machine {
     /// The message that brought an id which is not in memory, by what was looked up.
@@ -22,24 +43,15 @@ impl Machine {
         digest: u128,
     ) -> Result<Option<Sequence>, Rejection> {
         let IndexedIds { up_to, forgotten } = queue.indexed.unwrap_or_default();
-        if up_to == Sequence(0) {
-            return Ok(None);
-        }
-        let answers = draft.looked_up.as_deref();
-        match answers.and_then(|answers| answers.get(&(queue.id, digest))) {
-            Some(answer) if answer.up_to >= up_to => {
-                Ok(answer.found.filter(|&found| found > forgotten))
-            }
-            _ => Err(Rejection::LookUp {
-                queue: queue.name.clone(),
-            }),
-        }
+        let id = (IdSpace::Queue(queue.id), digest);
+        let found = in_index(draft.looked_up.as_deref(), id, up_to)?;
+        Ok(found.filter(|&found| found > forgotten))
     }
 
     /// The unique ids of a command that have to be looked up in the index before it can be decided, each with its
-    /// queue. None if the command is about no such id, or comes with answers that are new enough.
+    /// queue or ledger. None if the command is about no such id, or comes with answers that are new enough.
     #[must_use]
-    pub fn ids_to_look_up(&self, command: &Command, now: Now) -> Vec<(QueueId, u128)> {
+    pub fn ids_to_look_up(&self, command: &Command, now: Now) -> Vec<(IdSpace, u128)> {
         if !self.has_indexed_ids {
             return Vec::new();
         }
@@ -51,6 +63,7 @@ impl Machine {
         let sends: &[SendMessage] = match command.plain() {
             Command::Send(send) => std::slice::from_ref(send),
             Command::Transact(Transact { sends, .. }) => sends,
+            Command::AppendEvents(append) => return self.event_ids_to_look_up(append, answers),
             _ => &[],
         };
         let needed = sends.iter().filter_map(|send| {
@@ -59,27 +72,45 @@ impl Machine {
             let key = send.message.key.as_ref().or(send.message.group.as_ref());
             let digest = self.unique_digest(&queue.settings, send, key, now.machine);
             let digest = digest.ok()??;
-            let is_answered = |answer: &IdAnswer| answer.up_to >= up_to;
-            let answered = answers.and_then(|answers| answers.get(&(queue.id, digest)));
-            let known = up_to == Sequence(0)
-                || answered.is_some_and(is_answered)
-                || queue.dedup.get(digest).is_some();
-            (!known).then_some((queue.id, digest))
+            let id = (IdSpace::Queue(queue.id), digest);
+            let known = queue.dedup.get(digest).is_some() || in_index(answers, id, up_to).is_ok();
+            (!known).then_some(id)
         });
         needed.collect()
     }
 
+    /// The unique id of a query that has to be looked up before it can be answered.
+    #[must_use]
+    pub fn id_to_look_up(&self, query: &Query) -> Option<(IdSpace, u128)> {
+        match query {
+            Query::FindEvent(find) => self.event_id_to_look_up(find, None),
+            Query::FindLookedUp(FindLookedUp { find, answers }) => {
+                self.event_id_to_look_up(find, Some(answers))
+            }
+            _ => None,
+        }
+    }
+
     /// For each queue with more than `more_than` durable ids in memory that are remembered for ever, or half of what its
-    /// `dedup_bytes_max` allows, its first ids,
-    /// at most `most`. Takes time in the number of queues and ids.
+    /// `dedup_bytes_max` allows, its first ids, at most `most`; for ledgers as
+    /// [they](Self::event_ids_to_index) say. Takes time in the number of queues, ledgers and ids.
     #[must_use]
     pub fn ids_to_index(&self, more_than: usize, most: usize) -> Vec<IdsToIndex> {
-        if self.ids_for_ever == 0 {
-            return Vec::new();
+        let mut moves = self.event_ids_to_index(more_than, most);
+        if self.ids_for_ever > 0 {
+            moves.extend(self.message_ids_to_index(more_than, most));
         }
+        moves
+    }
+
+    fn message_ids_to_index(
+        &self,
+        more_than: usize,
+        most: usize,
+    ) -> impl Iterator<Item = IdsToIndex> {
         let queues = self.queues.iter().map(|(_, queue)| queue);
         let queues = queues.filter(|queue| queue.settings.remembers_for_ever());
-        let ids = queues.filter_map(|queue| {
+        queues.filter_map(move |queue| {
             // A queue that may remember few in memory does not wait until it is full.
             let half = usize::try_from(queue.settings.dedup_bytes_max / 128).unwrap_or(usize::MAX);
             let more_than = more_than.min(half);
@@ -96,31 +127,46 @@ impl Machine {
                 .collect();
             let up_to = Sequence(ids.last()?.1);
             (ids.len() > more_than.min(most - 1)).then_some(IdsToIndex {
-                queue: queue.id,
+                space: IdSpace::Queue(queue.id),
                 ids,
                 up_to,
             })
-        });
-        ids.collect()
+        })
     }
 
-    /// The queues of which the index must have the unique ids, each with the number up to which it must be complete,
-    /// and the number of its next message.
-    pub fn indexed_queues(&self) -> impl Iterator<Item = (QueueId, Sequence, Sequence)> {
+    /// The queues and ledgers that may have unique ids in the index, each with the number up to which it must be
+    /// complete, and the number of the next message or event.
+    pub fn id_spaces(&self) -> impl Iterator<Item = (IdSpace, Sequence, Sequence)> {
         let queues = self.queues.iter().map(|(_, queue)| queue);
         let queues = queues.filter(|queue| queue.settings.remembers_for_ever());
-        queues.map(|queue| {
+        let queues = queues.map(|queue| {
             let indexed = queue.indexed.unwrap_or_default();
-            (queue.id, indexed.up_to, queue.next_sequence)
-        })
+            let space = IdSpace::Queue(queue.id);
+            (space, indexed.up_to, queue.next_sequence)
+        });
+        queues.chain(self.ledger_spaces())
+    }
+
+    /// Whether the machine cannot be without an index of unique ids.
+    #[must_use]
+    pub fn needs_index(&self) -> bool {
+        self.id_spaces()
+            .any(|(space, up_to, _)| up_to.0 > 0 || matches!(space, IdSpace::Queue(_)))
     }
 
     pub(super) fn decide_ids_indexed(
         &self,
         draft: &mut Draft,
-        queue: QueueId,
+        space: IdSpace,
         up_to: Sequence,
     ) -> Result<Reply, Rejection> {
+        let queue = match space {
+            IdSpace::Queue(queue) => queue,
+            IdSpace::Ledger(ledger) => {
+                self.decide_event_ids_indexed(draft, ledger, SequenceId(up_to.0));
+                return Ok(Reply::Done);
+            }
+        };
         let queue = self.queue_index(queue).map(|index| &self.queues[index]);
         if let Some(queue) = queue
             && queue.settings.remembers_for_ever()

@@ -196,7 +196,7 @@ pub struct Machine {
     unique_ids: u64,
     /// Of these, those that queues remember for ever, without purged ones. Volatile: a hint whether some may be indexed.
     ids_for_ever: u64,
-    /// Whether ids of a queue may be in the index, and not in memory. Follows from the queues.
+    /// Whether ids may be in the index, and not in memory. Follows from the queues and ledgers.
     has_indexed_ids: bool,
     /// Counted keys in all queues.
     key_sequences: u64,
@@ -435,8 +435,8 @@ impl Machine {
                 );
                 Ok(Reply::Done)
             }
-            EngineCommand::IdsIndexed { queue, up_to } => {
-                self.decide_ids_indexed(draft, *queue, *up_to)
+            EngineCommand::IdsIndexed { space, up_to } => {
+                self.decide_ids_indexed(draft, *space, *up_to)
             }
             EngineCommand::Damaged { queue, sequence } => {
                 self.decide_damaged(draft, *queue, *sequence)
@@ -648,6 +648,9 @@ impl Machine {
             Effect::EventsCompacted(block) => self.fold_events_compacted(block),
             Effect::EventsLost { ledger, first } => self.fold_events_lost(*ledger, *first),
             Effect::IdsIndexed { queue, up_to } => self.fold_ids_indexed(*queue, *up_to),
+            Effect::EventIdsIndexed { ledger, up_to } => {
+                self.fold_event_ids_indexed(*ledger, *up_to)
+            }
         }
     }
 

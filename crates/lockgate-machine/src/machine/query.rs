@@ -9,7 +9,7 @@ use super::{
     state::{State, flag},
 };
 use crate::{
-    DescribeLedger, DescribeQueue, ExplainKey, FindEvent, FindMessage, GetKeyState, GetRecord,
+    DescribeLedger, DescribeQueue, ExplainKey, FindLookedUp, FindMessage, GetKeyState, GetRecord,
     KeyStatus, KeyWait, ListKeys, ListMessages, ListQueues, Query, QueryReply, QueueCounts,
     QueueDescription, QueuePage, QueueTotals, Rejection, slab::NONE,
 };
@@ -69,8 +69,10 @@ impl Machine {
             }
             Query::ListLedgers(list) => self.query_ledgers(list).map(QueryReply::Ledgers),
             Query::LocateEvents(locate) => self.query_events(locate).map(QueryReply::EventPlaces),
-            Query::FindEvent(FindEvent { ledger, unique_id }) => {
-                self.query_event(ledger, unique_id).map(QueryReply::Event)
+            Query::FindEvent(find) => self.query_event(find, None).map(QueryReply::Event),
+            Query::FindLookedUp(FindLookedUp { find, answers }) => {
+                let answers = Some(&**answers);
+                self.query_event(find, answers).map(QueryReply::Event)
             }
         }
     }

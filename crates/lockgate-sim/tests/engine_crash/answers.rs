@@ -137,7 +137,7 @@ impl World {
                 asked => Err(format!("{asked:?} was answered by {shown:?}")),
             },
             Answer::Query(_) => Ok(()),
-            Answer::LookUp(_) => Err(format!("{asked:?}: no queue remembers ids for ever")),
+            Answer::LookUp(look_up) => self.look_up(*look_up, asked),
         }
     }
 

@@ -181,6 +181,7 @@ impl World {
             if !self.is_serving() {
                 return Ok(());
             }
+            self.move_ids();
             if self.random.chance(60) {
                 self.keep()?;
             }

@@ -14,6 +14,7 @@
 //! - *never early*: nothing is delivered before it is due;
 //! - *records*: no version and no epoch that was answered is given out again, and a holder from before writes nothing;
 //! - *ledgers*: an event that was answered is at its place, a unique id has one place, and a writer from before appends nothing;
+//! - *the index of unique ids*: it has no ids of events that the log does not have, and all that the shard relies on;
 //! - *producers*: a record that is sent again is there once, and a producer from before adds nothing;
 //! - *states of keys*: no version that was answered is given out again or taken back, only the current holder writes one,
 //!   and a message whose acknowledgement was written with it is gone;
@@ -42,6 +43,7 @@
 
 mod answers;
 mod asks;
+mod index;
 mod ledgers;
 mod life;
 mod maintenance;
@@ -119,6 +121,7 @@ fn every_seed_keeps_what_was_answered() {
     }
     // Every fault strikes in every state of the shard that matters.
     if is_usual {
+        assert!(tally.counted("looked up") > 200 && tally.counted("looked up again") > 5);
         assert_eq!(tally.not_covered(), []);
     }
 }
@@ -264,6 +267,9 @@ fn planted_bugs_are_caught() {
         Bug::RecordLost,
         Bug::EventsLost,
         Bug::EventIdLost,
+        Bug::IndexNotAsked,
+        Bug::LateAnswerBelieved,
+        Bug::IndexForgets,
         Bug::StateLost,
         Bug::HoldLost,
         Bug::MiddleCut,

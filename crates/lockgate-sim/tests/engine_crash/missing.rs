@@ -43,6 +43,7 @@ pub(crate) struct Met {
 pub(crate) fn run(seed: u64, met: &mut Met) -> Result<(), Violation> {
     let mut world = World::new(seed, None);
     world.has_faults = false;
+    world.index = None;
     world.has_own_maintenance = world.random.chance(40);
     world.body_parts = Some(4 + world.random.below(5));
     for _ in 0..1 + world.random.below(4) {

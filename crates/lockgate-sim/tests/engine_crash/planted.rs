@@ -44,6 +44,12 @@ pub(crate) enum Bug {
     EventsLost,
     /// A recovery forgets the unique ids of events.
     EventIdLost,
+    /// Ids that have left memory are not looked up.
+    IndexNotAsked,
+    /// What was looked up counts, whatever has left memory since.
+    LateAnswerBelieved,
+    /// The index forgets at a crash what the machine was told that it has.
+    IndexForgets,
     /// States of keys are not found at recovery.
     StateLost,
     /// Holds of queues and keys are not found at recovery.

@@ -57,6 +57,8 @@ impl Shard {
         };
         let options = EngineOptions {
             snapshot_bytes_min: 2_000,
+            // These tests have one of their own.
+            checks_index: false,
             ..EngineOptions::default()
         };
         let (driver, report) =

@@ -156,6 +156,10 @@ impl Tally {
         *self.counts.entry(what).or_default() += by;
     }
 
+    pub(crate) fn counted(&self, what: &str) -> u64 {
+        self.counts.get(what).copied().unwrap_or(0)
+    }
+
     pub(crate) fn at(&self, kind: Kind, doing: Doing) -> u64 {
         self.struck.get(&(kind, doing)).copied().unwrap_or(0)
     }

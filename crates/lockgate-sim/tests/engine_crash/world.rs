@@ -15,6 +15,7 @@ use lockgate_sim::{Fault, FaultyDisk, ManualClock, Operations, PowerCut, SeededR
 use crate::{
     Violation,
     answers::Asked,
+    index::Index,
     maintenance::Maintenance,
     model::{Existence, Known, Model},
     planted::Bug,
@@ -92,6 +93,8 @@ pub(crate) struct World {
     pub(crate) unreadable: Vec<EngineCommand>,
     /// Set: all bodies have this length, in parts of 90 bytes.
     pub(crate) body_parts: Option<u64>,
+    /// Set: there is an index of unique ids beside the log.
+    pub(crate) index: Option<Index>,
 }
 
 /// How a life ends.
@@ -142,6 +145,7 @@ impl World {
             snapshot_spoiled: false,
             unreadable: Vec::new(),
             body_parts: None,
+            index: Index::of(seed),
         }
     }
 
@@ -161,6 +165,7 @@ impl World {
             history: self.history.clone(),
             maintenance: Maintenance::default(),
             unreadable: self.unreadable.clone(),
+            index: self.index.as_ref().map(Index::fork),
             ..*self
         }
     }
@@ -250,7 +255,9 @@ impl World {
         self.wall_max = self.wall_max.max(self.clock.wall());
     }
 
-    pub(crate) fn group(&mut self, mut requests: Vec<Request<u64>>) -> Result<(), Violation> {
+    pub(crate) fn group(&mut self, asked: Vec<Request<u64>>) -> Result<(), Violation> {
+        let mut requests = self.from_index();
+        requests.extend(asked);
         for command in std::mem::take(&mut self.unreadable) {
             requests.push(self.request(Work::from(command), vec![Asked::Nothing]));
         }
@@ -398,6 +405,7 @@ impl World {
                     self.model.forgive();
                 }
                 self.check_report()?;
+                self.check_index()?;
                 self.check_state()?;
                 Ok(true)
             }
@@ -516,6 +524,9 @@ impl World {
         self.disk_failed = false;
         self.misread = false;
         self.asked.clear();
+        if let Some(index) = &mut self.index {
+            index.crashed(self.bug);
+        }
         for known in self.model.messages.values_mut() {
             known.acks_asked = 0;
         }

@@ -9,7 +9,8 @@ use std::{
 };
 
 use lockgate::{
-    BootId, Clock, Epoch, LedgerName, Lockgate, Message, Millis, WallTime,
+    BootId, Clock, EngineOptions, Epoch, IndexPace, LedgerName, Lockgate, Message, Millis,
+    WallTime,
     ledger::{
         Append, AppendAckError, EmbeddedLedger, Ledger, LedgerError, LedgerOptions, ListLedgers,
         NewEvent, SequenceId,
@@ -52,10 +53,17 @@ struct Embedded {
     folder: TempDir,
     lockgate: Lockgate,
     clock: Arc<SetWall>,
+    pace: IndexPace,
 }
 
-async fn open(folder: &TempDir, clock: &Arc<SetWall>) -> Lockgate {
-    let builder = Lockgate::builder(folder.path()).clock(clock.clone());
+async fn open(folder: &TempDir, clock: &Arc<SetWall>, pace: IndexPace) -> Lockgate {
+    let options = EngineOptions {
+        index_pace: pace,
+        ..EngineOptions::default()
+    };
+    let builder = Lockgate::builder(folder.path())
+        .clock(clock.clone())
+        .engine_options(options);
     builder.open().await.unwrap()
 }
 
@@ -74,20 +82,34 @@ impl Fixture for Embedded {
 
     async fn restart(&mut self) -> bool {
         self.lockgate.shutdown().await;
-        self.lockgate = open(&self.folder, &self.clock).await;
+        self.lockgate = open(&self.folder, &self.clock, self.pace).await;
         true
     }
 }
 
 #[tokio::test]
 async fn embedded_ledgers_conform() {
+    conforms(IndexPace::default()).await;
+}
+
+#[tokio::test]
+async fn embedded_ledgers_whose_ids_leave_memory_at_once_conform() {
+    let pace = IndexPace {
+        more_than: 0,
+        every: Duration::ZERO,
+    };
+    conforms(pace).await;
+}
+
+async fn conforms(pace: IndexPace) {
     let folder = tempfile::tempdir().unwrap();
     let clock = SetWall::new();
-    let lockgate = open(&folder, &clock).await;
+    let lockgate = open(&folder, &clock, pace).await;
     let mut embedded = Embedded {
         folder,
         lockgate,
         clock,
+        pace,
     };
     let not_run = ledger::run(&mut embedded).await;
     assert_eq!(not_run, <[&str; 0]>::default());

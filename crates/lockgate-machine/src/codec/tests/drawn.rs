@@ -526,6 +526,12 @@ pub(super) fn effect_at(place: usize) -> BoxedStrategy<Effect> {
         40 => message()
             .prop_map(|(queue, up_to)| Effect::IdsIndexed { queue, up_to })
             .boxed(),
+        41 => (ledger(), number())
+            .prop_map(|(ledger, up_to)| Effect::EventIdsIndexed {
+                ledger,
+                up_to: SequenceId(up_to),
+            })
+            .boxed(),
         _ => unreachable!("a new effect needs a strategy here"),
     }
 }

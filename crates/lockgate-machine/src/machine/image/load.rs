@@ -2,6 +2,7 @@
 
 use lockgate_core::{
     BootId, Epoch, Incarnation, MachineTime, Position, QueueId, Sequence, ShardId, Term, WallTime,
+    ledger::SequenceId,
 };
 
 use super::{IMAGE_VERSION, Kind, MAGIC};
@@ -236,6 +237,11 @@ impl ImageLoader {
                 });
                 Ok(())
             }
+            Kind::IndexedEventIds => {
+                let ledger = machine.ledgers.by_id.get_mut(&owner).ok_or_else(no_owner)?;
+                ledger.indexed = SequenceId(input.u64()?);
+                Ok(())
+            }
             Kind::End => Ok(()),
         }
     }
@@ -372,6 +378,8 @@ impl Machine {
             return Err(damaged("two records have one name"));
         }
         self.ledgers.rebuild(seed)?;
+        let mut ledgers = self.ledgers.by_id.values();
+        self.has_indexed_ids |= ledgers.any(|ledger| ledger.indexed > SequenceId(0));
         let failures = self.failures.iter();
         self.failure_bytes = failures.map(|(_, entry)| memory_of(&entry.failures)).sum();
         // A restore's log may have other ranges.

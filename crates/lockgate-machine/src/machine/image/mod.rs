@@ -99,10 +99,12 @@ enum Kind {
     EventIdPages = 33,
     /// How far the unique ids of a queue are in the index; the owner is the queue.
     IndexedIds = 34,
+    /// How far the unique ids of a ledger are in the index; the owner is its number.
+    IndexedEventIds = 35,
 }
 
 impl Kind {
-    const ALL: [Self; 34] = [
+    const ALL: [Self; 35] = [
         Self::Shard,
         Self::Queues,
         Self::Contents,
@@ -136,6 +138,7 @@ impl Kind {
         Self::InputPages,
         Self::EventIdPages,
         Self::IndexedIds,
+        Self::IndexedEventIds,
         Self::End,
     ];
 
@@ -419,6 +422,11 @@ impl Machine {
                 let queues = queues.filter(|(_, queue)| queue.indexed.is_some());
                 queues.map(|(index, _)| index).collect()
             }
+            Kind::IndexedEventIds => {
+                let ledgers = self.ledgers.by_id.iter();
+                let ledgers = ledgers.filter(|(_, ledger)| ledger.indexed > SequenceId(0));
+                ledgers.map(|(&id, _)| id).collect()
+            }
             Kind::LedgersMade if self.ledgers.made == 0 => Vec::new(),
             Kind::Ledgers | Kind::EventBlocks | Kind::InputPages | Kind::EventIdPages => {
                 self.ledgers.by_id.keys().copied().collect()
@@ -446,6 +454,7 @@ impl Machine {
             | Kind::LedgersMade
             | Kind::Ledgers
             | Kind::IndexedIds
+            | Kind::IndexedEventIds
             | Kind::End
                 if page > 0 =>
             {
@@ -536,6 +545,10 @@ impl Machine {
                 let IndexedIds { up_to, forgotten } = self.queues[owner].indexed?;
                 put_u64(out, up_to.0);
                 put_u64(out, forgotten.0);
+                Some(0)
+            }
+            Kind::IndexedEventIds => {
+                put_u64(out, self.ledgers.by_id.get(&owner)?.indexed.0);
                 Some(0)
             }
             Kind::End => Some(0),

@@ -129,6 +129,22 @@ impl Machine {
         Some(())
     }
 
+    pub(in crate::machine) fn fold_event_ids_indexed(
+        &mut self,
+        ledger: LedgerId,
+        up_to: SequenceId,
+    ) -> Option<()> {
+        let ledgers = &mut self.ledgers;
+        let state = ledgers.by_id.get_mut(&ledger.0)?;
+        // Behind the head only if the records of the events were lost.
+        let up_to = up_to.min(state.head.sequence_id);
+        state.indexed = state.indexed.max(up_to);
+        let forgotten = state.ids.expire(MachineTime(state.indexed.0), usize::MAX);
+        ledgers.bytes -= forgotten as u64 * ID_BYTES;
+        self.has_indexed_ids = true;
+        Some(())
+    }
+
     pub(in crate::machine) fn fold_reader_moved(
         &mut self,
         ledger: LedgerId,

@@ -1,6 +1,6 @@
 //! Ledgers: event logs with one total order, without a gap and without a duplicate.
 //!
-//! The events are in the log; the machine holds where each append is, and the ids.
+//! The events are in the log; the machine holds where each append is, and the ids that are not in the index on disk.
 //!
 //! # Invariants
 //! - Each event behind the first that is kept, up to the head, is in exactly one block, or in one that says that it is lost.
@@ -9,9 +9,13 @@
 
 mod blocks;
 mod fold;
+mod ids;
 mod state;
 
-use std::collections::HashSet;
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, HashSet},
+};
 
 use lockgate_core::{
     Epoch, InputId, LedgerId, LedgerName, Level, Now, Position, UniqueId,
@@ -25,8 +29,8 @@ pub use self::state::{LedgerView, LiveBlock};
 use super::{Machine, draft::Draft, send::check_range};
 use crate::{
     AppendEvents, AppendedEvents, BlockPlace, CreateLedger, CreatedLedger, Effect, EventBlock,
-    EventPlaces, LedgerDescription, LedgersPage, ListLedgers, LocateEvents, MoveReader, Query,
-    Rejection, Reply, StaleReason, StoredEvent, dedup::digest,
+    EventPlaces, FindEvent, IdAnswer, IdSpace, LedgerDescription, LedgersPage, ListLedgers,
+    LocateEvents, MoveReader, Query, Rejection, Reply, StaleReason, StoredEvent, dedup::digest,
 };
 
 /// The most readers of a ledger.
@@ -245,11 +249,14 @@ impl Machine {
         append.check()?;
         let max = AppendEvents::SETTLES_MAX as u64;
         check_range("number of settles", settles.len() as u64, 0, max)?;
+        let looked_up = draft.looked_up.as_deref();
+        let missing = Cell::new(None);
         let known = |id: &UniqueId| {
-            state
-                .ids
-                .get(digest_of(id))
-                .map(|hit| SequenceId(hit.sequence.0))
+            let place = state.place_of(ledger, digest_of(id), looked_up);
+            place.unwrap_or_else(|rejection| {
+                missing.set(Some(rejection));
+                None
+            })
         };
         let decided = Append {
             epoch: append.epoch,
@@ -257,7 +264,12 @@ impl Machine {
             events: append.events.clone(),
             settled: Vec::new(),
         }
-        .decide(&state.head, now.wall, known, |input| state.input(input))?;
+        .decide(&state.head, now.wall, known, |input| state.input(input));
+        // First of all, because what was decided may rest on what was not known.
+        if let Some(missing) = missing.into_inner() {
+            return Err(missing);
+        }
+        let decided = decided?;
 
         draft.in_transaction = true;
         for (index, settle) in settles.iter().enumerate() {
@@ -322,8 +334,11 @@ impl Machine {
         match more > 0 && self.ledgers.bytes.saturating_add(more) > max {
             true => Err(LedgerError::Full {
                 why: format!(
-                    "the unique ids, inputs and readers of all ledgers may take {max} bytes: delete a ledger, or \
-                     raise ledger_bytes_max"
+                    "the unique ids, inputs and readers of all ledgers may take {max} bytes of memory: {}",
+                    match self.limits.unique_id_index {
+                        true => "try again, because unique ids leave it for their index on disk; or settle inputs",
+                        false => "this log has no index on disk for unique ids, so delete a ledger",
+                    }
                 ),
             }
             .into()),
@@ -498,12 +513,11 @@ impl Machine {
 
     pub(super) fn query_event(
         &self,
-        ledger: &LedgerName,
-        unique_id: &UniqueId,
+        find: &FindEvent,
+        answers: Option<&BTreeMap<(IdSpace, u128), IdAnswer>>,
     ) -> Result<Option<SequenceId>, Rejection> {
-        let (_, state) = self.named_ledger(ledger)?;
-        let found = state.ids.get(digest_of(unique_id));
-        Ok(found.map(|hit| SequenceId(hit.sequence.0)))
+        let (id, state) = self.named_ledger(&find.ledger)?;
+        state.place_of(LedgerId(id), digest_of(&find.unique_id), answers)
     }
 }
 

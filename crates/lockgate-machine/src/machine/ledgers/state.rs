@@ -61,8 +61,10 @@ pub(in crate::machine) struct LedgerState {
     pub(in crate::machine) blocks: Blocks,
     /// What the blocks count as live in the log.
     pub(super) log_bytes: u64,
-    /// Unique ids. Each expires at its event's place, so that the oldest ones can be forgotten in their order.
+    /// Unique ids that are in memory. Each expires at its event's place, so that the oldest ones can be forgotten in their order.
     pub(in crate::machine) ids: DedupWindow,
+    /// Up to which event the ids are in the index on disk, and not in memory.
+    pub(in crate::machine) indexed: SequenceId,
     pub(in crate::machine) inputs: Slab<InputEntry, 64>,
     pub(super) by_input: BTreeMap<InputId, u32>,
     pub(super) readers: BTreeMap<ReaderName, SequenceId>,
@@ -81,8 +83,10 @@ pub struct LedgerView {
     pub is_deleted: bool,
     /// The first event of each block, and where the block is.
     pub blocks: Vec<(SequenceId, Option<Position>)>,
-    /// The place of each unique id, by its digest.
+    /// The place of each unique id that is in memory, by its digest.
     pub unique_ids: BTreeMap<u128, SequenceId>,
+    /// Up to which event they are in the index.
+    pub indexed: SequenceId,
     pub inputs: BTreeMap<InputId, SequenceId>,
 }
 
@@ -118,6 +122,7 @@ impl LedgerState {
             blocks: Blocks::default(),
             log_bytes: 0,
             ids: DedupWindow::new(seed),
+            indexed: SequenceId(0),
             inputs: Slab::default(),
             by_input: BTreeMap::new(),
             readers: BTreeMap::new(),
@@ -243,6 +248,7 @@ impl LedgerState {
             log_bytes: 0,
             inputs: Slab::decode_outline(input)?,
             ids: DedupWindow::decode_outline(input)?,
+            indexed: SequenceId(0),
             by_input: BTreeMap::new(),
             readers,
             timer,
@@ -364,6 +370,7 @@ impl Ledgers {
                 unique_ids: ids
                     .map(|(digest, Sequence(event))| (digest, SequenceId(event)))
                     .collect(),
+                indexed: ledger.indexed,
                 inputs: inputs
                     .map(|(_, entry)| (entry.input.clone(), SequenceId(entry.event)))
                     .collect(),
@@ -410,6 +417,13 @@ impl Ledgers {
                 { places }.all(|event| event <= head.sequence_id.0),
                 ledger,
                 "an id, an input or a reader is behind its end",
+            );
+            let mut ids = ledger.ids.iter();
+            expect(
+                ids.all(|(_, Sequence(event))| event > ledger.indexed.0)
+                    && ledger.indexed <= head.sequence_id,
+                ledger,
+                "an id is in the index and in memory, or in the index alone and behind its end",
             );
             let bytes: u64 = ledger.blocks.iter().map(live_bytes).sum();
             expect(bytes == ledger.log_bytes, ledger, "its bytes do not add up");

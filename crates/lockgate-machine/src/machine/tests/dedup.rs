@@ -6,8 +6,8 @@ use lockgate_core::{Message, Sequence, UniqueId};
 
 use super::harness::{Run, check, name};
 use crate::{
-    Command, IdAnswer, ImageLoader, LookedUp, MachineLimits, Rejection, Reply, SendMessage,
-    dedup::digest,
+    Command, IdAnswer, IdSpace, ImageLoader, LookedUp, MachineLimits, Rejection, Reply,
+    SendMessage, dedup::digest,
 };
 
 #[test]
@@ -309,7 +309,7 @@ fn an_old_answer_of_the_index_decides_nothing() {
         message,
     }));
     let asked = digest(None, "b");
-    let queue = run.machine.queue_id(&name("q")).unwrap();
+    let queue = IdSpace::Queue(run.machine.queue_id(&name("q")).unwrap());
     let answered = |up_to, found| {
         let answer = IdAnswer {
             up_to: Sequence(up_to),
@@ -362,7 +362,8 @@ fn an_image_keeps_what_is_indexed() {
     }
     let loaded = loader.finish_checked().unwrap();
     assert_eq!(loaded.state_view(), run.machine.state_view());
-    let indexed: Vec<_> = loaded.indexed_queues().collect();
+    let indexed: Vec<_> = loaded.id_spaces().collect();
     let queue = loaded.queue_id(&name("q")).unwrap();
+    let queue = IdSpace::Queue(queue);
     assert_eq!(indexed, [(queue, Sequence(1), Sequence(4))]);
 }

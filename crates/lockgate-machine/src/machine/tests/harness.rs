@@ -6,26 +6,26 @@
 
 mod producers;
 
-use std::{collections::BTreeMap, fmt::Debug, num::NonZeroU64, sync::Arc};
+use std::{collections::BTreeMap, fmt::Debug, num::NonZeroU64};
 
 use bytes::Bytes;
 use lockgate_core::{
     BootId, Epoch, HolderName, Incarnation, Key, KeyState, KeyStateWrite, LeaseToken, Level,
     MachineTime, Message, MessageId, Millis, Now, Position, Produced, ProducerIncarnation,
-    ProducerMark, ProducerName, QueueId, QueueName, RecordVersion, Replaces, Sequence, ShardId,
-    Term, UniqueId, WallTime,
+    ProducerMark, ProducerName, QueueName, RecordVersion, Replaces, Sequence, ShardId, Term,
+    UniqueId, WallTime,
     limits::{HoldScope, Limit},
 };
 
 use crate::{
     AnyCommand, BatchDecoder, COUNTERS, Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command,
     CreateQueue, CreatedQueue, DedupScope, DeleteQueue, DescribeQueue, Effects, EngineCommand,
-    ExplainKey, ForgetProducer, GetKeyState, Hold, HoldTarget, IdAnswer, IdsToIndex, KeyAction,
-    KeyHeld, KeyPolicy, KeyProfile, KeyStatePage, KeyStatus, KeyWait, ListKeyStates, ListProducers,
-    LookedUp, Machine, MachineLimits, Move, MoveCursor, MoveTo, Moved, OpenProducer, Pause, Purge,
-    Query, QueryReply, QueueDescription, QueueSettings, Receive, RecordBatch, Rejection, Reply,
-    Reschedule, SendMessage, Settle, SettleAction, Settled, Transact, Transacted, WriteState,
-    decode_record, encode_record,
+    ExplainKey, ForgetProducer, GetKeyState, Hold, HoldTarget, IdSpace, KeyAction, KeyHeld,
+    KeyPolicy, KeyProfile, KeyStatePage, KeyStatus, KeyWait, ListKeyStates, ListProducers, Machine,
+    MachineLimits, Move, MoveCursor, MoveTo, Moved, OpenProducer, Pause, Purge, Query, QueryReply,
+    QueueDescription, QueueSettings, Receive, RecordBatch, Rejection, Reply, Reschedule,
+    SendMessage, Settle, SettleAction, Settled, Transact, Transacted, WriteState, decode_record,
+    encode_record,
 };
 
 /// Wall time at which every script starts.
@@ -55,8 +55,8 @@ pub(in crate::machine) struct Run {
     incarnations: BTreeMap<(String, String), Vec<ProducerIncarnation>>,
     last: (Level, Option<Position>),
     /// What the index of unique ids has, and up to where it is complete.
-    index: BTreeMap<(QueueId, u128), Sequence>,
-    indexed: BTreeMap<QueueId, Sequence>,
+    pub(super) index: BTreeMap<(IdSpace, u128), Sequence>,
+    pub(super) indexed: BTreeMap<IdSpace, Sequence>,
 }
 
 impl Run {
@@ -125,7 +125,10 @@ impl Run {
             let asked = self.machine.ids_to_look_up(command, self.now);
             if !asked.is_empty() {
                 let refused = self.machine.decide(command, self.now).outcome;
-                assert!(!matches!(refused, Ok(Reply::Sent(_))), "{refused:?}");
+                assert!(
+                    !matches!(refused, Ok(Reply::Sent(_) | Reply::Appended(_))),
+                    "{refused:?}"
+                );
                 let looked = self.look_up(command.clone(), asked);
                 return self.give(&looked);
             }
@@ -137,34 +140,6 @@ impl Run {
             self.append(decision.effects);
         }
         decision.outcome
-    }
-
-    /// The command with what the index says of these ids.
-    fn look_up(&self, command: Command, asked: Vec<(QueueId, u128)>) -> Command {
-        let answers = asked.into_iter().map(|asked| {
-            let up_to = self.indexed.get(&asked.0).copied().unwrap_or_default();
-            let found = self.index.get(&asked).copied();
-            (asked, IdAnswer { up_to, found })
-        });
-        let answers = Arc::new(answers.collect());
-        Command::LookedUp(Box::new(LookedUp { answers, command }))
-    }
-
-    /// Puts the first ids of each queue into the index, and tells the machine.
-    fn index(&mut self, most: usize) -> String {
-        let mut count = 0;
-        for to_index in self.machine.ids_to_index(0, most) {
-            let IdsToIndex { queue, ids, up_to } = to_index;
-            count += ids.len();
-            let ids = ids
-                .into_iter()
-                .map(|(id, number)| ((queue, id), Sequence(number)));
-            self.index.extend(ids);
-            self.indexed.insert(queue, up_to);
-            let indexed = self.give(&EngineCommand::IdsIndexed { queue, up_to });
-            assert!(matches!(indexed, Ok(Reply::Done)), "{indexed:?}");
-        }
-        format!("{count} ids")
     }
 
     pub(super) fn tick(&mut self) {

@@ -22,11 +22,11 @@ use crate::{
     SettleAction, StaleReason, TrimLedger, TypedCommand, encode_record, read_events,
 };
 
-fn ledger(text: &str) -> LedgerName {
+pub(super) fn ledger(text: &str) -> LedgerName {
     LedgerName::new(text).unwrap()
 }
 
-fn id(text: &str) -> UniqueId {
+pub(super) fn id(text: &str) -> UniqueId {
     UniqueId::new(text).unwrap()
 }
 
@@ -35,7 +35,7 @@ fn input(text: &str) -> InputId {
 }
 
 /// Events as `payload`, `payload#unique-id` or `payload<input`.
-fn append(epoch: u64, events: &[&str]) -> AppendEvents {
+pub(super) fn append(epoch: u64, events: &[&str]) -> AppendEvents {
     let event = |text: &&str| {
         let (text, input_of) = text
             .split_once('<')
@@ -62,19 +62,19 @@ fn append(epoch: u64, events: &[&str]) -> AppendEvents {
 }
 
 #[track_caller]
-fn give<C: TypedCommand>(run: &mut Run, command: C) -> Result<C::Reply, Rejection> {
+pub(super) fn give<C: TypedCommand>(run: &mut Run, command: C) -> Result<C::Reply, Rejection> {
     let command: Command = command.into();
     let reply = run.give(&command);
     run.check_invariants(&format!("{command:?}"));
     reply.map(|reply| C::reply(reply).expect("the reply is of its command"))
 }
 
-fn create(run: &mut Run, options: LedgerOptions) {
+pub(super) fn create(run: &mut Run, options: LedgerOptions) {
     let name = ledger("l");
     assert!(!give(run, CreateLedger { name, options }).unwrap().existed);
 }
 
-fn made() -> Run {
+pub(super) fn made() -> Run {
     let mut run = Run::new();
     create(&mut run, LedgerOptions::default());
     run
@@ -82,7 +82,7 @@ fn made() -> Run {
 
 /// The places of the events, with a `=` behind those of duplicates.
 #[track_caller]
-fn places(run: &mut Run, command: AppendEvents) -> String {
+pub(super) fn places(run: &mut Run, command: AppendEvents) -> String {
     let appended = give(run, command).unwrap();
     let place = |event: &AppendedEvent| {
         let mark = if event.is_duplicate { "=" } else { "" };
@@ -92,7 +92,7 @@ fn places(run: &mut Run, command: AppendEvents) -> String {
     places.join(" ")
 }
 
-fn refusal<T: std::fmt::Debug>(reply: Result<T, Rejection>) -> LedgerError {
+pub(super) fn refusal<T: std::fmt::Debug>(reply: Result<T, Rejection>) -> LedgerError {
     match reply {
         Err(Rejection::Ledger(refused)) => refused,
         other => panic!("{other:?}"),
@@ -600,6 +600,9 @@ impl Seen {
                     .unwrap();
                 self.made = false;
                 return;
+            }
+            15 => {
+                run.index(1 + usize::from(how % 5));
             }
             _ => {}
         }
