@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 use lockgate::{
-    Epoch, UniqueId,
+    Epoch, HolderName, UniqueId,
     sequencer::ledger::{Chain, Ledger, LedgerError, LedgerOptions, ReadLedger, SequenceId},
 };
 use serde_json::json;
@@ -20,7 +20,8 @@ use crate::{
     Random,
     engine::{Kept, Replayed},
     gateway::Journal,
-    open_ledger,
+    ledger,
+    switches::Switches,
 };
 
 const GATEWAYS: usize = 3;
@@ -33,12 +34,19 @@ const LEASE: Duration = Duration::from_secs(2);
 /// How long the end may take, when nothing is killed any more.
 const END_WITHIN: Duration = Duration::from_secs(90);
 
+/// Where the ledger is.
+pub(crate) enum Place {
+    /// In a database of its own, which this script starts and kills.
+    Own(PathBuf),
+    /// In the server that has the queues.
+    Server,
+    /// In the database of that URL, which is not killed.
+    Given(String),
+}
+
 pub(crate) struct Options {
     pub(crate) lockgate: PathBuf,
-    /// `scripts/services`, which starts and kills a PostgreSQL.
-    pub(crate) services: Option<PathBuf>,
-    /// A ledger that is there; it is not killed then.
-    pub(crate) ledger: Option<String>,
+    pub(crate) place: Place,
     pub(crate) seconds: u64,
     pub(crate) seed: u64,
 }
@@ -77,6 +85,16 @@ impl Part {
         let child = command.stderr(log).stdout(Stdio::null()).spawn();
         self.child = Some(child.with_context(|| format!("starting {}", self.name))?);
         Ok(())
+    }
+
+    fn is_at_work(&self) -> bool {
+        self.child.is_some() && !self.is_frozen
+    }
+
+    /// Whether it stands for elections by that name: of its host and process.
+    fn is_called(&self, name: &HolderName) -> bool {
+        let child = self.child.as_ref();
+        child.is_some_and(|child| name.as_str().ends_with(&format!("-{}", child.id())))
     }
 
     fn signal(&self, signal: &str) -> anyhow::Result<()> {
@@ -143,7 +161,7 @@ impl Drop for Part {
     }
 }
 
-/// A PostgreSQL of its own.
+/// A database of its own.
 struct Database {
     script: PathBuf,
     folder: PathBuf,
@@ -191,6 +209,7 @@ struct Exchange {
     engines: Vec<Part>,
     /// The queues of the engines.
     queues: Vec<String>,
+    switches: Switches,
 }
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<bool> {
@@ -198,43 +217,28 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<bool> {
     // A server of another user reads what is in it.
     let folder = work.path().to_path_buf();
     let random = &mut Random(options.seed);
-    let database = match (&options.ledger, &options.services) {
-        (Some(_), _) => None,
-        (None, Some(script)) => {
+    let database = match &options.place {
+        Place::Own(script) => {
             let folder = folder.join("database");
             fs::create_dir(&folder)?;
             open_to_others(work.path())?;
-            Some(Database {
-                script: script.clone(),
-                folder,
-            })
+            let script = script.clone();
+            Some(Database { script, folder })
         }
-        (None, None) => bail!("--services SCRIPT or --ledger URL is missing"),
+        Place::Server | Place::Given(_) => None,
     };
-    let ledger = match (&options.ledger, &database) {
-        (Some(ledger), _) => ledger.clone(),
-        (None, Some(database)) => format!("{}?ledger=exchange", database.start()?),
-        (None, None) => bail!("there is no ledger"),
+    let ledger = match (&options.place, &database) {
+        (Place::Given(url), _) => url.clone(),
+        (_, Some(database)) => format!("{}?ledger=exchange", database.start()?),
+        (_, None) => "exchange".to_owned(),
     };
-    let made = open_ledger(
-        &ledger,
-        Some(LedgerOptions {
-            hashed: true,
-            retention: None,
-        }),
-    )
-    .await?;
-    ensure!(
-        made.head().await?.sequence_id == SequenceId::START,
-        "the ledger is not empty: name another one"
-    );
-    let mut exchange = Exchange::new(options, folder, ledger)?;
+    let mut exchange = Exchange::new(options, folder, ledger).await?;
     eprintln!(
         "exchange: seed {}, {} s",
         exchange.options.seed, exchange.options.seconds
     );
-    exchange.open()?;
-    let harm = exchange.trade(random, database.as_ref())?;
+    exchange.open().await?;
+    let harm = exchange.trade(random, database.as_ref()).await?;
     exchange.end()?;
     let holds = exchange.judge(&harm).await;
     if !matches!(holds, Ok(true)) {
@@ -259,7 +263,7 @@ fn free_port() -> anyhow::Result<u16> {
 }
 
 impl Exchange {
-    fn new(options: Options, folder: PathBuf, ledger: String) -> anyhow::Result<Self> {
+    async fn new(options: Options, folder: PathBuf, ledger: String) -> anyhow::Result<Self> {
         let (own, lockgate) = (std::env::current_exe()?, options.lockgate.clone());
         let address = format!("127.0.0.1:{}", free_port()?);
         let endpoint = format!("http://{address}");
@@ -311,6 +315,7 @@ impl Exchange {
             })
         });
         let engines = engines.collect();
+        let switches = Switches::new(endpoint.parse()?, "sequence/orders.fifo").await?;
         Ok(Self {
             options,
             folder,
@@ -321,11 +326,12 @@ impl Exchange {
             gateways,
             engines,
             queues,
+            switches,
         })
     }
 
-    /// Starts the server and makes the queues.
-    fn open(&mut self) -> anyhow::Result<()> {
+    /// Starts the server, and makes the queues and the ledger.
+    async fn open(&mut self) -> anyhow::Result<()> {
         self.server.start()?;
         let queues = self.queues.iter().map(String::as_str);
         for queue in queues.chain(["orders.fifo"]) {
@@ -341,6 +347,15 @@ impl Exchange {
                 std::thread::sleep(Duration::from_millis(50));
             }
         }
+        let made_with = LedgerOptions {
+            hashed: true,
+            retention: None,
+        };
+        let made = ledger::open(&self.ledger, &self.endpoint, Some(made_with)).await?;
+        ensure!(
+            made.head().await?.sequence_id == SequenceId::START,
+            "the ledger is not empty: name another one"
+        );
         Ok(())
     }
 
@@ -367,7 +382,7 @@ impl Exchange {
     }
 
     /// Lets everybody work, and kills and freezes who is drawn. What was done, and how often.
-    fn trade(
+    async fn trade(
         &mut self,
         random: &mut Random,
         database: Option<&Database>,
@@ -382,13 +397,20 @@ impl Exchange {
                 continue;
             }
             let back = Duration::from_millis(random.below(700));
-            let done = match random.below(20) {
+            let done = match random.below(22) {
                 0..=3 => {
                     draw(&mut self.gateways, random).kill(back)?;
                     "gateways_killed"
                 }
                 4..=8 => {
-                    draw(&mut self.sequencers, random).kill(back)?;
+                    let active = self.switches.active().await;
+                    let sequencer = draw(&mut self.sequencers, random);
+                    if let Some(leader) = active
+                        && sequencer.is_called(&leader.name)
+                    {
+                        self.switches.kill(leader.epoch);
+                    }
+                    sequencer.kill(back)?;
                     "sequencers_killed"
                 }
                 9..=11 => {
@@ -403,6 +425,15 @@ impl Exchange {
                 15..=17 => {
                     self.server.kill(back)?;
                     "server_killed"
+                }
+                18..=19 => {
+                    // Who plans a switch looks first whether there is somebody to switch to.
+                    let is_asked = self.sequencers.iter().all(Part::is_at_work)
+                        && self.switches.ask(HolderName::new("driver")?).await;
+                    if !is_asked {
+                        continue;
+                    }
+                    "sequencers_asked_to_hand_over"
                 }
                 _ => match database {
                     Some(database) => {
@@ -498,7 +529,7 @@ impl Exchange {
 
     /// Seals the ledger, so the engines end, and compares everything with everything.
     async fn judge(&mut self, harm: &BTreeMap<&'static str, u64>) -> anyhow::Result<bool> {
-        let ledger = open_ledger(&self.ledger, None).await?;
+        let ledger = ledger::open(&self.ledger, &self.endpoint, None).await?;
         let head = ledger.seal(Epoch(ledger.head().await?.epoch.0)).await?;
         let until = Instant::now() + END_WITHIN;
         let mut kept = Vec::new();
@@ -538,6 +569,7 @@ impl Exchange {
                         ..Chain::behind(event.sequence_id)
                     };
                 }
+                self.switches.follow(event);
                 replayed.apply(event)?;
             }
         }
@@ -598,6 +630,7 @@ impl Exchange {
             "feed_lost": of_engines(|kept| kept.lost),
             "feed_repeated": of_engines(|kept| kept.repeated),
             "harm": harm,
+            "switch_ms": self.switches.figures(),
         });
         println!("{line}");
         Ok(holds)
