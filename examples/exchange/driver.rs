@@ -12,6 +12,7 @@ use std::{
 use anyhow::{Context as _, bail, ensure};
 use lockgate::{
     Epoch, HolderName, UniqueId,
+    coordination::Leader,
     sequencer::ledger::{Chain, Ledger, LedgerError, LedgerOptions, ReadLedger, SequenceId},
 };
 use serde_json::json;
@@ -20,8 +21,8 @@ use crate::{
     Random,
     engine::{Kept, Replayed},
     gateway::Journal,
-    ledger,
-    switches::Switches,
+    ledger::{self, AnyLedger},
+    switches::{End, Switches},
 };
 
 const GATEWAYS: usize = 3;
@@ -85,10 +86,6 @@ impl Part {
         let child = command.stderr(log).stdout(Stdio::null()).spawn();
         self.child = Some(child.with_context(|| format!("starting {}", self.name))?);
         Ok(())
-    }
-
-    fn is_at_work(&self) -> bool {
-        self.child.is_some() && !self.is_frozen
     }
 
     /// Whether it stands for elections by that name: of its host and process.
@@ -237,10 +234,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<bool> {
         "exchange: seed {}, {} s",
         exchange.options.seed, exchange.options.seconds
     );
-    exchange.open().await?;
-    let harm = exchange.trade(random, database.as_ref()).await?;
-    exchange.end()?;
-    let holds = exchange.judge(&harm).await;
+    let holds = exchange.all(random, database.as_ref()).await;
     if !matches!(holds, Ok(true)) {
         let kept = work.keep();
         eprintln!("exchange: logs and journals are in {}", kept.display());
@@ -330,6 +324,18 @@ impl Exchange {
         })
     }
 
+    async fn all(
+        &mut self,
+        random: &mut Random,
+        database: Option<&Database>,
+    ) -> anyhow::Result<bool> {
+        self.open().await?;
+        let harm = self.trade(random, database).await?;
+        self.switch().await?;
+        self.end()?;
+        self.judge(&harm).await
+    }
+
     /// Starts the server, and makes the queues and the ledger.
     async fn open(&mut self) -> anyhow::Result<()> {
         self.server.start()?;
@@ -403,14 +409,7 @@ impl Exchange {
                     "gateways_killed"
                 }
                 4..=8 => {
-                    let active = self.switches.active().await;
-                    let sequencer = draw(&mut self.sequencers, random);
-                    if let Some(leader) = active
-                        && sequencer.is_called(&leader.name)
-                    {
-                        self.switches.kill(leader.epoch);
-                    }
-                    sequencer.kill(back)?;
+                    draw(&mut self.sequencers, random).kill(back)?;
                     "sequencers_killed"
                 }
                 9..=11 => {
@@ -427,13 +426,13 @@ impl Exchange {
                     "server_killed"
                 }
                 18..=19 => {
-                    // Who plans a switch looks first whether there is somebody to switch to.
-                    let is_asked = self.sequencers.iter().all(Part::is_at_work)
-                        && self.switches.ask(HolderName::new("driver")?).await;
-                    if !is_asked {
-                        continue;
+                    let state = self.switches.look().await;
+                    match state.and_then(|state| state.leader) {
+                        Some(leader) if self.switches.ask(leader.epoch).await? => {
+                            "sequencers_asked_to_hand_over"
+                        }
+                        _ => continue,
                     }
-                    "sequencers_asked_to_hand_over"
                 }
                 _ => match database {
                     Some(database) => {
@@ -449,6 +448,66 @@ impl Exchange {
             next = Instant::now() + Duration::from_millis(200 + random.below(800));
         }
         Ok(harm)
+    }
+
+    /// Has another sequencer become the active one, by a plan and by a kill, while nothing else is harmed.
+    async fn switch(&mut self) -> anyhow::Result<()> {
+        eprintln!("exchange: only active sequencers are killed any more");
+        for part in self.parts() {
+            part.due = Instant::now();
+        }
+        let ledger = ledger::open(&self.ledger, &self.endpoint, None).await?;
+        let mut over = Epoch::default();
+        for _ in 0..(self.options.seconds / 20).max(1) {
+            for end in [End::Planned, End::Killed] {
+                let leader = self.calm(&ledger, over).await?;
+                match end {
+                    End::Planned if !self.switches.ask(leader.epoch).await? => continue,
+                    End::Planned => {}
+                    End::Killed => {
+                        let sequencers = &mut self.sequencers;
+                        for active in sequencers
+                            .iter_mut()
+                            .filter(|it| it.is_called(&leader.name))
+                        {
+                            active.kill(Duration::ZERO)?;
+                        }
+                    }
+                }
+                over = leader.epoch;
+                self.switches.ended(over, end);
+            }
+        }
+        self.calm(&ledger, over).await.map(drop)
+    }
+
+    /// Waits until one sequencer is active in a term behind that one and has sequenced something, and the other stands by.
+    async fn calm(&mut self, ledger: &AnyLedger, over: Epoch) -> anyhow::Result<Leader> {
+        let until = Instant::now() + END_WITHIN;
+        let mut first = None;
+        loop {
+            ensure!(Instant::now() < until, "no sequencer takes over");
+            self.look()?;
+            let (state, head) = (self.switches.look().await, ledger.head().await);
+            let is_there = |name| self.sequencers.iter().any(|it| it.is_called(name));
+            if let (Some(state), Ok(head)) = (state, head)
+                && let Some(leader) = state.leader
+                && leader.epoch == head.epoch
+                && leader.epoch > over
+                && is_there(&leader.name)
+                && state.candidates.iter().any(is_there)
+            {
+                match first {
+                    Some((epoch, id)) if epoch == head.epoch => {
+                        if head.sequence_id > id {
+                            return Ok(leader);
+                        }
+                    }
+                    _ => first = Some((head.epoch, head.sequence_id)),
+                }
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Lets everybody finish what there is.

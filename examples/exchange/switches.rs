@@ -8,16 +8,17 @@ use std::{collections::BTreeMap, time::Duration};
 use lockgate::{
     ElectionName, Epoch, HolderName, WallTime,
     client::{Client, Endpoint},
-    coordination::{AskToResign, Coordinator as _, Leader, Observe, RecordsCoordinator},
+    coordination::{AskToResign, Coordinator as _, ElectionState, Observe, RecordsCoordinator},
     sequencer::ledger::Event,
 };
 use serde_json::{Value, json};
 
-/// How long an answer may take: what could not be asked in that time is not counted.
+/// How long an answer may take.
 const WITHIN: Duration = Duration::from_millis(500);
 
+/// How a term ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+pub(crate) enum End {
     Planned,
     Killed,
 }
@@ -44,39 +45,32 @@ impl Switches {
         })
     }
 
-    /// Who is active, if that can be said now.
-    pub(crate) async fn active(&self) -> Option<Leader> {
+    /// Who is active and who stands by, if that can be said now.
+    pub(crate) async fn look(&self) -> Option<ElectionState> {
         let observe = Observe {
             election: self.election.clone(),
             seen: None,
             wait: Duration::ZERO,
         };
         let state = tokio::time::timeout(WITHIN, self.records.observe(observe)).await;
-        state.ok()?.ok()?.leader
+        state.ok()?.ok()
     }
 
-    /// Asks the active one to hand over. False: it cannot be asked, or nobody stands by.
-    pub(crate) async fn ask(&mut self, by: HolderName) -> bool {
-        let Some(leader) = self.active().await else {
-            return false;
-        };
+    /// Asks the active one of that term to hand over. False: it cannot be asked, or nobody stands by.
+    pub(crate) async fn ask(&self, epoch: Epoch) -> anyhow::Result<bool> {
         let ask = AskToResign {
             election: self.election.clone(),
-            epoch: leader.epoch,
-            by,
+            epoch,
+            by: HolderName::new("driver")?,
             even_if_alone: false,
         };
         let asked = tokio::time::timeout(WITHIN, self.records.ask_to_resign(ask)).await;
-        let is_asked = matches!(asked, Ok(Ok(_)));
-        if is_asked {
-            self.ended.insert(leader.epoch, End::Planned);
-        }
-        is_asked
+        Ok(matches!(asked, Ok(Ok(_))))
     }
 
-    /// The active one of that term is killed.
-    pub(crate) fn kill(&mut self, epoch: Epoch) {
-        self.ended.insert(epoch, End::Killed);
+    /// The driver has ended that term, and harms nothing else until the next one has events.
+    pub(crate) fn ended(&mut self, epoch: Epoch, end: End) {
+        self.ended.insert(epoch, end);
     }
 
     /// Looks at the next event of the ledger.
