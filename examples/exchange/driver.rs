@@ -11,7 +11,8 @@ use std::{
 
 use anyhow::{Context as _, bail, ensure};
 use lockgate::{
-    Epoch, UniqueId,
+    Epoch, HolderName, UniqueId,
+    coordination::Leader,
     sequencer::ledger::{Chain, Ledger, LedgerError, LedgerOptions, ReadLedger, SequenceId},
 };
 use serde_json::json;
@@ -20,7 +21,8 @@ use crate::{
     Random,
     engine::{Kept, Replayed},
     gateway::Journal,
-    open_ledger,
+    ledger::{self, AnyLedger},
+    switches::{End, Switches},
 };
 
 const GATEWAYS: usize = 3;
@@ -33,12 +35,19 @@ const LEASE: Duration = Duration::from_secs(2);
 /// How long the end may take, when nothing is killed any more.
 const END_WITHIN: Duration = Duration::from_secs(90);
 
+/// Where the ledger is.
+pub(crate) enum Place {
+    /// In a database of its own, which this script starts and kills.
+    Own(PathBuf),
+    /// In the server that has the queues.
+    Server,
+    /// In the database of that URL, which is not killed.
+    Given(String),
+}
+
 pub(crate) struct Options {
     pub(crate) lockgate: PathBuf,
-    /// `scripts/services`, which starts and kills a PostgreSQL.
-    pub(crate) services: Option<PathBuf>,
-    /// A ledger that is there; it is not killed then.
-    pub(crate) ledger: Option<String>,
+    pub(crate) place: Place,
     pub(crate) seconds: u64,
     pub(crate) seed: u64,
 }
@@ -77,6 +86,12 @@ impl Part {
         let child = command.stderr(log).stdout(Stdio::null()).spawn();
         self.child = Some(child.with_context(|| format!("starting {}", self.name))?);
         Ok(())
+    }
+
+    /// Whether it stands for elections by that name: of its host and process.
+    fn is_called(&self, name: &HolderName) -> bool {
+        let child = self.child.as_ref();
+        child.is_some_and(|child| name.as_str().ends_with(&format!("-{}", child.id())))
     }
 
     fn signal(&self, signal: &str) -> anyhow::Result<()> {
@@ -143,7 +158,7 @@ impl Drop for Part {
     }
 }
 
-/// A PostgreSQL of its own.
+/// A database of its own.
 struct Database {
     script: PathBuf,
     folder: PathBuf,
@@ -191,6 +206,7 @@ struct Exchange {
     engines: Vec<Part>,
     /// The queues of the engines.
     queues: Vec<String>,
+    switches: Switches,
 }
 
 pub(crate) async fn run(options: Options) -> anyhow::Result<bool> {
@@ -198,45 +214,27 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<bool> {
     // A server of another user reads what is in it.
     let folder = work.path().to_path_buf();
     let random = &mut Random(options.seed);
-    let database = match (&options.ledger, &options.services) {
-        (Some(_), _) => None,
-        (None, Some(script)) => {
+    let database = match &options.place {
+        Place::Own(script) => {
             let folder = folder.join("database");
             fs::create_dir(&folder)?;
             open_to_others(work.path())?;
-            Some(Database {
-                script: script.clone(),
-                folder,
-            })
+            let script = script.clone();
+            Some(Database { script, folder })
         }
-        (None, None) => bail!("--services SCRIPT or --ledger URL is missing"),
+        Place::Server | Place::Given(_) => None,
     };
-    let ledger = match (&options.ledger, &database) {
-        (Some(ledger), _) => ledger.clone(),
-        (None, Some(database)) => format!("{}?ledger=exchange", database.start()?),
-        (None, None) => bail!("there is no ledger"),
+    let ledger = match (&options.place, &database) {
+        (Place::Given(url), _) => url.clone(),
+        (_, Some(database)) => format!("{}?ledger=exchange", database.start()?),
+        (_, None) => "exchange".to_owned(),
     };
-    let made = open_ledger(
-        &ledger,
-        Some(LedgerOptions {
-            hashed: true,
-            retention: None,
-        }),
-    )
-    .await?;
-    ensure!(
-        made.head().await?.sequence_id == SequenceId::START,
-        "the ledger is not empty: name another one"
-    );
-    let mut exchange = Exchange::new(options, folder, ledger)?;
+    let mut exchange = Exchange::new(options, folder, ledger).await?;
     eprintln!(
         "exchange: seed {}, {} s",
         exchange.options.seed, exchange.options.seconds
     );
-    exchange.open()?;
-    let harm = exchange.trade(random, database.as_ref())?;
-    exchange.end()?;
-    let holds = exchange.judge(&harm).await;
+    let holds = exchange.all(random, database.as_ref()).await;
     if !matches!(holds, Ok(true)) {
         let kept = work.keep();
         eprintln!("exchange: logs and journals are in {}", kept.display());
@@ -259,7 +257,7 @@ fn free_port() -> anyhow::Result<u16> {
 }
 
 impl Exchange {
-    fn new(options: Options, folder: PathBuf, ledger: String) -> anyhow::Result<Self> {
+    async fn new(options: Options, folder: PathBuf, ledger: String) -> anyhow::Result<Self> {
         let (own, lockgate) = (std::env::current_exe()?, options.lockgate.clone());
         let address = format!("127.0.0.1:{}", free_port()?);
         let endpoint = format!("http://{address}");
@@ -311,6 +309,7 @@ impl Exchange {
             })
         });
         let engines = engines.collect();
+        let switches = Switches::new(endpoint.parse()?, "sequence/orders.fifo").await?;
         Ok(Self {
             options,
             folder,
@@ -321,11 +320,24 @@ impl Exchange {
             gateways,
             engines,
             queues,
+            switches,
         })
     }
 
-    /// Starts the server and makes the queues.
-    fn open(&mut self) -> anyhow::Result<()> {
+    async fn all(
+        &mut self,
+        random: &mut Random,
+        database: Option<&Database>,
+    ) -> anyhow::Result<bool> {
+        self.open().await?;
+        let harm = self.trade(random, database).await?;
+        self.switch().await?;
+        self.end()?;
+        self.judge(&harm).await
+    }
+
+    /// Starts the server, and makes the queues and the ledger.
+    async fn open(&mut self) -> anyhow::Result<()> {
         self.server.start()?;
         let queues = self.queues.iter().map(String::as_str);
         for queue in queues.chain(["orders.fifo"]) {
@@ -341,6 +353,15 @@ impl Exchange {
                 std::thread::sleep(Duration::from_millis(50));
             }
         }
+        let made_with = LedgerOptions {
+            hashed: true,
+            retention: None,
+        };
+        let made = ledger::open(&self.ledger, &self.endpoint, Some(made_with)).await?;
+        ensure!(
+            made.head().await?.sequence_id == SequenceId::START,
+            "the ledger is not empty: name another one"
+        );
         Ok(())
     }
 
@@ -367,7 +388,7 @@ impl Exchange {
     }
 
     /// Lets everybody work, and kills and freezes who is drawn. What was done, and how often.
-    fn trade(
+    async fn trade(
         &mut self,
         random: &mut Random,
         database: Option<&Database>,
@@ -382,7 +403,7 @@ impl Exchange {
                 continue;
             }
             let back = Duration::from_millis(random.below(700));
-            let done = match random.below(20) {
+            let done = match random.below(22) {
                 0..=3 => {
                     draw(&mut self.gateways, random).kill(back)?;
                     "gateways_killed"
@@ -404,6 +425,15 @@ impl Exchange {
                     self.server.kill(back)?;
                     "server_killed"
                 }
+                18..=19 => {
+                    let state = self.switches.look().await;
+                    match state.and_then(|state| state.leader) {
+                        Some(leader) if self.switches.ask(leader.epoch).await? => {
+                            "sequencers_asked_to_hand_over"
+                        }
+                        _ => continue,
+                    }
+                }
                 _ => match database {
                     Some(database) => {
                         database.ask("crash")?;
@@ -418,6 +448,66 @@ impl Exchange {
             next = Instant::now() + Duration::from_millis(200 + random.below(800));
         }
         Ok(harm)
+    }
+
+    /// Has another sequencer become the active one, by a plan and by a kill, while nothing else is harmed.
+    async fn switch(&mut self) -> anyhow::Result<()> {
+        eprintln!("exchange: only active sequencers are killed any more");
+        for part in self.parts() {
+            part.due = Instant::now();
+        }
+        let ledger = ledger::open(&self.ledger, &self.endpoint, None).await?;
+        let mut over = Epoch::default();
+        for _ in 0..(self.options.seconds / 20).max(1) {
+            for end in [End::Planned, End::Killed] {
+                let leader = self.calm(&ledger, over).await?;
+                match end {
+                    End::Planned if !self.switches.ask(leader.epoch).await? => continue,
+                    End::Planned => {}
+                    End::Killed => {
+                        let sequencers = &mut self.sequencers;
+                        for active in sequencers
+                            .iter_mut()
+                            .filter(|it| it.is_called(&leader.name))
+                        {
+                            active.kill(Duration::ZERO)?;
+                        }
+                    }
+                }
+                over = leader.epoch;
+                self.switches.ended(over, end);
+            }
+        }
+        self.calm(&ledger, over).await.map(drop)
+    }
+
+    /// Waits until one sequencer is active in a term behind that one and has sequenced something, and the other stands by.
+    async fn calm(&mut self, ledger: &AnyLedger, over: Epoch) -> anyhow::Result<Leader> {
+        let until = Instant::now() + END_WITHIN;
+        let mut first = None;
+        loop {
+            ensure!(Instant::now() < until, "no sequencer takes over");
+            self.look()?;
+            let (state, head) = (self.switches.look().await, ledger.head().await);
+            let is_there = |name| self.sequencers.iter().any(|it| it.is_called(name));
+            if let (Some(state), Ok(head)) = (state, head)
+                && let Some(leader) = state.leader
+                && leader.epoch == head.epoch
+                && leader.epoch > over
+                && is_there(&leader.name)
+                && state.candidates.iter().any(is_there)
+            {
+                match first {
+                    Some((epoch, id)) if epoch == head.epoch => {
+                        if head.sequence_id > id {
+                            return Ok(leader);
+                        }
+                    }
+                    _ => first = Some((head.epoch, head.sequence_id)),
+                }
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Lets everybody finish what there is.
@@ -498,7 +588,7 @@ impl Exchange {
 
     /// Seals the ledger, so the engines end, and compares everything with everything.
     async fn judge(&mut self, harm: &BTreeMap<&'static str, u64>) -> anyhow::Result<bool> {
-        let ledger = open_ledger(&self.ledger, None).await?;
+        let ledger = ledger::open(&self.ledger, &self.endpoint, None).await?;
         let head = ledger.seal(Epoch(ledger.head().await?.epoch.0)).await?;
         let until = Instant::now() + END_WITHIN;
         let mut kept = Vec::new();
@@ -538,6 +628,7 @@ impl Exchange {
                         ..Chain::behind(event.sequence_id)
                     };
                 }
+                self.switches.follow(event);
                 replayed.apply(event)?;
             }
         }
@@ -598,6 +689,7 @@ impl Exchange {
             "feed_lost": of_engines(|kept| kept.lost),
             "feed_repeated": of_engines(|kept| kept.repeated),
             "harm": harm,
+            "switch_ms": self.switches.figures(),
         });
         println!("{line}");
         Ok(holds)

@@ -22,7 +22,7 @@ use lockgate::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{Random, market::Market, open_ledger};
+use crate::{Random, ledger, market::Market};
 
 /// How often the state is written, at most.
 const EVERY: Duration = Duration::from_millis(200);
@@ -160,7 +160,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         written: Instant::now(),
     };
     engine.write()?;
-    let ledger = open_ledger(&options.ledger, None).await?;
+    let ledger = ledger::open(&options.ledger, &options.endpoint, None).await?;
     let client = Client::builder(options.endpoint.parse()?).build().await?;
     let name = QueueName::new(&options.queue)?;
     let queue = loop {

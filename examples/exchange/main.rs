@@ -5,15 +5,13 @@
 mod driver;
 mod engine;
 mod gateway;
+mod ledger;
 mod market;
+mod switches;
 
-use std::{collections::HashMap, path::PathBuf, process::ExitCode, time::Duration};
+use std::{collections::HashMap, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, bail};
-use lockgate::sequencer::{
-    PostgresLedger,
-    ledger::{LedgerError, LedgerOptions},
-};
 
 /// SplitMix64: everything that is random here follows from the seed.
 pub(crate) struct Random(pub(crate) u64);
@@ -35,28 +33,6 @@ impl Random {
     /// From 0 up to so much.
     pub(crate) fn amount(&mut self, most: u32) -> i64 {
         i64::try_from(self.below(u64::from(most))).unwrap_or_default()
-    }
-}
-
-/// Opens the ledger of that name, which may be away for now. `create`: with what it is made if it is not there.
-///
-/// Another kind of ledger is another arm here: all else takes whatever this returns.
-pub(crate) async fn open_ledger(
-    name: &str,
-    create: Option<LedgerOptions>,
-) -> anyhow::Result<PostgresLedger> {
-    let options = lockgate::sequencer::PostgresLedgerOptions {
-        create: create.is_some(),
-        made_with: create.unwrap_or_default(),
-        ..Default::default()
-    };
-    loop {
-        match PostgresLedger::connect_with(name, options.clone()).await {
-            Err(LedgerError::Unavailable { .. }) => {
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-            opened => return opened.context("opening the ledger"),
-        }
     }
 }
 
@@ -103,6 +79,19 @@ impl Arguments {
     }
 }
 
+/// Where the ledger of that kind is. `scripts`: where those are that start databases.
+fn place(kind: &str, scripts: Option<String>) -> anyhow::Result<driver::Place> {
+    let script = match kind {
+        "postgres" => "services",
+        "mariadb" => "mariadb",
+        "server" => return Ok(driver::Place::Server),
+        url if url.contains("://") => return Ok(driver::Place::Given(url.to_owned())),
+        _ => bail!("--ledger is postgres, mariadb, server or a URL"),
+    };
+    let scripts = scripts.context("--scripts is missing")?;
+    Ok(driver::Place::Own(PathBuf::from(scripts).join(script)))
+}
+
 fn start() -> anyhow::Result<bool> {
     let mut arguments = std::env::args().skip(1);
     let what = arguments.next().unwrap_or_default();
@@ -111,10 +100,11 @@ fn start() -> anyhow::Result<bool> {
     let runtime = runtime.worker_threads(2).enable_all().build()?;
     match &*what {
         "run" => {
+            let kind = arguments.take("--ledger");
+            let scripts = arguments.take("--scripts");
             let options = driver::Options {
                 lockgate: PathBuf::from(arguments.needed("--bin")?),
-                services: arguments.take("--services").map(PathBuf::from),
-                ledger: arguments.take("--ledger"),
+                place: place(kind.as_deref().unwrap_or("postgres"), scripts)?,
                 seconds: arguments.number("--seconds", 60)?,
                 seed: arguments.number("--seed", driver::new_seed())?,
             };
@@ -144,7 +134,8 @@ fn start() -> anyhow::Result<bool> {
             runtime.block_on(engine::run(options)).map(|()| true)
         }
         _ => bail!(
-            "usage: exchange run --bin LOCKGATE (--services SCRIPT | --ledger URL) [--seconds N] [--seed N]"
+            "usage: exchange run --bin LOCKGATE [--ledger postgres|mariadb|server|URL] [--scripts FOLDER] \
+             [--seconds N] [--seed N]"
         ),
     }
 }

@@ -24,7 +24,8 @@ Tasks:
   kill --times N    the process kill tests in their long form, over a release build (default: 50): servers, and twice as
                     many producers, whose sink is also away for minutes
   models --runs N   the models of what threads hand over, in N other orders each (default: 50000)
-  exchange --runs N examples/exchange for a minute, N times with a seed of its own each time (default: 10)
+  exchange --runs N examples/exchange for a minute, N times with a seed of its own each time, over each kind of
+                    ledger in turn (default: 12)
   nightly           what runs for long and needs no root: kill, models and exchange, as they are by default
   instructions      what the machine executes for each message: `instructions --help`
   fuzz              every decoder under a coverage-guided fuzzer: `fuzz --help`
@@ -46,11 +47,11 @@ fn main() -> ExitCode {
         ["kill", "--times", times] => kill(times),
         ["models"] => models("50000"),
         ["models", "--runs", runs] => models(runs),
-        ["exchange"] => exchange("10"),
+        ["exchange"] => exchange("12"),
         ["exchange", "--runs", runs] => exchange(runs),
         ["nightly"] => kill("50")
             .and_then(|()| models("50000"))
-            .and_then(|()| exchange("10")),
+            .and_then(|()| exchange("12")),
         ["fuzz", "--help" | "-h"] => {
             print!("{}", fuzz::USAGE);
             return ExitCode::SUCCESS;
@@ -164,8 +165,11 @@ fn exchange(runs: &str) -> Result<()> {
         .parse()
         .with_context(|| format!("--runs {runs} is not a number"))?;
     ensure!(number > 0, "--runs must be at least 1");
-    for _ in 0..number {
-        run(Command::new("examples/exchange/run").current_dir(Workspace::root()))?;
+    let ledgers = ["postgres", "server", "mariadb"].iter().cycle();
+    for (_, ledger) in (0..number).zip(ledgers) {
+        run(Command::new("examples/exchange/run")
+            .args(["--ledger", ledger])
+            .current_dir(Workspace::root()))?;
     }
     Ok(())
 }
