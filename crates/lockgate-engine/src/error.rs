@@ -184,9 +184,9 @@ pub enum StartError {
     /// The index of unique ids lacks some that queues remember for ever, or is not of this log. Nothing was changed.
     /// [`EngineOptions::accept_loss`](crate::EngineOptions::accept_loss) starts without these ids.
     #[error(
-        "the index of unique ids does not fit to the log, for {}; nothing that is stored was changed. Put back the index \
-         that belongs to the log and start again, or accept the loss: then these queues and ledgers forget ids that are \
-         not in memory, and take messages and events with them again",
+        "the index of unique ids does not fit to the log, for {}; nothing that is stored was changed. Put back the \
+         index that belongs to the log and start again, or accept the loss: then these queues and ledgers forget ids \
+         that are not in memory, and take messages and events with them again",
         spaces.join(", ")
     )]
     MissingIds {

@@ -61,8 +61,8 @@ pub struct EngineOptions {
     /// a log that nobody serves from then on.
     pub checks_index: bool,
     /// Where the index of unique ids is, for ledgers and for queues that remember them for ever. Default: `None`: such
-    /// queues are refused, and ids of ledgers stay in memory. It is made when there are ids for it, belongs to the log, and
-    /// must be copied and put back together with it.
+    /// queues are refused, and ids of ledgers stay in memory. It is made when there are ids for it, belongs to the log,
+    /// and must be copied and put back together with it.
     pub index: Option<Arc<FolderIndex>>,
     /// When unique ids leave memory for that index.
     pub index_pace: IndexPace,
@@ -103,8 +103,8 @@ impl Default for EngineOptions {
 /// When unique ids leave memory for the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IndexPace {
-    /// How many ids of a queue or ledger stay in memory; default 4,096. Where half of the memory for them is taken, none
-    /// do.
+    /// How many ids of a queue or ledger stay in memory; default 4,096. Where half of the memory for them is taken,
+    /// none do.
     pub more_than: usize,
     /// How much time lies between moves, if one is not enough; default 1 s.
     pub every: Duration,

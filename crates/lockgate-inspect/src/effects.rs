@@ -255,6 +255,8 @@ fn fields(effect: &Effect, bodies: Bodies) -> Value {
             at,
         } => json!({ "queue": queue.0, "producer": produced_json(produced), "at": at.0 }),
         // A fallback for effects of later versions of the machine.
+        Effect::IdsIndexed { queue, up_to } => json!({ "queue": queue.0, "up_to": up_to.0 }),
+        Effect::EventIdsIndexed { ledger, up_to } => json!({ "ledger": ledger.0, "up_to": up_to.0 }),
         other => json!({ "text": format!("{other:?}") }),
     }
 }
@@ -283,6 +285,7 @@ pub(crate) fn queues_of(effect: &Effect) -> impl Iterator<Item = QueueId> {
         | Effect::ProducerOpened { queue, .. }
         | Effect::ProducerForgotten { queue, .. }
         | Effect::MarkRaised { queue, .. }
+        | Effect::IdsIndexed { queue, .. }
         | Effect::Held { queue, .. } => (Some(*queue), None),
         Effect::Accepted(stored) | Effect::Compacted(stored) => (Some(stored.queue), None),
         Effect::Moved { from, to, .. } => (Some(*from), Some(*to)),

@@ -33,8 +33,8 @@ pub struct MachineLimits {
     pub ledgers_max: u32,
     /// Whether there is an index on disk beside the log, for unique ids that are remembered for ever. Default: no.
     pub unique_id_index: bool,
-    /// How many bytes the unique ids, inputs and readers of all ledgers may take: 64 for a unique id, and 128 and its name
-    /// for each of the others. Where they would take more, appends are refused. When they take half of it, unique ids
+    /// How many bytes the unique ids, inputs and readers of all ledgers may take: 64 for a unique id, and 128 and its
+    /// name for each of the others. Where they would take more, appends are refused. When they take half of it, unique ids
     /// leave memory for the index, if there is one. Default: 1 GiB.
     pub ledger_bytes_max: u64,
 }

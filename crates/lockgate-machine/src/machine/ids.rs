@@ -91,9 +91,10 @@ impl Machine {
         }
     }
 
-    /// For each queue with more than `more_than` durable ids in memory that are remembered for ever, or half of what its
-    /// `dedup_bytes_max` allows, its first ids, at most `most`; for ledgers as
-    /// [they](Self::event_ids_to_index) say. Takes time in the number of queues, ledgers and ids.
+    /// For each queue with more than `more_than` durable ids in memory that are remembered for ever, or half of what
+    /// its `dedup_bytes_max` allows, its first ids, at most `most`. The same of ledgers, at most `most` of all together;
+    /// of each that has any, where they take half of `ledger_bytes_max`. Takes time in the number of queues, ledgers and
+    /// ids.
     #[must_use]
     pub fn ids_to_index(&self, more_than: usize, most: usize) -> Vec<IdsToIndex> {
         let mut moves = self.event_ids_to_index(more_than, most);

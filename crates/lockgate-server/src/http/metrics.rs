@@ -343,7 +343,7 @@ const QUEUE_GAUGES: &[OfField<QueueCounts>] = &[
     ),
     (
         "lockgate_queue_unique_ids",
-        "Unique ids remembered.",
+        "Unique ids in memory; the others are in the index on disk.",
         |counts| counts.unique_ids,
     ),
     (
@@ -486,7 +486,7 @@ const LEDGER_GAUGES: &[LedgerGauge] = &[
     ),
     (
         "lockgate_ledger_unique_ids",
-        "Unique ids remembered.",
+        "Unique ids in memory; the others are in the index on disk.",
         |ledger| ledger.unique_ids,
     ),
     (

@@ -1,8 +1,8 @@
-//! The index of unique ids beside the log. Ids of the ledger move to it, and what the shard wants looked up there comes with
-//! the work, sometimes much later. A life may end between any two of these steps.
+//! The index of unique ids beside the log. Ids of the ledger move to it, and what the shard wants looked up there comes
+//! with the work, sometimes much later. A life may end between any two of these steps.
 //!
-//! The index itself loses nothing here: it has tests of its own. What must hold: it never has ids of events that the log
-//! does not have, and always those that the machine relies on.
+//! The index itself loses nothing here: it has tests of its own. What must hold: it never has ids of events that the
+//! log does not have, and always those that the machine relies on.
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -113,6 +113,8 @@ async fn conforms(pace: IndexPace) {
     };
     let not_run = ledger::run(&mut embedded).await;
     assert_eq!(not_run, <[&str; 0]>::default());
+    let has_index = embedded.folder.path().join("index").exists();
+    assert!(has_index || pace.more_than > 0, "no id has left memory");
     embedded.lockgate.shutdown().await;
 }
 

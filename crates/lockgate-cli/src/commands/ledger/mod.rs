@@ -133,7 +133,7 @@ async fn describe(client: &Client, args: &LedgerDescribe) -> Result<(), Failure>
             table.row(["events are kept for", kept.as_deref().unwrap_or("ever")]);
             for (name, field) in [
                 ("readers", "readers"),
-                ("unique ids", "unique_ids"),
+                ("unique ids in memory", "unique_ids"),
                 ("inputs that are not settled", "inputs"),
                 ("appends", "appends"),
             ] {

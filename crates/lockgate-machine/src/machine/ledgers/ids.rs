@@ -69,8 +69,8 @@ impl Machine {
             .then_some((IdSpace::Ledger(LedgerId(id)), digest))
     }
 
-    /// The first durable ids of each ledger with more than `more_than` in memory, fullest first and at most `most` of all
-    /// together. Where ledgers take half of the memory that they may, of each ledger with any.
+    /// The first durable ids of each ledger with more than `more_than` in memory, fullest first and at most `most` of
+    /// all together. Where ledgers take half of the memory that they may, of each ledger with any.
     pub(in crate::machine) fn event_ids_to_index(
         &self,
         more_than: usize,

@@ -61,7 +61,7 @@ pub(in crate::machine) struct LedgerState {
     pub(in crate::machine) blocks: Blocks,
     /// What the blocks count as live in the log.
     pub(super) log_bytes: u64,
-    /// Unique ids that are in memory. Each expires at its event's place, so that the oldest ones can be forgotten in their order.
+    /// Unique ids that are in memory. Each expires at its event's place, so that the oldest ones leave it first.
     pub(in crate::machine) ids: DedupWindow,
     /// Up to which event the ids are in the index on disk, and not in memory.
     pub(in crate::machine) indexed: SequenceId,

@@ -13,8 +13,8 @@ use super::{
     ledgers::{append, create, give, id, ledger, made, places, refusal},
 };
 use crate::{
-    Command, DeleteLedger, EngineCommand, FindEvent, FindLookedUp, IdAnswer, IdSpace, LookedUp,
-    Machine, MachineLimits, Query, QueryReply, Rejection, Reply, dedup::digest,
+    Command, DeleteLedger, EngineCommand, FindEvent, FindLookedUp, IdSpace, LookedUp, Machine,
+    MachineLimits, Query, QueryReply, Rejection, Reply, dedup::digest,
 };
 
 const FIRST: IdSpace = IdSpace::Ledger(LedgerId(1));
@@ -279,17 +279,4 @@ fn what_the_index_has_of_lost_events_is_not_relied_on() {
     assert_eq!(machine.problems(), Vec::<String>::new());
     let spaces: Vec<_> = machine.id_spaces().collect();
     assert_eq!(spaces, [(FIRST, Sequence(1), Sequence(2))]);
-}
-
-#[test]
-fn a_bad_answer_is_none() {
-    let mut run = made();
-    places(&mut run, append(1, &["a#1"]));
-    assert_eq!(run.index(9), "1 ids");
-    let answers = [((FIRST, digest(None, "2")), IdAnswer::default())];
-    let command = Command::LookedUp(Box::new(LookedUp {
-        answers: Arc::new(answers.into()),
-        command: append(1, &["x#2"]).into(),
-    }));
-    assert_eq!(run.machine.ids_to_look_up(&command, run.now).len(), 1);
 }

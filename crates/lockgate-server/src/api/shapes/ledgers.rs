@@ -68,7 +68,7 @@ pub(crate) struct LedgerView {
     pub(crate) head: LedgerHeadView,
     /// Readers whose place it keeps.
     pub(crate) readers: u64,
-    /// Unique ids that it remembers.
+    /// Unique ids that it remembers in memory; the others are in the index on disk.
     pub(crate) unique_ids: u64,
     /// Inputs that it remembers until they are settled.
     pub(crate) inputs: u64,

@@ -128,7 +128,7 @@ pub(crate) struct Counts {
     /// Keys (of an unkeyed queue: groups) that owe something under a limit of theirs or are held, with messages or
     /// without.
     pub(crate) owing_keys: u64,
-    /// Unique ids that are remembered for deduplication.
+    /// Unique ids that are remembered in memory; the others, for ever, are in the index on disk.
     pub(crate) unique_ids: u64,
     /// Keys that have a state.
     pub(crate) states: u64,
