@@ -4,6 +4,8 @@
 //! says comes with a command, and holds if it was complete up to there when it was asked. docs/internals/unique-ids.md
 //! explains all of it.
 
+use std::cmp::Reverse;
+
 use lockgate_core::{Level, Now, QueueId, Sequence};
 
 use super::{
@@ -70,8 +72,8 @@ impl Machine {
     }
 
     /// For each queue with more than `more_than` durable ids in memory that are remembered for ever, or half of what its
-    /// `dedup_bytes_max` allows, its first ids,
-    /// at most `most`. Takes time in the number of queues and ids.
+    /// `dedup_bytes_max` allows, its first ids; of all queues together at most `most`, of those with the most ids in memory
+    /// first. Takes time in the number of queues and ids.
     #[must_use]
     pub fn ids_to_index(&self, more_than: usize, most: usize) -> Vec<IdsToIndex> {
         if self.ids_for_ever == 0 {
@@ -79,11 +81,14 @@ impl Machine {
         }
         let queues = self.queues.iter().map(|(_, queue)| queue);
         let queues = queues.filter(|queue| queue.settings.remembers_for_ever());
-        let ids = queues.filter_map(|queue| {
+        let mut queues: Vec<_> = queues.collect();
+        queues.sort_by_key(|queue| Reverse(queue.dedup.len()));
+        let mut left = most;
+        let ids = queues.into_iter().filter_map(|queue| {
             // A queue that may remember few in memory does not wait until it is full.
             let half = usize::try_from(queue.settings.dedup_bytes_max / 128).unwrap_or(usize::MAX);
             let more_than = more_than.min(half);
-            if queue.dedup.len() <= more_than {
+            if left == 0 || queue.dedup.len() <= more_than {
                 return None;
             }
             let durable = queue
@@ -91,14 +96,19 @@ impl Machine {
                 .forever()
                 .take_while(|(_, _, position)| self.unless_durable(*position).is_none());
             let ids: Vec<_> = durable
-                .take(most)
+                .take(left)
                 .map(|(id, number, _)| (id, number.0))
                 .collect();
             let up_to = Sequence(ids.last()?.1);
-            (ids.len() > more_than.min(most - 1)).then_some(IdsToIndex {
-                queue: queue.id,
-                ids,
-                up_to,
+            // The last queue of a round may move fewer.
+            let is_enough = ids.len() > more_than || ids.len() == left;
+            is_enough.then(|| {
+                left -= ids.len();
+                IdsToIndex {
+                    queue: queue.id,
+                    ids,
+                    up_to,
+                }
             })
         });
         ids.collect()
@@ -113,6 +123,19 @@ impl Machine {
             let indexed = queue.indexed.unwrap_or_default();
             (queue.id, indexed.up_to, queue.next_sequence)
         })
+    }
+
+    /// Whether the index may have a space of that number: that of a queue which remembers ids for ever, or has been deleted.
+    /// Numbers of queues are given once.
+    #[must_use]
+    pub fn may_have_space(&self, space: u64) -> bool {
+        let Ok(number) = u32::try_from(space) else {
+            // That of no queue.
+            return true;
+        };
+        let queue = self.queue_index(QueueId(number));
+        (1..self.next_queue).contains(&number)
+            && queue.is_none_or(|index| self.queues[index].settings.remembers_for_ever())
     }
 
     pub(super) fn decide_ids_indexed(
