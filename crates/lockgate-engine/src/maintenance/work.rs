@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     panic::{self, AssertUnwindSafe},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
@@ -203,6 +203,8 @@ impl Maintenance {
         }
         self.index_wanted = false;
         self.index_after = now + INDEX_EVERY;
+        let shared = self.shared.clone();
+        let _moving = shared.index_moves();
         let index = place.get();
         let mut spaces = index.map(|index| index.all_spaces()).unwrap_or_default();
         let (to_index, spaces, tail, durable) = self.ask(move |driver, _| {
@@ -217,7 +219,8 @@ impl Maintenance {
             let to_index = machine.ids_to_index(unique_ids::MORE_THAN, unique_ids::MOST);
             (to_index, spaces, driver.tail(), driver.durable)
         })?;
-        let mut again = to_index.iter().any(|of| of.ids.len() >= unique_ids::MOST);
+        let moved: usize = to_index.iter().map(|of| of.ids.len()).sum();
+        let mut again = moved >= unique_ids::MOST;
         // A deletion that a power cut takes back must leave the queue its ids.
         let gone = match self.gone.take() {
             Some((spaces, at)) if durable >= at => unique_ids::remove(&place, &spaces),
@@ -231,24 +234,28 @@ impl Maintenance {
                 Ok(Vec::new())
             }
         };
-        let done = gone.and_then(|left| {
-            if !left.is_empty() {
-                self.gone = Some((left, Position::default()));
-                again = true;
+        let (commands, done) = match gone {
+            Ok(left) => {
+                if !left.is_empty() {
+                    self.gone = Some((left, Position::default()));
+                    again = true;
+                }
+                match to_index.is_empty() {
+                    true => (Vec::new(), Ok(())),
+                    false => unique_ids::add(&place, &to_index),
+                }
             }
-            if to_index.is_empty() {
-                return Ok(Vec::new());
-            }
-            unique_ids::add(&place, &to_index)
-        });
+            Err(error) => (Vec::new(), Err(error)),
+        };
+        self.shared.index_works.store(done.is_ok(), Relaxed);
+        let notices = commands.into_iter().map(Notice::Engine);
+        self.shared.inbox.notice(notices);
         match done {
-            Ok(commands) => {
+            Ok(()) => {
                 works_again(
                     &mut self.troubles.index,
                     "unique ids get into their index again",
                 );
-                let notices = commands.into_iter().map(Notice::Engine);
-                self.shared.inbox.notice(notices);
                 self.index_wanted = again || self.gone.is_some();
                 if again {
                     // Not at once, for what could not be noted comes again.
