@@ -412,9 +412,10 @@ pub(crate) struct Restore {
 
 /// Check a data folder: what is in it, what is damaged, what a start would do
 ///
-/// Reads every record and every snapshot, makes the state from them as a start would, and looks for the payload of
-/// every message. Changes nothing, not even the lock, so it needs no permission to write. No server may be running
-/// on the folder. With --postgres-shard it checks a shard in PostgreSQL as it is at one instant; its server may go
+/// Reads every record and every snapshot, makes the state from them as a start would, looks for the payload of every
+/// message, and reads the index of unique ids. Changes nothing, not even the lock, so it needs no permission to write
+/// there; for the index it makes a folder of links in the folder for temporary files. No server may be running on the
+/// folder. With --postgres-shard it checks a shard in PostgreSQL as it is at one instant; its server may go
 /// on.
 ///
 /// Exit codes: 0 if all that was promised is there (a torn tail that a start would cut was never promised); 8 if a

@@ -156,6 +156,12 @@ impl Failure {
         self
     }
 
+    /// The same with another exit code.
+    pub(crate) fn exiting(mut self, exit: Exit) -> Self {
+        self.exit = exit;
+        self
+    }
+
     /// What was being done.
     pub(crate) fn context(mut self, what: impl fmt::Display + Send + Sync + 'static) -> Self {
         self.error = self.error.context(what);

@@ -4,11 +4,11 @@ use std::{fmt, time::Duration};
 
 use hyper::Method;
 use lockgate_core::{
-    Epoch, Fate, LedgerName, Millis, ReaderName, UniqueId, WallTime,
+    Epoch, Fate, LedgerName, Millis, ReaderName, UniqueId,
     coordination::FenceError,
     ledger::{
-        Append, Appended, AppendedEvent, Event, EventHash, Ledger, LedgerError, LedgerHead,
-        LedgerOptions, LedgerPage, ReadLedger, ReaderPosition, SequenceId,
+        Append, Appended, AppendedEvent, Ledger, LedgerError, LedgerHead, LedgerOptions,
+        LedgerPage, ReadLedger, ReaderPosition, SequenceId,
     },
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -18,7 +18,8 @@ use crate::{
     CallError, Client,
     api::Encoding,
     error::LedgerFault,
-    queue::{millis, wall_time},
+    ledger_page::{ShownHead, ShownPage},
+    queue::millis,
     records::{NO_BODY, Nothing, WAIT_MAX, part},
 };
 
@@ -48,16 +49,6 @@ struct Create<'a> {
 #[derive(Deserialize)]
 struct Shown {
     head: ShownHead,
-}
-
-#[derive(Deserialize)]
-struct ShownHead {
-    sequence_id: u64,
-    first_id: u64,
-    epoch: u64,
-    time: Option<String>,
-    hash: Option<String>,
-    sealed: bool,
 }
 
 #[derive(Serialize)]
@@ -90,24 +81,6 @@ struct ShownAppended {
 struct ShownPlace {
     sequence_id: u64,
     duplicate: bool,
-}
-
-#[derive(Deserialize)]
-struct ShownPage {
-    events: Vec<ShownEvent>,
-    head: ShownHead,
-}
-
-#[derive(Deserialize)]
-struct ShownEvent {
-    sequence_id: u64,
-    previous_id: u64,
-    unique_id: Option<String>,
-    time: String,
-    epoch: u64,
-    hash: Option<String>,
-    payload: String,
-    payload_encoding: Encoding,
 }
 
 #[derive(Deserialize)]
@@ -265,40 +238,7 @@ impl ServerLedger {
     }
 
     fn head_of(&self, shown: ShownHead) -> Result<LedgerHead, LedgerError> {
-        Ok(LedgerHead {
-            sequence_id: SequenceId(shown.sequence_id),
-            first_id: SequenceId(shown.first_id),
-            epoch: Epoch(shown.epoch),
-            time: match shown.time {
-                None => WallTime(0),
-                Some(time) => self.time(&time)?,
-            },
-            hash: self.hash(shown.hash)?,
-            is_sealed: shown.sealed,
-        })
-    }
-
-    fn time(&self, text: &str) -> Result<WallTime, LedgerError> {
-        wall_time(text).ok_or_else(|| self.wrong(&text))
-    }
-
-    fn hash(&self, text: Option<String>) -> Result<Option<EventHash>, LedgerError> {
-        let hash = text.map(|text| text.parse()).transpose();
-        hash.map_err(|error| self.wrong(&error))
-    }
-
-    fn event(&self, shown: ShownEvent) -> Result<Event, LedgerError> {
-        let unique_id = shown.unique_id.map(|id| UniqueId::new(&id)).transpose();
-        let payload = shown.payload_encoding.decode(&shown.payload);
-        Ok(Event {
-            sequence_id: SequenceId(shown.sequence_id),
-            previous_id: SequenceId(shown.previous_id),
-            unique_id: unique_id.map_err(|error| self.wrong(&error))?,
-            time: self.time(&shown.time)?,
-            epoch: Epoch(shown.epoch),
-            hash: self.hash(shown.hash)?,
-            payload: payload.map_err(|error| self.wrong(&error))?.into(),
-        })
+        shown.read().map_err(|why| self.wrong(&why))
     }
 }
 
@@ -351,12 +291,10 @@ impl Ledger for ServerLedger {
                 "/events?after={after}&limit={limit}&wait_ms={}",
                 millis(wait)
             );
-            let ShownPage { events, head } = self.ask(&rest, wait).await?;
-            let head = self.head_of(head)?;
-            if !events.is_empty() || head.is_sealed || wait.is_zero() {
-                let events = events.into_iter().map(|event| self.event(event));
-                let events = events.collect::<Result<_, _>>()?;
-                return Ok(LedgerPage { events, head });
+            let page: ShownPage = self.ask(&rest, wait).await?;
+            let page = page.read().map_err(|why| self.wrong(&why))?;
+            if !page.events.is_empty() || page.head.is_sealed || wait.is_zero() {
+                return Ok(page);
             }
             // A server that stops ends all waits. One counts whole milliseconds, which tells nothing of a short wait.
             if wait >= Duration::from_secs(1) && asked.elapsed() < wait / 2 {

@@ -85,6 +85,7 @@ mod endpoint;
 mod error;
 mod later;
 mod ledger;
+mod ledger_page;
 mod queue;
 mod records;
 mod trust;
@@ -96,6 +97,8 @@ pub use error::{CallError, LedgerFault, RecordFault};
 pub use hyper::{Method, StatusCode};
 pub use later::LaterQueue;
 pub use ledger::ServerLedger;
+#[doc(hidden)]
+pub use ledger_page::fuzz_page;
 pub use lockgate_sigv4::Secret;
 pub use queue::{Receipt, RemoteQueue};
 pub use trust::{TlsCause, TrustError};

@@ -12,4 +12,4 @@ mod write;
 
 pub use restore::{RestoreError, RestoreReport, restore, restore_with_index, verify_backup};
 pub use write::{BackupError, BackupReport};
-pub(crate) use write::{Source, write};
+pub(crate) use write::{Source, view_and_freeze, write};

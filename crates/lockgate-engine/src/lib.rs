@@ -93,10 +93,11 @@ pub use lockgate_index::{FolderIndex, IndexError, IndexOptions};
 pub use maintenance::{
     MaintenanceCounts, MaintenanceTask, TaskRest, TaskStep, threads::MaintenanceThreads,
 };
-pub use metrics::{AnsweredCounts, EngineMetrics};
+pub use metrics::{AnsweredCounts, EngineMetrics, IndexMetrics};
 pub use missing::{MissingPart, WithoutQueue};
 pub use options::{EngineOptions, IndexPace};
 pub use peek::{Peek, Peeked};
 pub use recover::{Beginning, Trial, try_start};
 pub use report::StartReport;
 pub use request::{Answer, Batch, LookUp, Request, Work};
+pub use unique_ids::{IndexLook, look_at_index};

@@ -54,6 +54,22 @@ pub struct EngineMetrics {
     pub kept: RecordCounts,
     /// Snapshots, compaction and space of the log.
     pub maintenance: MaintenanceCounts,
+    /// The index of unique ids; `None` if the engine has no place for one.
+    pub index: Option<IndexMetrics>,
+}
+
+/// Figures of the index of unique ids.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IndexMetrics {
+    /// Whether the last change of it succeeded. If not, ids stay in memory, and it is tried again.
+    pub works: bool,
+    /// About how many ids it has, of all queues.
+    pub entries: u64,
+    /// Bytes of its files.
+    pub disk_bytes: u64,
+    /// How often merging its runs has failed.
+    pub merges_failed: u64,
 }
 
 /// Successful answers, by the durability level that they waited for.

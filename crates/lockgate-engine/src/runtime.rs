@@ -7,7 +7,7 @@ use std::{
     panic::{self, AssertUnwindSafe},
     sync::{
         Arc, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -17,15 +17,15 @@ use lockgate_core::{
     ledger::{LedgerError, LedgerPage, SequenceId},
     with_sources,
 };
-use lockgate_index::FolderIndex;
+use lockgate_index::{FolderIndex, UniqueIndex};
 use lockgate_machine::{
     Command, Delivery, EngineCommand, MessagePage, QueryReply, Settle, SettleAction,
 };
 
 use crate::{
     Answer, AnsweredCounts, BackupError, BackupReport, Beginning, Directory, Driver, EngineError,
-    EngineMetrics, EngineOptions, IndexPace, Output, OutputKind, Peek, Peeked, Received,
-    ReceivedBatch, Request, StartError, StartReport, Status, StopReason, backup,
+    EngineMetrics, EngineOptions, IndexMetrics, IndexPace, Output, OutputKind, Peek, Peeked,
+    Received, ReceivedBatch, Request, StartError, StartReport, Status, StopReason, backup,
     inbox::{AnswerSender, GuardedAnswer, GuardedPage, Inbox, Notice, Taken},
     leases::Leases,
     ledger::{GuardedEvents, page_at_once, page_by_waiting},
@@ -58,6 +58,10 @@ pub(crate) struct Shared {
     readers: Arc<Readers>,
     pub(crate) index: Option<Arc<FolderIndex>>,
     pub(crate) index_pace: IndexPace,
+    /// Held while ids are on their way from memory to the index, or the index is changed otherwise.
+    index_moves: Mutex<()>,
+    /// Whether the last change of the index succeeded.
+    pub(crate) index_works: AtomicBool,
     pub(crate) pending: Arc<PendingAnswers>,
     /// Notified when maintenance may have work.
     maintenance: Notifier,
@@ -118,6 +122,8 @@ pub(crate) fn start(
         readers: Readers::new(format!("{}-read", options.thread_name)),
         index: options.index.clone(),
         index_pace: options.index_pace,
+        index_moves: Mutex::default(),
+        index_works: AtomicBool::new(true),
         pending: Arc::new(PendingAnswers::new(
             driver.tail(),
             driver.capabilities().syncs_in_flight,
@@ -510,13 +516,15 @@ impl Shared {
         Ok(ReceivedBatch::new(received, leases))
     }
 
+    /// Holds up all who change the index of unique ids.
+    pub(crate) fn index_moves(&self) -> MutexGuard<'_, ()> {
+        self.index_moves
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Takes a backup on the calling thread.
     pub(crate) fn backup(&self, out: &mut dyn Write) -> Result<BackupReport, BackupError> {
-        let (sender, receiver) = mpsc::sync_channel(1);
-        self.inbox.task(Box::new(move |driver, now| {
-            let source = backup::Source::of(driver, now);
-            drop(sender.send((source, driver.log.log_maintenance())));
-        }));
         let stopped = || match &*self.status.borrow() {
             Status::Stopped { reason } => BackupError::Stopped {
                 reason: reason.clone(),
@@ -525,7 +533,19 @@ impl Shared {
                 reason: StopReason::ShutDown,
             },
         };
-        let (source, log_maintenance) = receiver.recv().map_err(|_gone| stopped())?;
+        let freeze = || {
+            let (sender, receiver) = mpsc::sync_channel(1);
+            self.inbox.task(Box::new(move |driver, now| {
+                let source = backup::Source::of(driver, now);
+                drop(sender.send((source, driver.log.log_maintenance())));
+            }));
+            receiver.recv().map_err(|_gone| stopped())
+        };
+        let moves = self.index_moves();
+        let index = self.index.as_deref();
+        let ((source, log_maintenance), ids) =
+            backup::view_and_freeze(index, freeze, |(source, _)| source.spaces())?;
+        drop(moves);
         // A backup must stay true whatever happens to the original shard.
         self.pending
             .wait_durable(source.position)
@@ -545,8 +565,7 @@ impl Shared {
                 reason: StopReason::of(error),
             })
         };
-        let index = self.index.as_deref();
-        backup::write(source, &*self.reader, index, out, &go_on, &confirm)
+        backup::write(source, &*self.reader, ids, out, &go_on, &confirm)
     }
 
     pub(crate) fn metrics(&self) -> EngineMetrics {
@@ -582,7 +601,21 @@ impl Shared {
             waiters: counts.waiters,
             kept: driver.kept,
             maintenance: counts.maintenance,
+            index: self.index_metrics(),
         }
+    }
+
+    fn index_metrics(&self) -> Option<IndexMetrics> {
+        let place = self.index.as_ref()?;
+        let works = self.index_works.load(Relaxed);
+        let index = place.get();
+        let index = index.as_deref();
+        Some(IndexMetrics {
+            works,
+            entries: index.map_or(0, UniqueIndex::entries),
+            disk_bytes: index.map_or(0, UniqueIndex::disk_bytes),
+            merges_failed: index.map_or(0, UniqueIndex::merges_failed),
+        })
     }
 
     /// Counts a request that was refused.

@@ -1,10 +1,10 @@
 //! Unique ids that queues and ledgers remember for ever: from memory to the index, and look-ups there.
 //! docs/internals/unique-ids.md explains it.
 
-use std::{mem, sync::Arc};
+use std::{mem, path::Path, sync::Arc};
 
 use lockgate_core::{LogError, Now, Sequence, StorageFailure, with_sources};
-use lockgate_index::{FolderIndex, IndexError, UniqueIndex};
+use lockgate_index::{FolderIndex, IndexError, IndexOptions, LookedIndex, UniqueIndex};
 use lockgate_machine::{Command, EngineCommand, IdAnswer, IdSpace, IdsToIndex, Machine};
 
 use crate::{
@@ -39,30 +39,75 @@ pub(crate) fn open(machine: &Machine, options: &EngineOptions) -> Result<(), Sta
     };
     let index = match place.open() {
         Err(error @ IndexError::Damaged { .. }) if options.accept_loss => {
-            let aside = place.set_aside().map_err(StartError::Index)?;
-            let error = with_sources(&error);
-            tracing::warn!(
-                error,
-                ?aside,
-                "the damaged index of unique ids was set aside"
-            );
+            set_aside(place, &error)?;
             None
         }
         opened => opened.map_err(StartError::Index)?,
     };
-    let has = |space: IdSpace| {
-        let index = index.as_ref();
-        index.and_then(|index| index.up_to(space.number()))
-    };
-    let missing = machine.id_spaces().filter_map(|(space, up_to, next)| {
-        let has = has(space).unwrap_or_default();
-        let is_ahead = has >= next.0;
-        (has < up_to.0 || is_ahead).then_some((space, up_to, has, is_ahead))
-    });
-    let missing: Vec<_> = missing.collect();
+    refuse_strays(machine, options, index.as_deref())?;
+    let has = |space| index.as_ref().and_then(|index| index.up_to(space));
+    let missing = missing(machine, has);
     if missing.is_empty() {
         return Ok(());
     }
+    let spaces = told(machine, &missing);
+    if !options.accept_loss {
+        return Err(StartError::MissingIds { spaces });
+    }
+    tracing::warn!(
+        ?spaces,
+        "unique ids are forgotten, as the loss was accepted"
+    );
+    // Complete from here on, with what is there.
+    let complete = || {
+        let index = place.open_or_make()?;
+        for &(space, up_to, _, is_ahead) in &missing {
+            if is_ahead {
+                // What is behind that is in the machine's memory, as far as the log has it.
+                index.cut_space(space.number(), up_to.0)?;
+            }
+            index.add(space.number(), &[], up_to.0)?;
+        }
+        index.sync()
+    };
+    match complete() {
+        // A part of it that only reading all of it shows.
+        Err(error @ IndexError::Damaged { .. }) => {
+            drop(index);
+            place.close();
+            set_aside(place, &error)?;
+            open(machine, options)
+        }
+        completed => completed.map_err(StartError::Index),
+    }
+}
+
+fn set_aside(place: &FolderIndex, error: &IndexError) -> Result<(), StartError> {
+    let aside = place.set_aside().map_err(StartError::Index)?;
+    let error = with_sources(error);
+    tracing::warn!(
+        error,
+        ?aside,
+        "the damaged index of unique ids was set aside"
+    );
+    Ok(())
+}
+
+/// A queue or ledger with whose ids the index does not fit to the log: up to where it must be complete and is, and whether
+/// that is beyond the log's end.
+type Missing = (IdSpace, Sequence, u64, bool);
+
+/// `has`: up to where a space of the index is complete.
+fn missing(machine: &Machine, has: impl Fn(u64) -> Option<u64>) -> Vec<Missing> {
+    let missing = machine.id_spaces().filter_map(|(space, up_to, next)| {
+        let has = has(space.number()).unwrap_or_default();
+        let is_ahead = has >= next.0;
+        (has < up_to.0 || is_ahead).then_some((space, up_to, has, is_ahead))
+    });
+    missing.collect()
+}
+
+fn told(machine: &Machine, missing: &[Missing]) -> Vec<String> {
     let spaces = missing.iter().map(|&(space, up_to, has, is_ahead)| {
         let name = name(machine, space);
         let what = match space {
@@ -78,24 +123,87 @@ pub(crate) fn open(machine: &Machine, options: &EngineOptions) -> Result<(), Sta
             }
         }
     });
-    let spaces: Vec<String> = spaces.collect();
-    if !options.accept_loss {
+    spaces.collect()
+}
+
+/// What a look at an index has found.
+#[derive(Debug, Default)]
+pub struct IndexLook {
+    /// Ids that were read.
+    pub ids: u64,
+    /// Bytes of its files.
+    pub disk_bytes: u64,
+    /// A part of it that cannot be read: a start would serve, and sends with ids in that part would fail.
+    pub damage: Option<IndexError>,
+}
+
+/// Reads all of the index in a folder, and compares it with a state of its log. Nothing in the folder changes.
+///
+/// # Errors
+/// What a start of that state would end with.
+pub fn look_at_index(machine: &Machine, folder: &Path) -> Result<IndexLook, StartError> {
+    let index = LookedIndex::open(folder, &IndexOptions::default()).map_err(StartError::Index)?;
+    let index = index.as_ref();
+    let spaces = index.map(LookedIndex::all_spaces).unwrap_or_default();
+    let spaces = strays(machine, spaces);
+    if !spaces.is_empty() {
+        let folder = folder.to_owned();
+        return Err(StartError::StrayIds { folder, spaces });
+    }
+    let missing = missing(machine, |space| index.and_then(|index| index.up_to(space)));
+    if !missing.is_empty() {
+        let spaces = told(machine, &missing);
         return Err(StartError::MissingIds { spaces });
+    }
+    let Some(index) = index else {
+        return Ok(IndexLook::default());
+    };
+    let (ids, damage) = match index.check() {
+        Ok(ids) => (ids, None),
+        Err(error) => (0, Some(error)),
+    };
+    Ok(IndexLook {
+        ids,
+        disk_bytes: index.disk_bytes(),
+        damage,
+    })
+}
+
+/// The spaces of what the log has never had.
+fn strays(machine: &Machine, mut spaces: Vec<u64>) -> Vec<u64> {
+    spaces.retain(|&space| !machine.may_have_space(space));
+    spaces
+}
+
+/// Looks for ids of what the log has never had: numbers of queues and ledgers are given once, and one that gets such a number
+/// would take new messages or events for duplicates.
+fn refuse_strays(
+    machine: &Machine,
+    options: &EngineOptions,
+    index: Option<&UniqueIndex>,
+) -> Result<(), StartError> {
+    let (Some(index), Some(place)) = (index, &options.index) else {
+        return Ok(());
+    };
+    let spaces = strays(machine, index.all_spaces());
+    if spaces.is_empty() {
+        return Ok(());
+    }
+    if !options.accept_loss {
+        let folder = place.folder().to_owned();
+        return Err(StartError::StrayIds { folder, spaces });
     }
     tracing::warn!(
         ?spaces,
-        "unique ids are forgotten, as the loss was accepted"
+        "unique ids of no queue or ledger are removed, as the loss was accepted"
     );
-    // Complete from here on, with what is there.
-    let complete = || {
-        let index = place.open_or_make()?;
-        for &(space, up_to, _, is_ahead) in &missing {
-            while is_ahead && !index.remove_space(space.number(), REMOVED)? {}
-            index.add(space.number(), &[], up_to.0)?;
-        }
-        index.sync()
-    };
-    complete().map_err(StartError::Index)
+    for &space in &spaces {
+        while !index
+            .remove_space(space, REMOVED)
+            .map_err(StartError::Index)?
+        {}
+    }
+    index.sync().map_err(StartError::Index)
 }
 
 /// What people call it.
@@ -160,25 +268,28 @@ fn answers(index: &UniqueIndex, mut ids: Vec<(IdSpace, u128)>) -> Result<Answers
     Ok(answers)
 }
 
-/// Adds the ids and makes that durable. Returns what to tell the machine.
+/// Adds the ids and makes that durable. Returns what to tell the machine, also of a failure: ids that are durable all the
+/// same leave memory, so an index that cannot merge its runs does not fill it.
 pub(crate) fn add(
     place: &FolderIndex,
     to_index: &[IdsToIndex],
-) -> Result<Vec<EngineCommand>, LogError> {
-    let add = || {
-        let index = place.open_or_make()?;
-        for IdsToIndex { space, ids, up_to } in to_index {
-            index.add(space.number(), ids, up_to.0)?;
-        }
-        index.sync()?;
-        let indexed = to_index.iter().filter_map(|of| {
-            let space = of.space;
-            let up_to = Sequence(index.durable_up_to(space.number())?);
-            Some(EngineCommand::IdsIndexed { space, up_to })
-        });
-        Ok(indexed.collect())
+) -> (Vec<EngineCommand>, Result<(), LogError>) {
+    let failed = |error| failed("adding unique ids to their index", error);
+    let index = match place.open_or_make() {
+        Ok(index) => index,
+        Err(error) => return (Vec::new(), Err(failed(error))),
     };
-    add().map_err(|error: IndexError| failed("adding unique ids to their index", error))
+    let mut each = to_index.iter();
+    let added = each.try_for_each(|IdsToIndex { space, ids, up_to }| {
+        index.add(space.number(), ids, up_to.0).map(drop)
+    });
+    let synced = added.and_then(|()| index.sync());
+    let indexed = to_index.iter().filter_map(|of| {
+        let space = of.space;
+        let up_to = Sequence(index.durable_up_to(space.number())?);
+        Some(EngineCommand::IdsIndexed { space, up_to })
+    });
+    (indexed.collect(), synced.map_err(failed))
 }
 
 /// Removes some ids of spaces. Returns those that have more.
@@ -199,5 +310,76 @@ fn failed(what: &str, error: IndexError) -> LogError {
     LogError::Remote {
         what: what.to_owned(),
         source: StorageFailure::new(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use lockgate_core::QueueId;
+
+    use super::*;
+
+    fn ids(queue: u32, numbers: std::ops::RangeInclusive<u64>) -> IdsToIndex {
+        let digest = |number: u64| u128::from(number.wrapping_mul(0x9e37_79b9_7f4a_7c15)) << 64;
+        IdsToIndex {
+            space: IdSpace::Queue(QueueId(queue)),
+            up_to: Sequence(*numbers.end()),
+            ids: numbers.map(|number| (digest(number), number)).collect(),
+        }
+    }
+
+    fn told(commands: &[EngineCommand]) -> Vec<(u64, u64)> {
+        let told = commands.iter().map(|command| match command {
+            EngineCommand::IdsIndexed { space, up_to } => (space.number(), up_to.0),
+            other => panic!("{other:?}"),
+        });
+        told.collect()
+    }
+
+    #[test]
+    fn ids_that_are_durable_leave_memory_though_a_merge_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = IndexOptions::default();
+        let place = FolderIndex::new(folder.path().to_owned(), options);
+        let (commands, result) = add(&place, &[ids(1, 1..=500), ids(2, 1..=9)]);
+        result.unwrap();
+        assert_eq!(told(&commands), [(1, 500), (2, 9)]);
+        let mut intact = Vec::new();
+        for run in fs::read_dir(folder.path().join("ids/tables")).unwrap() {
+            let run = run.unwrap().path();
+            let mut bytes = fs::read(&run).unwrap();
+            intact.push((run.clone(), bytes.clone()));
+            let at = bytes.len() / 3;
+            bytes[at] ^= 1;
+            fs::write(run, bytes).unwrap();
+        }
+        let mut up_to = 500;
+        loop {
+            let (commands, result) = add(&place, &[ids(1, up_to + 1..=up_to + 500)]);
+            up_to += 500;
+            assert_eq!(told(&commands), [(1, up_to)]);
+            assert!(up_to < 50_000, "no merge has failed");
+            if result.is_err() {
+                break;
+            }
+        }
+        place.close();
+        for (run, bytes) in intact {
+            fs::write(run, bytes).unwrap();
+        }
+        assert_eq!(place.open_or_make().unwrap().up_to(1), Some(up_to));
+    }
+
+    /// What is not durable stays in memory.
+    #[test]
+    fn nothing_leaves_memory_if_the_index_cannot_be_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        fs::write(&file, "no folder").unwrap();
+        let place = FolderIndex::new(file, IndexOptions::default());
+        let (commands, result) = add(&place, &[ids(1, 1..=5)]);
+        assert!(commands.is_empty() && result.is_err());
     }
 }

@@ -20,6 +20,7 @@ mod checksums;
 mod disk;
 mod golden;
 mod mutate;
+mod page;
 mod planted;
 mod prepare;
 mod state;

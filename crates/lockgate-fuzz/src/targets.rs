@@ -6,7 +6,7 @@ use lockgate_cli::fuzzing as cli;
 use lockgate_core::{Header, Message, pack};
 use lockgate_server::fuzzing as server;
 
-use crate::{Target, checksums, disk, golden, planted, state, words};
+use crate::{Target, checksums, disk, golden, page, planted, state, words};
 
 const IN_JSON: &[(&str, &str)] = &[("{\"a\":", "}"), ("[", "]"), ("\"\\\"", "\\\"\"")];
 const IN_HOCON: &[(&str, &str)] = &[("a {", "}"), ("a = [", "]"), ("a.", ""), ("[", "]")];
@@ -214,6 +214,15 @@ pub const TARGETS: &[Target] = &[
         ..NONE
     },
     Target {
+        name: "event-page",
+        about: "a page of a ledger's events, as a client reads it from a server",
+        decode: page::read,
+        words: &[words::PAGES, words::JSON],
+        pairs: IN_JSON,
+        seeds: pages,
+        ..NONE
+    },
+    Target {
         name: "records",
         about: "records of the log: effects, decoded, encoded and folded",
         decode: state::records,
@@ -292,6 +301,15 @@ pub const TARGETS: &[Target] = &[
         words: &[words::PLANTED],
         seeds: || texts(&["LEN 3abc"]),
         bytes_max: 256,
+        is_planted: true,
+        ..NONE
+    },
+    Target {
+        name: "planted-page",
+        about: "a part of a payload that is believed, within a page of events, planted",
+        decode: planted::page,
+        words: &[words::PLANTED, words::PAGES],
+        seeds: pages,
         is_planted: true,
         ..NONE
     },
@@ -376,6 +394,14 @@ fn api() -> Vec<Vec<u8>> {
         "POST /api/v1/queues/orders/messages\n{\"messages\":[{\"body\":\"a\",\"key\":\"k\"}]}",
         "POST /api/v1/queues/orders/receive\n{\"max\":10,\"wait_ms\":100}",
         "POST /api/v1/queues/orders/purge\n",
+        "POST /api/v1/ledgers\n{\"name\":\"trades\",\"hashed\":true,\"retention_ms\":60000}",
+        "POST /api/v1/ledgers/trades/events\n{\"epoch\":1,\"head\":7,\"events\":[{\"payload\":\"a\",\"unique_id\":\"u\",\"input\":\"i\"}],\"settled\":[\"i\"]}",
+        "GET /api/v1/ledgers/trades/events?after=1&limit=7&wait_ms=100\n",
+        "GET /api/v1/ledgers/trades/follow?after=1&heartbeat_ms=100\n",
+        "GET /api/v1/ledgers/trades/unique-ids/a%2Fb\n",
+        "PUT /api/v1/ledgers/trades/readers/audit\n{\"sequence_id\":7}",
+        "POST /api/v1/ledgers/trades/seal\n{\"epoch\":1}",
+        "POST /api/v1/ledgers/trades/trim\n{\"first_id\":7}",
     ])
 }
 
@@ -500,6 +526,21 @@ fn events() -> Vec<Vec<u8>> {
             "sequence_id=1\nprevious_id=0\ntime=0\nepoch=0\n",
             "hash=00000000000000000000000000000000000000000000000000000000000000ff\n\n"
         ),
+    ])
+}
+
+fn pages() -> Vec<Vec<u8>> {
+    texts(&[
+        r#"{"events":[{"sequence_id":2,"previous_id":1,"unique_id":"transfer-7","time":"2026-01-01T00:00:00.000Z","epoch":7,
+            "hash":null,"payload":"7 coins","payload_encoding":"text"}],"head":{"sequence_id":9,"first_id":1,"epoch":7,
+            "time":"2026-01-01T00:00:00.001Z","hash":null,"sealed":false}}"#,
+        concat!(
+            r#"{"events":[{"sequence_id":1,"previous_id":0,"unique_id":null,"time":"1970-01-01T00:00:00Z","epoch":0,"#,
+            r#""hash":"00000000000000000000000000000000000000000000000000000000000000ff","payload":"/wA=","#,
+            r#""payload_encoding":"base64"}],"head":{"sequence_id":1,"first_id":1,"epoch":0,"time":"1970-01-01T00:00:00Z","#,
+            r#""hash":"00000000000000000000000000000000000000000000000000000000000000ff","sealed":true}}"#
+        ),
+        r#"{"events":[],"head":{"sequence_id":0,"first_id":1,"epoch":0,"time":null,"hash":null,"sealed":false}}"#,
     ])
 }
 

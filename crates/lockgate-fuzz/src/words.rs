@@ -201,6 +201,22 @@ pub(crate) const API: &[&str] = &[
     "POST /api/v1/queues/orders/keys/a/park\n",
     "GET /api/v1/queues/orders/keys?",
     "POST /api/v1/transactions\n",
+    "POST /api/v1/ledgers\n",
+    "GET /api/v1/ledgers?",
+    "POST /api/v1/ledgers/trades/events\n",
+    "GET /api/v1/ledgers/trades/events?",
+    "GET /api/v1/ledgers/trades/follow?",
+    "GET /api/v1/ledgers/trades/unique-ids/",
+    "PUT /api/v1/ledgers/trades/readers/audit\n",
+    "POST /api/v1/ledgers/trades/seal\n",
+    "POST /api/v1/ledgers/trades/trim\n",
+    "after=1",
+    "heartbeat_ms=100",
+    "wait_ms=100",
+    "events",
+    "epoch",
+    "unique_id",
+    "settled",
     "/api/v1/",
     "/",
     "%2f",
@@ -538,5 +554,26 @@ pub(crate) const BYTES: &[&str] = &[
     "user-1",
 ];
 
+pub(crate) const PAGES: &[&str] = &[
+    "events",
+    "head",
+    "sequence_id",
+    "previous_id",
+    "unique_id",
+    "first_id",
+    "epoch",
+    "sealed",
+    "payload_encoding",
+    "\"base64\"",
+    "\"text\"",
+    "\"time\":\"2026-01-01T00:00:00Z\"",
+    "1969-12-31T23:59:59.999Z",
+    "+23:59",
+    "null",
+    "true",
+    "18446744073709551615",
+    "00000000000000000000000000000000000000000000000000000000000000ff",
+];
+
 /// For the planted mistakes.
-pub(crate) const PLANTED: &[&str] = &["Entry.1.", "&", "LEN ", "9999999", "a"];
+pub(crate) const PLANTED: &[&str] = &["Entry.1.", "&", "LEN ", "9999999", "a", "%"];

@@ -7,7 +7,7 @@
 use std::{
     fs::{self, File},
     io::{Cursor, ErrorKind, Read, Seek, SeekFrom},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use xxhash_rust::xxh3::xxh3_128;
@@ -15,9 +15,9 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::IndexError;
 
 /// Names the current list of runs.
-const CURRENT: &str = "current";
+pub(crate) const CURRENT: &str = "current";
 /// The folder of runs.
-const RUNS: &str = "tables";
+pub(crate) const RUNS: &str = "tables";
 /// The section of the list that names the runs.
 const RUNS_SECTION: &[u8] = b"tables";
 /// The end of an archive: a magic, a version and a kind; a checksum; where the table is, and its length.
@@ -33,6 +33,27 @@ pub(crate) fn check(folder: &Path, tree: &Path) -> Result<(), IndexError> {
         Ok(Some(what)) => Err(IndexError::damaged(folder, what)),
         Err(error) => Err(IndexError::io(folder, error)),
     }
+}
+
+/// The files that a tree needs, by their paths within it; none of one that has not been made. The list has been
+/// [checked](check).
+pub(crate) fn needed(folder: &Path, tree: &Path) -> Result<Vec<PathBuf>, IndexError> {
+    let io = |error| IndexError::io(folder, error);
+    let Some(current) = read(&tree.join(CURRENT), 1024).map_err(io)? else {
+        return Ok(Vec::new());
+    };
+    let found = || {
+        let list = format!("v{}", name_of_list(&current)?.0);
+        let runs = runs(&read(&tree.join(&list), LIST_MAX).ok()??)?;
+        let runs = runs.iter().map(|run| Path::new(RUNS).join(run.to_string()));
+        Some(
+            [CURRENT.into(), list.into()]
+                .into_iter()
+                .chain(runs)
+                .collect(),
+        )
+    };
+    found().ok_or_else(|| IndexError::damaged(folder, "its list of files has changed"))
 }
 
 fn problem(tree: &Path) -> std::io::Result<Option<String>> {

@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-        atomic::AtomicBool,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -40,8 +40,9 @@ pub struct UniqueIndex {
     pub(crate) run_bytes: u64,
     /// Whether the tree has panicked.
     pub(crate) failed: AtomicBool,
+    pub(crate) merges_failed: AtomicU64,
     /// Locked for as long as the index is open.
-    pub(crate) _lock: Lock,
+    pub(crate) _lock: Option<Lock>,
 }
 
 /// What is known of a space without asking the tree.
@@ -136,7 +137,8 @@ impl UniqueIndex {
     /// time to time.
     ///
     /// # Errors
-    /// What was durable stays so. Nothing that was added is forgotten; the next call tries again.
+    /// What was durable stays so, and [`durable_up_to`](Self::durable_up_to) says what has become durable: all that was
+    /// added, if only a merge has failed. Nothing that was added is forgotten; the next call tries again.
     pub fn sync(&self) -> Result<(), IndexError> {
         self.write(&self.writer())
     }
@@ -220,6 +222,110 @@ impl UniqueIndex {
         Ok(done)
     }
 
+    /// Forgets what stands for numbers above `up_to`, and says that the space is complete up to there: for a space that is
+    /// ahead of its log, of which the end is lost. Reads the whole space. Nothing happens to one that is not complete that
+    /// far.
+    ///
+    /// # Errors
+    /// [`IndexError::Removing`]. After another error, or a crash, the space is complete as far as it was, and some of the
+    /// ids are gone: cut it again.
+    pub fn cut_space(&self, space: u64, up_to: u64) -> Result<(), IndexError> {
+        const AT_ONCE: usize = 10_000;
+        let writer = self.writer();
+        match self.spaces().get(&space) {
+            Some(known) if known.row.removing => return Err(IndexError::Removing { space }),
+            Some(known) if known.row.up_to > up_to => {}
+            _ => return Ok(()),
+        }
+        let mut from = 0;
+        loop {
+            let mut behind = Vec::new();
+            let mut next = None;
+            for row in self.ids_of(space, from) {
+                let (id, number) = row?;
+                if number > up_to {
+                    if behind.len() == AT_ONCE {
+                        next = Some(id);
+                        break;
+                    }
+                    behind.push(rows::id_key(space, id));
+                }
+            }
+            let is_last = next.is_none();
+            let row = SpaceRow {
+                up_to,
+                removing: false,
+            };
+            let unwritten = self.change(|seqno| {
+                let removed = behind.iter().map(|key| self.tree.remove(*key, seqno).1);
+                let removed = removed.last().unwrap_or_default();
+                match is_last {
+                    true => {
+                        self.tree
+                            .insert(rows::space_key(space), row.encode(), seqno)
+                            .1
+                    }
+                    false => removed,
+                }
+            })?;
+            match next {
+                Some(next) => from = next,
+                None => {
+                    if let Some(known) = self.spaces_mut().get_mut(&space) {
+                        known.row = row;
+                    }
+                    return self.write(&writer);
+                }
+            }
+            self.write_if_much(unwritten, &writer)?;
+        }
+    }
+
+    /// How many ids of a space stand for numbers up to and including that one. Reads the whole space.
+    ///
+    /// # Errors
+    /// [`IndexError::Damaged`].
+    pub fn count_up_to(&self, space: u64, number: u64) -> Result<u64, IndexError> {
+        let mut count = 0;
+        for row in self.ids_of(space, 0) {
+            count += u64::from(row?.1 <= number);
+        }
+        Ok(count)
+    }
+
+    /// The ids of a space from one on, in order, each with the number for which it stands.
+    fn ids_of(
+        &self,
+        space: u64,
+        from: u128,
+    ) -> impl Iterator<Item = Result<(u128, u64), IndexError>> {
+        let all = rows::id_key(space, from)..=rows::id_key(space, u128::MAX);
+        let mut ids = self.tree.range(all, NEWEST, None);
+        std::iter::from_fn(move || {
+            let row = self.guarded(|| ids.next().map(Guard::into_inner).transpose());
+            let row = row.transpose()?;
+            Some(row.and_then(|(key, value)| Ok((self.id(&key)?.1, self.number(&value)?))))
+        })
+    }
+
+    /// About how many ids it has, of all spaces: those that were removed or came again count until runs are merged.
+    #[must_use]
+    pub fn entries(&self) -> u64 {
+        self.tree.approximate_len() as u64
+    }
+
+    /// Bytes of its files, without those that are about to be deleted.
+    #[must_use]
+    pub fn disk_bytes(&self) -> u64 {
+        self.tree.disk_space()
+    }
+
+    /// How often merging runs has failed since it was opened. What was synced is durable all the same.
+    #[must_use]
+    pub fn merges_failed(&self) -> u64 {
+        self.merges_failed.load(Ordering::Relaxed)
+    }
+
     /// Reads every id and checks it. Returns how many there are.
     ///
     /// # Errors
@@ -248,6 +354,14 @@ impl UniqueIndex {
         for known in self.spaces_mut().values_mut() {
             known.durable = Some(known.row.up_to);
         }
+        let merged = self.merge();
+        if merged.is_err() {
+            self.merges_failed.fetch_add(1, Ordering::Relaxed);
+        }
+        merged
+    }
+
+    fn merge(&self) -> Result<(), IndexError> {
         let leveled = Leveled::default().with_table_target_size(self.run_bytes);
         let leveled = Arc::new(leveled);
         loop {

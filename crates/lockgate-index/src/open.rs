@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, RwLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -120,8 +120,23 @@ pub(crate) fn open_locked(
     options: &IndexOptions,
     lock: Lock,
 ) -> Result<(UniqueIndex, IndexReport), IndexError> {
-    files::check(folder, &folder.join(TREE))?;
-    let (tree, seqno, visible) = open_tree(folder, &folder.join(TREE), options)?;
+    let (index, report) = open_at(folder, &folder.join(TREE), options, Some(lock))?;
+    if report.new {
+        index.write_format()?;
+    }
+    Ok((index, report))
+}
+
+/// Opens the index of `folder` whose tree is at `tree`. Writes nothing but what the tree does when it is opened: it deletes
+/// files that it does not need.
+pub(crate) fn open_at(
+    folder: &Path,
+    tree: &Path,
+    options: &IndexOptions,
+    lock: Option<Lock>,
+) -> Result<(UniqueIndex, IndexReport), IndexError> {
+    files::check(folder, tree)?;
+    let (tree, seqno, visible) = open_tree(folder, tree, options)?;
     let format = guarded(folder, || tree.get(FORMAT_KEY, visible.get()))?;
     match format.as_deref() {
         Some(&[FORMAT]) => {}
@@ -155,13 +170,11 @@ pub(crate) fn open_locked(
         unwritten_max: options.memory / 8,
         run_bytes: (options.memory / 16).max(1 << 20),
         failed: AtomicBool::new(false),
+        merges_failed: AtomicU64::new(0),
         _lock: lock,
     };
-    if report.new {
-        if index.tree.approximate_len() > 0 {
-            return Err(IndexError::damaged(folder, "it has ids but no format"));
-        }
-        index.write_format()?;
+    if report.new && index.tree.approximate_len() > 0 {
+        return Err(IndexError::damaged(folder, "it has ids but no format"));
     }
     Ok((index, report))
 }
@@ -222,6 +235,16 @@ impl Drop for Lock {
     }
 }
 
+/// Locks an index that is only looked at: nothing is made.
+pub(crate) fn lock_to_look(folder: &Path) -> Result<Option<Lock>, IndexError> {
+    match File::open(folder.join(LOCK)) {
+        Ok(file) => try_lock(folder, file).map(Some),
+        // Whoever has an index open has made the file.
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(IndexError::io(folder, error)),
+    }
+}
+
 pub(crate) fn lock(folder: &Path) -> Result<Lock, IndexError> {
     let io = |error| IndexError::io(folder, error);
     fs::create_dir_all(folder).map_err(io)?;
@@ -235,12 +258,16 @@ pub(crate) fn lock(folder: &Path) -> Result<Lock, IndexError> {
     let mut options = File::options();
     let options = options.create(true).write(true).truncate(false);
     let lock = options.open(folder.join(LOCK)).map_err(io)?;
-    match lock.try_lock() {
-        Ok(()) => Ok(Lock(lock)),
+    try_lock(folder, lock)
+}
+
+fn try_lock(folder: &Path, file: File) -> Result<Lock, IndexError> {
+    match file.try_lock() {
+        Ok(()) => Ok(Lock(file)),
         Err(TryLockError::WouldBlock) => Err(IndexError::InUse {
             folder: folder.to_owned(),
         }),
-        Err(TryLockError::Error(error)) => Err(io(error)),
+        Err(TryLockError::Error(error)) => Err(IndexError::io(folder, error)),
     }
 }
 

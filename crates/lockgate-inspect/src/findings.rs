@@ -1,12 +1,12 @@
 //! The findings of a check, for people and for programs.
 
-use std::{collections::BTreeMap, fmt, ops::ControlFlow};
+use std::{collections::BTreeMap, fmt, ops::ControlFlow, path::Path};
 
 use lockgate_core::{
     Clock as _, Location, LogError, Position, ReadError, Scanned, SnapshotStore, StorageFailure,
     with_sources,
 };
-use lockgate_engine::{MissingPart, StartError, StartReport, WithoutQueue};
+use lockgate_engine::{MissingPart, StartError, StartReport, WithoutQueue, look_at_index};
 use lockgate_log::{LogFile, SystemClock, segment_file};
 use lockgate_machine::{
     Effect, ImageError, ImageLoader, ListQueues, Machine, MachineLimits, Query, QueryReply,
@@ -48,6 +48,9 @@ pub struct Findings {
     pub missing: Vec<MissingFound>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub records: Option<Records>,
+    /// The index of unique ids, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub index: Option<IndexFound>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queues: Option<Vec<QueueFound>>,
     /// What the state has besides messages.
@@ -203,6 +206,17 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
+/// The index of unique ids.
+#[derive(Debug, Serialize)]
+pub struct IndexFound {
+    /// Ids that were read; 0 if a part is damaged.
+    pub ids: u64,
+    pub bytes: u64,
+    /// What cannot be read. A start would serve, and fail sends whose ids are there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub damage: Option<String>,
+}
+
 /// A part of the log that lacks payloads.
 #[derive(Debug, Serialize)]
 pub struct Unreadable {
@@ -267,6 +281,7 @@ impl Findings {
             refused: None,
             missing: Vec::new(),
             records: None,
+            index: None,
             queues: None,
             values: None,
             state_bytes: None,
@@ -301,6 +316,9 @@ impl Findings {
                 // The start has dropped these messages.
                 records.miss(&tried.report.missing, place.overlay().is_some());
                 findings.records = Some(records);
+                if let Some(folder) = place.index() {
+                    findings.look_at_index(tried.machine(), &folder);
+                }
                 let descriptions = descriptions(tried.machine());
                 findings.queues = Some(descriptions.iter().map(QueueFound::of).collect());
                 findings.granted = Some(Granted::of(&descriptions));
@@ -314,6 +332,22 @@ impl Findings {
         }
         findings.verdict = findings.judge();
         Ok(findings)
+    }
+
+    /// Of a start that is refused for its missing parts, the index says nothing new.
+    fn look_at_index(&mut self, machine: &Machine, folder: &Path) {
+        match look_at_index(machine, folder) {
+            Ok(found) if found.disk_bytes == 0 => {}
+            Ok(found) => {
+                self.index = Some(IndexFound {
+                    ids: found.ids,
+                    bytes: found.disk_bytes,
+                    damage: found.damage.as_ref().map(|error| with_sources(error)),
+                });
+            }
+            Err(error) if self.refused.is_none() => self.refused = Some(with_sources(&error)),
+            Err(_) => {}
+        }
     }
 
     fn judge(&self) -> Verdict {
@@ -338,7 +372,8 @@ impl Findings {
 
     /// Whether anything is damaged besides snapshots that a start does not need.
     pub fn lacks_something(&self) -> bool {
-        (self.start.iter()).any(|start| !start.damaged.is_empty() || start.undecodable > 0)
+        self.index.iter().any(|index| index.damage.is_some())
+            || (self.start.iter()).any(|start| !start.damaged.is_empty() || start.undecodable > 0)
             || (self.records.iter()).any(|found| !found.damaged.is_empty() || found.unreadable > 0)
             || self.queues.iter().flatten().any(|queue| !queue.conserved)
     }
@@ -682,4 +717,81 @@ pub(crate) fn as_text<S: Serializer>(
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
     serializer.collect_str(position)
+}
+
+#[cfg(test)]
+mod index_tests {
+    use std::{fs, sync::Arc};
+
+    use lockgate_engine::{FolderIndex, IndexOptions};
+    use lockgate_log::{FolderDisk, LocalLog};
+
+    use super::*;
+
+    /// A space of no queue.
+    const OTHERS: u64 = 1 << 32;
+
+    #[test]
+    fn a_check_reads_the_index_and_changes_nothing() {
+        let temp = tempfile::tempdir().unwrap();
+        let folder = temp.path().join("data");
+        let disk = Arc::new(FolderDisk::open(&folder).unwrap());
+        drop(LocalLog::open(disk, Default::default()).unwrap());
+        let check = || Findings::of(&Place::folder(&folder).unwrap(), "it".to_owned()).unwrap();
+        let found = check();
+        assert_eq!(
+            (found.verdict, found.index.is_some()),
+            (Verdict::Clean, false)
+        );
+        assert!(!folder.join("index").exists());
+
+        let index = FolderIndex::new(folder.join("index"), IndexOptions::default());
+        let ids: Vec<_> = (1..=900)
+            .map(|number| (u128::from(number) << 100, number))
+            .collect();
+        let open = index.open_or_make().unwrap();
+        open.add(OTHERS, &ids, 900).unwrap();
+        open.sync().unwrap();
+        drop(open);
+        index.close();
+        let found = check();
+        assert_eq!(found.verdict, Verdict::Clean, "{found:?}");
+        assert_eq!(found.index.unwrap().ids, 900);
+
+        // A queue that the log has never had.
+        let open = index.open_or_make().unwrap();
+        open.add(7, &[], 5).unwrap();
+        open.sync().unwrap();
+        let found = check();
+        assert_eq!(found.verdict, Verdict::Refused);
+        assert!(
+            found.refused.as_ref().unwrap().contains("open already"),
+            "{found:?}"
+        );
+        drop(open);
+        index.close();
+        let found = check();
+        assert_eq!(found.verdict, Verdict::Refused);
+        assert!(
+            found.refused.as_ref().unwrap().contains("number 7:"),
+            "{found:?}"
+        );
+        let open = index.open_or_make().unwrap();
+        while !open.remove_space(7, 9).unwrap() {}
+        open.sync().unwrap();
+        drop(open);
+        index.close();
+        assert_eq!(check().verdict, Verdict::Clean);
+
+        let runs = fs::read_dir(folder.join("index/ids/tables")).unwrap();
+        for run in runs.map(|run| run.unwrap().path()) {
+            let mut bytes = fs::read(&run).unwrap();
+            let at = bytes.len() / 3;
+            bytes[at] ^= 1;
+            fs::write(run, bytes).unwrap();
+        }
+        let found = check();
+        assert_eq!(found.verdict, Verdict::Damaged, "{found:?}");
+        assert!(found.index.unwrap().damage.is_some());
+    }
 }

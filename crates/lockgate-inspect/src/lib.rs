@@ -47,8 +47,9 @@ use lockgate_machine::Machine;
 
 pub use effects::{Bodies, EffectJson, setting_json};
 pub use findings::{
-    Files, Findings, MissingFound, MissingOf, QueueFound, Records, SnapshotFound, StandbyFound,
-    Start, Stretch, Unreadable, Values, Verdict, WithoutQueueFound, queues, snapshots,
+    Files, Findings, IndexFound, MissingFound, MissingOf, QueueFound, Records, SnapshotFound,
+    StandbyFound, Start, Stretch, Unreadable, Values, Verdict, WithoutQueueFound, queues,
+    snapshots,
 };
 pub use granted::Granted;
 pub use overlay::{Change, Overlay};
@@ -57,7 +58,8 @@ pub use restore_name::RestoreName;
 
 /// A folder or shard to inspect.
 pub enum Place {
-    Folder(Arc<Overlay>),
+    /// And its path.
+    Folder(Arc<Overlay>, PathBuf),
     #[cfg(feature = "postgres")]
     Database(lockgate_postgres::PostgresView),
 }
@@ -95,13 +97,13 @@ impl Place {
         if !overlay.was_used() && !names.any(|name| is_log_file(&name)) {
             return Err(OpenError::NoData(path.to_owned()));
         }
-        Ok(Self::Folder(Arc::new(overlay)))
+        Ok(Self::Folder(Arc::new(overlay), path.to_owned()))
     }
 
     /// A new source for its log, as often as needed.
     pub fn source(&self) -> Box<dyn LogSource> {
         match self {
-            Self::Folder(overlay) => Box::new(local_log(overlay)),
+            Self::Folder(overlay, _) => Box::new(local_log(overlay)),
             #[cfg(feature = "postgres")]
             Self::Database(view) => Box::new(view.again()),
         }
@@ -110,7 +112,7 @@ impl Place {
     /// Its snapshots.
     pub fn snapshots(&self) -> Arc<dyn SnapshotStore> {
         match self {
-            Self::Folder(overlay) => local_log(overlay).snapshots(),
+            Self::Folder(overlay, _) => local_log(overlay).snapshots(),
             #[cfg(feature = "postgres")]
             Self::Database(view) => view.snapshots(),
         }
@@ -122,7 +124,7 @@ impl Place {
         from: Position,
     ) -> Result<(Box<dyn LogSource>, RecoveryReport), LogError> {
         match self {
-            Self::Folder(overlay) => {
+            Self::Folder(overlay, _) => {
                 // Records that a start would cut must not be read.
                 let mut log = local_log(overlay);
                 let report = log.recover(from, Epoch(0), &mut |_, _| {})?;
@@ -141,7 +143,7 @@ impl Place {
     /// The standby that it is read from, if it is one.
     pub fn standby(&self) -> Option<StandbyFound> {
         match self {
-            Self::Folder(_) => None,
+            Self::Folder(..) => None,
             #[cfg(feature = "postgres")]
             Self::Database(view) => view.standby().map(StandbyFound::of),
         }
@@ -150,16 +152,25 @@ impl Place {
     /// Whether an unfinished restore has left data next to the shard, or is running.
     pub fn has_unfinished_restore(&self) -> bool {
         match self {
-            Self::Folder(_) => false,
+            Self::Folder(..) => false,
             #[cfg(feature = "postgres")]
             Self::Database(view) => view.has_unfinished(),
+        }
+    }
+
+    /// Where its index of unique ids is, if it may have one.
+    fn index(&self) -> Option<PathBuf> {
+        match self {
+            Self::Folder(_, path) => Some(path.join("index")),
+            #[cfg(feature = "postgres")]
+            Self::Database(_) => None,
         }
     }
 
     /// The overlay over the files, for a folder.
     fn overlay(&self) -> Option<&Overlay> {
         match self {
-            Self::Folder(overlay) => Some(overlay),
+            Self::Folder(overlay, _) => Some(overlay),
             #[cfg(feature = "postgres")]
             Self::Database(_) => None,
         }
@@ -253,7 +264,7 @@ fn start_as(place: &Place, accept_loss: bool, shard: ShardId) -> Result<Tried, S
         ..EngineOptions::default()
     };
     match place {
-        Place::Folder(overlay) => {
+        Place::Folder(overlay, _) => {
             let log = local_log(overlay);
             let (driver, report) = Driver::recover(log, &options, || beginning)?;
             let on = On::Folder(Box::new(driver));

@@ -71,7 +71,7 @@ mod watched;
 #[doc(hidden)]
 pub mod fuzzing {
     pub use crate::{
-        api::fuzzing::request as api,
+        api::fuzzing::{page, request as api},
         auth::fuzzing::signature,
         http::fuzzing::heads,
         sqs::fuzzing::{aws_json, query, receipt},

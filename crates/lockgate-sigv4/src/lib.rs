@@ -53,7 +53,7 @@ use self::hex::{from_hex, hex};
 const BODY_DIGEST: &str = "x-amz-content-sha256";
 
 /// A text that never shows: not in logs, not in errors, not in memory that was given back.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {

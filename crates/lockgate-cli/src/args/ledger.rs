@@ -273,7 +273,9 @@ pub(crate) struct LedgerFind {
 ///
 /// Reads the events and checks of each that its sequence id is one more than that before it, that time and epoch do not
 /// go back, and, where the ledger is hashed, that its hash is right. The last event must agree with the head. At the
-/// first thing that does not hold the command prints it as evidence and exits with 1.
+/// first thing that does not hold, or the first event that is damaged, the command prints it as evidence and exits with 1.
+/// It exits with 4 if not all of the range is there; from behind the last event on there is nothing to check, and that is no
+/// error.
 ///
 /// To compare two ledgers, compare the hash that both have at one event.
 #[derive(Debug, Args)]
@@ -308,19 +310,29 @@ pub(crate) struct Range {
 /// Print a range of events, for other programs
 ///
 /// JSON lines have sequence_id, previous_id, unique_id, time, epoch, hash, payload and, where the payload is not text,
-/// "payload_encoding": "base64". CSV has the same columns behind a header line; what needs quotation marks has them, as
-/// RFC 4180 says. The command checks that each event follows the one before it, as `lockgate ledger verify` does, and
-/// exits with 1 at the first that does not. It exits with 4 if not all of the range is there.
+/// "payload_encoding": "base64". CSV has the same columns behind a header line; what needs quotation marks has them, and
+/// lines end with CR and LF, as RFC 4180 says. For a spreadsheet add --csv-guard: others may have chosen unique ids and
+/// payloads, and a spreadsheet runs what looks like a formula. The command checks that each event follows the one before it, as `lockgate ledger verify` does, and
+/// exits with 1 at the first that does not. It exits with 4 if not all of the range is there; from behind the last event
+/// on there is nothing to print, and that is no error.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lockgate ledger export trades > trades.jsonl
   lockgate ledger export trades --format csv --from 1 --to 100000 > trades.csv
+  lockgate ledger export trades --format csv --csv-guard > for-a-spreadsheet.csv
   lockgate ledger export trades | lockgate ledger append trades-2 --create")]
 pub(crate) struct LedgerExport {
     /// Form of the output
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = ExportFormat::Jsonl, hide_possible_values = true, help = "Form of the output: jsonl or csv")]
     pub(crate) format: ExportFormat,
+
+    /// In CSV, put an apostrophe before each cell that begins with =, +, -, @ or a control character of a line
+    ///
+    /// A spreadsheet takes such a cell for a formula. With the apostrophe it is text, and not what the event has, so
+    /// leave the option out for other programs.
+    #[arg(long)]
+    pub(crate) csv_guard: bool,
 
     #[command(flatten)]
     pub(crate) range: Range,

@@ -166,6 +166,17 @@ fn tell(findings: &Findings, output: &mut Output) -> Result<(), Failure> {
         })?;
         tell_unreadable(&found.unreadable_in, output)?;
     }
+    if let Some(index) = &findings.index {
+        output.line("the index of unique ids")?;
+        output.line(&match &index.damage {
+            None => format!(
+                "  {} verified, {}",
+                count(index.ids, "unique id"),
+                show_bytes(index.bytes)
+            ),
+            Some(damage) => format!("  DAMAGED: {damage}"),
+        })?;
+    }
     if let Some(values) = &findings.values {
         output.line(&format!(
             "  {} and {} take {} of memory",

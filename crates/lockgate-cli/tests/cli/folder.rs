@@ -61,7 +61,7 @@ pub(crate) fn segments(sandbox: &Sandbox) -> Vec<std::path::PathBuf> {
 }
 
 /// Changes one byte in the middle of what a message said.
-fn flip(file: &Path, text: &str) {
+pub(crate) fn flip(file: &Path, text: &str) {
     let mut bytes = fs::read(file).unwrap();
     let at = bytes
         .windows(text.len())

@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::{
+    folder::{flip, segments},
     messages::Town,
     support::{Done, Server, json_lines, run_on_terminal, signal},
 };
@@ -153,6 +154,10 @@ fn what_is_exported_can_be_checked_read_by_others_and_appended() {
     let range = town.run("ledger export a --from 2 --to 3").json();
     assert_eq!(range, exported[1..3]);
     let table = town.run("ledger export a --format csv").ok();
+    assert_eq!(table.matches("\r\n").count(), 5, "{table:?}");
+    let guarded = town.run("ledger export a --format csv --csv-guard").ok();
+    assert_eq!(guarded, table.replace("=x", "'=x"));
+    town.run("ledger export a --csv-guard").fails_with(2);
     let mut table = csv::Reader::from_reader(table.as_bytes());
     let names: Vec<_> = table.headers().unwrap().iter().map(str::to_owned).collect();
     let rows: Vec<_> = table.records().map(Result::unwrap).collect();
@@ -167,7 +172,12 @@ fn what_is_exported_can_be_checked_read_by_others_and_appended() {
             assert_eq!(cell, value, "{name}");
         }
     }
-    town.run("ledger export a --to 5").fails_with(4);
+    for command in ["export", "verify"] {
+        let run = |range: &str| town.run(&format!("ledger {command} a {range}"));
+        run("--to 5").fails_with(4);
+        run("--from 5").ok();
+        run("--from 6").fails_with(4);
+    }
     town.run("ledger export a --from 3 --to 2").fails_with(2);
     // Whoever reads has enough: that is no failure.
     let export = town.sandbox.command("ledger export a");
@@ -180,8 +190,35 @@ fn what_is_exported_can_be_checked_read_by_others_and_appended() {
     assert_eq!(verified[0]["events"], 4);
     let part = town.run("ledger verify a --from 3 --to 3 --json").json();
     assert_eq!(part[0]["hash"], exported[2]["hash"]);
+    town.run("ledger trim a --before 3 --yes").ok();
+    for command in ["export", "verify"] {
+        let trimmed = town.run(&format!("ledger {command} a --from 2"));
+        let trimmed = trimmed.fails_with(4);
+        assert!(trimmed.contains("event 3"), "{trimmed}");
+    }
     town.run("ledger create empty").ok();
     town.run("ledger verify empty").ok();
+}
+
+/// Bytes on the disk change under a server: that is a finding, not a failure of the check.
+#[test]
+fn damaged_events_are_a_finding() {
+    let town = Town::new();
+    town.run("ledger create a").ok();
+    for event in ["first", "second-of-a", "third"] {
+        append(&town, &format!("a {event}"), "").ok();
+    }
+    flip(&segments(&town.sandbox)[0], "second-of-a");
+    for from in ["", "--from 3"] {
+        let done = town.run(&format!("ledger verify a --json {from}"));
+        let evidence: Value = serde_json::from_str(&done.stdout).unwrap();
+        let told = evidence["evidence"].as_str().unwrap();
+        assert!(told.contains("events 2 to 2"), "{evidence}");
+        done.fails_with(1);
+    }
+    let told = town.run("ledger verify a").fails_with(1);
+    assert!(told.contains("the ledger is damaged"), "{told}");
+    town.run("ledger export a").fails_with(9);
 }
 
 #[test]

@@ -120,6 +120,11 @@ impl Source {
             frozen: driver.machine.freeze(),
         }
     }
+
+    /// What of the index belongs to it: spaces, each with the number up to which it is complete.
+    pub(crate) fn spaces(&self) -> Vec<(u64, u64)> {
+        self.indexed.clone()
+    }
 }
 
 impl<T: Ticket> Driver<T> {
@@ -129,39 +134,48 @@ impl<T: Ticket> Driver<T> {
     /// # Errors
     /// See [`BackupError`].
     pub fn backup(&mut self, now: Now, out: &mut dyn Write) -> Result<BackupReport, BackupError> {
-        let source = Source::of(self, now);
+        let freeze = || Ok(Source::of(self, now));
+        let (source, ids) = view_and_freeze(None, freeze, Source::spaces)?;
         let written = self.log.progress().wait_written(source.position);
         written.map_err(|error| BackupError::Stopped {
             reason: StopReason::of(error),
         })?;
-        write(source, &*self.reader(), None, out, &|| Ok(()), &|| Ok(()))
+        write(source, &*self.reader(), ids, out, &|| Ok(()), &|| Ok(()))
     }
 }
 
-/// The index as of the source's instant; `None` if nothing of it is needed.
-fn view(
-    indexed: &[(u64, u64)],
+/// What `freeze` gives, and the index as of then; `None` if nothing of it is needed. `spaces` says what of the index belongs
+/// to what is frozen.
+///
+/// The index is viewed first. So what the frozen state has of it is in the view, whatever changes in the index later: a queue
+/// that is deleted, or an id that comes again. And no id may go from memory to the index until this returns: then each id is
+/// in the frozen state or in the view.
+pub(crate) fn view_and_freeze<T>(
     index: Option<&FolderIndex>,
-) -> Result<Option<IndexView>, BackupError> {
-    if indexed.is_empty() {
-        return Ok(None);
-    }
+    freeze: impl FnOnce() -> Result<T, BackupError>,
+    spaces: impl FnOnce(&T) -> Vec<(u64, u64)>,
+) -> Result<(T, Option<IndexView>), BackupError> {
     let index = index.and_then(FolderIndex::get);
-    let view = index.ok_or(BackupError::MissingIds)?.view();
-    let view = view.map_err(BackupError::Index)?.only(indexed.to_vec());
-    view.ok_or(BackupError::MissingIds).map(Some)
+    let view = index.map(|index| index.view()).transpose();
+    let view = view.map_err(BackupError::Index)?;
+    let frozen = freeze()?;
+    let spaces = spaces(&frozen);
+    if spaces.is_empty() {
+        return Ok((frozen, None));
+    }
+    let view = view.and_then(|view| view.only(spaces));
+    Ok((frozen, Some(view.ok_or(BackupError::MissingIds)?)))
 }
 
 /// Writes the whole backup while `go_on` is true; calls `confirm` once, before the end.
 pub(crate) fn write(
     mut source: Source,
     reader: &dyn LogReader,
-    index: Option<&FolderIndex>,
+    ids: Option<IndexView>,
     out: &mut dyn Write,
     go_on: &dyn Fn() -> Result<(), BackupError>,
     confirm: &dyn Fn() -> Result<(), BackupError>,
 ) -> Result<BackupReport, BackupError> {
-    let ids = view(&source.indexed, index)?;
     let head = Head {
         created: source.created,
         position: source.position,
@@ -302,4 +316,40 @@ fn write_messages(
 fn live_block(places: &Frozen, block: EventBlock, at: Position) -> Option<Effect> {
     let is_live = places.has_events_at(block.ledger, block.first, at);
     is_live.then(|| Effect::EventsCompacted(Box::new(block)))
+}
+
+#[cfg(test)]
+mod tests {
+    use lockgate_index::{IndexOptions, UniqueIndex};
+
+    use super::*;
+
+    /// Whatever happens to the index while the state is frozen.
+    #[test]
+    fn what_the_frozen_state_has_of_the_index_is_in_the_backup() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = FolderIndex::new(folder.path().join("index"), IndexOptions::default());
+        let index = place.open_or_make().unwrap();
+        index.add(1, &[(7, 1), (8, 2)], 2).unwrap();
+        index.add(2, &[(9, 1)], 1).unwrap();
+        index.sync().unwrap();
+        let freeze = || {
+            while !index.remove_space(2, 1).unwrap() {}
+            index.add(1, &[(7, 3)], 3).unwrap();
+            index.sync().unwrap();
+            Ok(())
+        };
+        let frozen = view_and_freeze(Some(&place), freeze, |()| vec![(1, 2), (2, 1)]);
+        let view = frozen.unwrap().1.unwrap();
+        let copy = folder.path().join("copy");
+        let (copy, _) = UniqueIndex::load(&copy, &IndexOptions::default(), view).unwrap();
+        assert_eq!(copy.look_up(1, &[7, 8]).unwrap().found, [Some(1), Some(2)]);
+        assert_eq!(copy.look_up(2, &[9]).unwrap().found, [Some(1)]);
+
+        // More than there was is refused; and nothing of an index that is not needed.
+        let refused = view_and_freeze(Some(&place), || Ok(()), |()| vec![(1, 9)]);
+        assert!(matches!(refused, Err(BackupError::MissingIds)));
+        let unneeded = view_and_freeze(None, || Ok(()), |()| Vec::new());
+        assert!(unneeded.unwrap().1.is_none());
+    }
 }

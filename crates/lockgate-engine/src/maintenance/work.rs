@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeSet,
     panic::{self, AssertUnwindSafe},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
@@ -200,6 +200,8 @@ impl Maintenance {
             return Ok(StepOutcome::Done);
         }
         self.index_wanted = false;
+        let shared = self.shared.clone();
+        let _moving = shared.index_moves();
         let index = place.get();
         let mut spaces = index.map(|index| index.all_spaces()).unwrap_or_default();
         let IndexPace { more_than, every } = self.shared.index_pace;
@@ -229,24 +231,28 @@ impl Maintenance {
                 Ok(Vec::new())
             }
         };
-        let done = gone.and_then(|left| {
-            if !left.is_empty() {
-                self.gone = Some((left, Position::default()));
-                again = true;
+        let (commands, done) = match gone {
+            Ok(left) => {
+                if !left.is_empty() {
+                    self.gone = Some((left, Position::default()));
+                    again = true;
+                }
+                match to_index.is_empty() {
+                    true => (Vec::new(), Ok(())),
+                    false => unique_ids::add(&place, &to_index),
+                }
             }
-            if to_index.is_empty() {
-                return Ok(Vec::new());
-            }
-            unique_ids::add(&place, &to_index)
-        });
+            Err(error) => (Vec::new(), Err(error)),
+        };
+        self.shared.index_works.store(done.is_ok(), Relaxed);
+        let notices = commands.into_iter().map(Notice::Engine);
+        self.shared.inbox.notice(notices);
         match done {
-            Ok(commands) => {
+            Ok(()) => {
                 works_again(
                     &mut self.troubles.index,
                     "unique ids get into their index again",
                 );
-                let notices = commands.into_iter().map(Notice::Engine);
-                self.shared.inbox.notice(notices);
                 self.index_wanted = again || self.gone.is_some();
                 if again {
                     // Not at once, for what could not be noted comes again.

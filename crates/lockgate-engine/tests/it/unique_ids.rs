@@ -248,6 +248,110 @@ async fn an_index_that_is_ahead_of_its_log_is_refused() {
     engine.shutdown().await;
 }
 
+/// Adds to the index behind the engine's back.
+fn add(options: &EngineOptions, space: u64, ids: &[(u128, u64)], up_to: u64) {
+    let place = options.index.as_ref().unwrap();
+    let index = place.open_or_make().unwrap();
+    index.add(space, ids, up_to).unwrap();
+    index.sync().unwrap();
+    drop(index);
+    place.close();
+}
+
+/// What the index has of messages that the log has lost is forgotten, and the rest is kept.
+#[tokio::test]
+async fn accepting_a_loss_keeps_what_index_and_log_share() {
+    let (disk, folder) = (FaultyDisk::new(), tempfile::tempdir().unwrap());
+    let options = options(&folder.path().join("index"));
+    let engine = start(&disk, &options).unwrap();
+    engine.submit(create("q", forever())).await.unwrap();
+    fill(&engine, &options).await;
+    engine.shutdown().await;
+    add(&options, 1, &[(77, MANY + 7)], MANY + 7);
+    let error = start(&disk, &options).map(drop).unwrap_err();
+    assert!(matches!(error, StartError::MissingIds { .. }), "{error}");
+    let accepting = EngineOptions {
+        accept_loss: true,
+        ..options.clone()
+    };
+    let engine = start(&disk, &accepting).unwrap();
+    for number in [1, 2_500, MANY] {
+        assert_eq!(is_duplicate_of(&engine, number).await, Some(number));
+    }
+    let index = options.index.as_ref().unwrap().get().unwrap();
+    assert_eq!(index.look_up(1, &[77]).unwrap().found, [None]);
+    drop(index);
+    assert_eq!(is_duplicate_of(&engine, MANY + 1).await, None);
+    engine.shutdown().await;
+    let engine = start(&disk, &options).unwrap();
+    for number in [1, MANY + 1] {
+        assert_eq!(is_duplicate_of(&engine, number).await, Some(number));
+    }
+    engine.shutdown().await;
+
+    // If it cannot even be read, there is nothing to keep.
+    add(&options, 1, &[(77, MANY + 7)], MANY + 7);
+    for run in fs::read_dir(folder.path().join("index/ids/tables")).unwrap() {
+        let run = run.unwrap().path();
+        let mut bytes = fs::read(&run).unwrap();
+        let at = bytes.len() / 3;
+        bytes[at] ^= 1;
+        fs::write(run, bytes).unwrap();
+    }
+    let engine = start(&disk, &accepting).unwrap();
+    assert_eq!(is_duplicate_of(&engine, 1).await, None);
+    engine.shutdown().await;
+}
+
+/// Ids of what the log has never had belong to another log. A queue that got such a number would take them for its own.
+#[tokio::test]
+async fn an_index_with_ids_of_no_queue_is_refused() {
+    let (disk, folder) = (FaultyDisk::new(), tempfile::tempdir().unwrap());
+    let path = folder.path().join("index");
+    let options = options(&path);
+    let engine = start(&disk, &options).unwrap();
+    engine.submit(create("a", forever())).await.unwrap();
+    engine.submit(create("b", forever())).await.unwrap();
+    let plain = QueueSettings::default();
+    engine.submit(create("c", plain)).await.unwrap();
+    engine
+        .submit(DeleteQueue { queue: name("b") })
+        .await
+        .unwrap();
+    engine.shutdown().await;
+
+    // Of a queue that was deleted: maintenance removes it.
+    add(&options, 2, &[(1, 1)], 1);
+    // Of something that is no queue.
+    add(&options, 1 << 32, &[(1, 1)], 1);
+    let engine = start(&disk, &options).unwrap();
+    let index = options.index.clone().unwrap();
+    until(|| index.get().unwrap().up_to(2).is_none()).await;
+    engine.shutdown().await;
+
+    // Of a queue that remembers nothing for ever, and of one that is still to be made.
+    add(&options, 3, &[(2, 1)], 1);
+    add(&options, 4, &[(3, 1)], 1);
+    let error = start(&disk, &options).map(drop).unwrap_err();
+    let (StartError::StrayIds { spaces, .. }, told) = (&error, error.to_string()) else {
+        panic!("{error}");
+    };
+    assert_eq!(spaces[..], [3, 4]);
+    assert!(told.contains(path.to_str().unwrap()), "{told}");
+    assert!(told.contains("numbers 3, 4:"), "{told}");
+    let accepting = EngineOptions {
+        accept_loss: true,
+        ..options.clone()
+    };
+    let engine = start(&disk, &accepting).unwrap();
+    let left = index.get().unwrap().all_spaces();
+    assert!(!left.contains(&3) && !left.contains(&4), "{left:?}");
+    engine.submit(create("q", forever())).await.unwrap();
+    assert_eq!(is_duplicate_of(&engine, 1).await, None);
+    engine.shutdown().await;
+    start(&disk, &options).unwrap().shutdown().await;
+}
+
 #[tokio::test]
 async fn a_deleted_queue_leaves_no_ids_in_the_index() {
     let (disk, folder) = (FaultyDisk::new(), tempfile::tempdir().unwrap());

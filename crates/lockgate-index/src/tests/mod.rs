@@ -2,6 +2,7 @@
 
 mod damage;
 mod kills;
+mod look;
 mod model;
 mod pieces;
 

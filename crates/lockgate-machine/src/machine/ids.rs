@@ -4,9 +4,9 @@
 //! says comes with a command, and holds if it was complete up to there when it was asked. docs/internals/unique-ids.md
 //! explains all of it.
 
-use std::collections::BTreeMap;
+use std::{cmp::Reverse, collections::BTreeMap};
 
-use lockgate_core::{Level, Now, QueueId, Sequence, ledger::SequenceId};
+use lockgate_core::{LedgerId, Level, Now, QueueId, Sequence, ledger::SequenceId};
 
 use super::{
     Machine,
@@ -91,10 +91,10 @@ impl Machine {
         }
     }
 
-    /// For each queue with more than `more_than` durable ids in memory that are remembered for ever, or half of what
-    /// its `dedup_bytes_max` allows, its first ids, at most `most`. The same of ledgers, at most `most` of all together;
-    /// of each that has any, where they take half of `ledger_bytes_max`. Takes time in the number of queues, ledgers and
-    /// ids.
+    /// For each queue with more than `more_than` durable ids in memory that are remembered for ever, or half of what its
+    /// `dedup_bytes_max` allows, its first ids; of all queues together at most `most`, of those with the most ids in memory
+    /// first. The same of ledgers, at most `most` of all together; of each that has any, where they take half of
+    /// `ledger_bytes_max`. Takes time in the number of queues, ledgers and ids.
     #[must_use]
     pub fn ids_to_index(&self, more_than: usize, most: usize) -> Vec<IdsToIndex> {
         let mut moves = self.event_ids_to_index(more_than, most);
@@ -111,11 +111,14 @@ impl Machine {
     ) -> impl Iterator<Item = IdsToIndex> {
         let queues = self.queues.iter().map(|(_, queue)| queue);
         let queues = queues.filter(|queue| queue.settings.remembers_for_ever());
-        queues.filter_map(move |queue| {
+        let mut queues: Vec<_> = queues.collect();
+        queues.sort_by_key(|queue| Reverse(queue.dedup.len()));
+        let mut left = most;
+        queues.into_iter().filter_map(move |queue| {
             // A queue that may remember few in memory does not wait until it is full.
             let half = usize::try_from(queue.settings.dedup_bytes_max / 128).unwrap_or(usize::MAX);
             let more_than = more_than.min(half);
-            if queue.dedup.len() <= more_than {
+            if left == 0 || queue.dedup.len() <= more_than {
                 return None;
             }
             let durable = queue
@@ -123,14 +126,19 @@ impl Machine {
                 .forever()
                 .take_while(|(_, _, position)| self.unless_durable(*position).is_none());
             let ids: Vec<_> = durable
-                .take(most)
+                .take(left)
                 .map(|(id, number, _)| (id, number.0))
                 .collect();
             let up_to = Sequence(ids.last()?.1);
-            (ids.len() > more_than.min(most - 1)).then_some(IdsToIndex {
-                space: IdSpace::Queue(queue.id),
-                ids,
-                up_to,
+            // The last queue of a round may move fewer.
+            let is_enough = ids.len() > more_than || ids.len() == left;
+            is_enough.then(|| {
+                left -= ids.len();
+                IdsToIndex {
+                    space: IdSpace::Queue(queue.id),
+                    ids,
+                    up_to,
+                }
             })
         })
     }
@@ -153,6 +161,19 @@ impl Machine {
     pub fn needs_index(&self) -> bool {
         self.id_spaces()
             .any(|(space, up_to, _)| up_to.0 > 0 || matches!(space, IdSpace::Queue(_)))
+    }
+
+    /// Whether the index may have a space of that number: that of a ledger, or of a queue which remembers ids for ever, or of one
+    /// that has been deleted. Numbers of queues and ledgers are given once.
+    #[must_use]
+    pub fn may_have_space(&self, space: u64) -> bool {
+        let Ok(number) = u32::try_from(space) else {
+            let of = |number| IdSpace::Ledger(LedgerId(number)).number();
+            return (of(1)..=of(self.ledgers.made)).contains(&space);
+        };
+        let queue = self.queue_index(QueueId(number));
+        (1..self.next_queue).contains(&number)
+            && queue.is_none_or(|index| self.queues[index].settings.remembers_for_ever())
     }
 
     pub(super) fn decide_ids_indexed(

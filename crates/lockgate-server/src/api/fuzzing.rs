@@ -1,19 +1,33 @@
 //! The fuzz target for requests to the admin API: routes and parses as much as needs no queue.
 
 use hyper::Method;
+use lockgate_core::ledger::LedgerPage;
 
 use super::{
     Problem,
+    actions::{event_view, head_view},
+    follow,
     input::{body, query},
     route::{self, Operation},
     shapes::{
         AppendEvents, ChangeQueue, CreateLedger, CreateQueue, DeleteRecord, DropKeyState,
-        ExtendRecord, Hold, LeaseRecord, ListDeadLetterSources, ListDeadLetters, ListKeyStates,
-        ListKeys, ListLedgers, ListMessages, ListProducers, ListQueues, ListRecords, MoveReader,
-        Nothing, PutKeyState, PutRecord, ReadEvents, ReceiveMessages, Redrive, ReleaseRecord,
-        Reschedule, SealLedger, SendMessages, SettleMessages, Transaction, TrimLedger, WatchRecord,
+        EventPage, ExtendRecord, FollowEvents, Hold, LeaseRecord, ListDeadLetterSources,
+        ListDeadLetters, ListKeyStates, ListKeys, ListLedgers, ListMessages, ListProducers,
+        ListQueues, ListRecords, MoveReader, Nothing, PutKeyState, PutRecord, ReadEvents,
+        ReceiveMessages, Redrive, ReleaseRecord, Reschedule, SealLedger, SendMessages,
+        SettleMessages, Transaction, TrimLedger, WatchRecord,
     },
 };
+
+/// A page of events as a client gets it.
+#[must_use]
+pub fn page(page: &LedgerPage) -> Vec<u8> {
+    let shown = EventPage {
+        events: page.events.iter().map(event_view).collect(),
+        head: head_view(&page.head),
+    };
+    serde_json::to_vec(&shown).unwrap_or_default()
+}
 
 /// Input: a method, a space, a path with its parameters, a line feed, a body.
 pub fn request(bytes: &[u8]) -> Result<(), String> {
@@ -38,6 +52,11 @@ pub fn request(bytes: &[u8]) -> Result<(), String> {
 }
 
 fn read(method: &Method, path: &str, given: Option<&str>, bytes: &[u8]) -> Result<(), Problem> {
+    if let Some(ledger) = follow::ledger_in(path) {
+        route::decode(ledger)?;
+        query::<FollowEvents>(given)?;
+        return Ok(());
+    }
     let found = route::find(method, path)?;
     match found.operation {
         Operation::ListQueues => drop(query::<ListQueues>(given)?),

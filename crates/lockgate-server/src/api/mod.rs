@@ -47,7 +47,7 @@ use self::{
     shapes::Nothing,
 };
 use crate::{
-    auth::{AccessKey, Verb},
+    auth::{AccessKey, AccessKeys, Verb},
     http::{
         drain::Drain,
         progress::Hangup,
@@ -78,6 +78,8 @@ pub(crate) struct Service {
     changes: Arc<Mutex<()>>,
     /// The largest body of a request that is let in.
     body_bytes_max: usize,
+    /// Those of callers now, where there is authentication.
+    keys: Option<AccessKeys>,
 }
 
 /// A request to the API. Its body is complete and within the server's limit.
@@ -115,6 +117,7 @@ impl Service {
         drain: Drain,
         changes: Arc<Mutex<()>>,
         body_bytes_max: usize,
+        keys: Option<AccessKeys>,
     ) -> Self {
         Self {
             receipts: Receipts::new(engine.term().shard, &engine.secret()),
@@ -123,6 +126,7 @@ impl Service {
             drain,
             changes,
             body_bytes_max,
+            keys,
         }
     }
 

@@ -68,6 +68,39 @@ pub(crate) struct BodyShare<B: Deref<Target = BodyBudget>> {
 /// do not read must not make the server keep ten megabytes for each of their connections.
 pub(crate) type AnswerShare = BodyShare<Arc<BodyBudget>>;
 
+/// The memory of what is on its way to clients that follow ledgers: half of that of all answers. They stay for days, and
+/// many that do not read must leave room for the answers to requests.
+#[derive(Debug)]
+pub(crate) struct Followers {
+    half: Arc<BodyBudget>,
+    answers: Arc<BodyBudget>,
+}
+
+/// The parts of one client's lines.
+#[derive(Debug)]
+pub(crate) struct FollowerShare {
+    _of_half: Option<AnswerShare>,
+    _of_answers: Option<AnswerShare>,
+}
+
+impl Followers {
+    /// `max`: that of all answers.
+    pub(crate) fn new(answers: &Arc<BodyBudget>, max: usize) -> Self {
+        Self {
+            half: Arc::new(BodyBudget::new(max / 2)),
+            answers: answers.clone(),
+        }
+    }
+
+    /// The share of lines of `len` bytes.
+    pub(crate) fn hold(&self, address: IpAddr, len: usize) -> Result<FollowerShare, Full> {
+        Ok(FollowerShare {
+            _of_half: self.half.hold(address, len, true)?,
+            _of_answers: self.answers.hold(address, len, true)?,
+        })
+    }
+}
+
 impl BodyBudget {
     pub(crate) fn new(max: usize) -> Self {
         Self {
@@ -389,5 +422,21 @@ mod tests {
         assert_eq!(budget.used(), 100_008);
         drop((alone, anyway));
         assert_eq!(budget.used(), 0);
+    }
+
+    /// However many follow, the other half is left for requests.
+    #[test]
+    fn all_followers_together_have_half_of_what_answers_have() {
+        let answers = Arc::new(BodyBudget::new(100_000));
+        let followers = Followers::new(&answers, 100_000);
+        let held: Vec<_> = (1..100)
+            .map_while(|at| followers.hold(address(at), FREE_BYTES + 10_000).ok())
+            .collect();
+        assert_eq!(held.len(), 5);
+        assert_eq!(answers.used(), 50_000);
+        let answer = answers.hold(address(200), FREE_BYTES + 50_000, true);
+        assert!(answer.is_ok());
+        drop(held);
+        assert_eq!((followers.half.used(), answers.used()), (0, 50_000));
     }
 }

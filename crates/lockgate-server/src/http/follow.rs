@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use hyper::body::Frame;
 
-use super::{body::AnswerShare, connection::Client, refusal::Refusal};
+use super::{body::FollowerShare, connection::Client, refusal::Refusal};
 use crate::api::{Code, Follow, Problem};
 
 type Step = Pin<Box<dyn Future<Output = (Follow, Option<Bytes>)> + Send>>;
@@ -21,7 +21,7 @@ pub(crate) struct Stream {
     /// Reads the next lines. `None` at the end.
     step: Option<Step>,
     /// Of the lines that hyper has now.
-    share: Option<AnswerShare>,
+    share: Option<FollowerShare>,
     client: Arc<Client>,
 }
 
@@ -46,9 +46,9 @@ impl Stream {
             self.client.progress.answered(None, None);
             return Poll::Ready(None);
         };
-        let answers = &self.client.core.answers;
-        match answers.hold(self.client.peer.ip(), lines.len(), true) {
-            Ok(share) => self.share = share,
+        let followers = &self.client.core.followers;
+        match followers.hold(self.client.peer.ip(), lines.len()) {
+            Ok(share) => self.share = Some(share),
             Err(_) => {
                 let problem = Problem::new(Code::Unavailable, Refusal::AnswersFull.to_string());
                 lines = follow.end(&problem);

@@ -41,8 +41,12 @@ pub(crate) fn readyz(core: &Core, queues: &Queues) -> Response {
             json!({ "ready": false, "reason": reason.name(), "detail": reason.detail() }),
         ),
     };
-    let space = queues.engine.metrics().maintenance.space;
+    let metrics = queues.engine.metrics();
+    let space = metrics.maintenance.space;
     body["space"] = space.state.name().into();
+    if let Some(index) = metrics.index {
+        body["unique_ids"] = if index.works { "normal" } else { "failing" }.into();
+    }
     if status == StatusCode::OK
         && let Some(detail) = space_detail(space)
     {

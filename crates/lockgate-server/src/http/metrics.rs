@@ -272,6 +272,22 @@ fn engine(page: &mut Exposition, engine: &EngineMetrics) {
     ] {
         page.gauge(name, help).value(value);
     }
+    let index = engine.index.unwrap_or_default();
+    page.gauge(
+        "lockgate_index_entries",
+        "Unique ids in the index on disk, about.",
+    )
+    .value(index.entries);
+    page.gauge(
+        "lockgate_index_disk_bytes",
+        "Bytes of the index of unique ids.",
+    )
+    .value(index.disk_bytes);
+    page.counter(
+        "lockgate_index_merges_failed_total",
+        "Merges of the index of unique ids that failed.",
+    )
+    .value(index.merges_failed);
     let mut state = page.gauge(
         "lockgate_log_space_state",
         "How much room there is: 1 for the state it is in, else 0.",

@@ -42,7 +42,7 @@ use lockgate_engine::Engine;
 pub(crate) use listener::run;
 
 use self::{
-    body::BodyBudget,
+    body::{BodyBudget, Followers},
     counters::Counters,
     drain::{Drain, DrainTrigger},
     hosts::Hosts,
@@ -67,6 +67,7 @@ pub(crate) struct Core {
     counters: Counters,
     bodies: BodyBudget,
     answers: Arc<BodyBudget>,
+    followers: Followers,
     /// Log lines that were dropped, if the program counts them.
     pub(crate) lines_dropped: Arc<AtomicU64>,
     protocol: http1::Builder,
@@ -116,10 +117,12 @@ impl Core {
                     https: tls.is_some(),
                 };
                 let keys = authenticator.as_ref().map(|who| who.keys().clone());
-                let service = sqs::Service::new(engine.clone(), config, drain.clone(), keys);
+                let service =
+                    sqs::Service::new(engine.clone(), config, drain.clone(), keys.clone());
                 let changes = service.changes.clone();
                 let body_bytes_max = options.limits.body_bytes_max;
-                let api = api::Service::new(engine.clone(), drain.clone(), changes, body_bytes_max);
+                let (engine_of_api, drain) = (engine.clone(), drain.clone());
+                let api = api::Service::new(engine_of_api, drain, changes, body_bytes_max, keys);
                 Behind::Queues(Box::new(Queues {
                     advertised_host: options.advertised_host.clone(),
                     service,
@@ -130,6 +133,7 @@ impl Core {
                 }))
             }
         };
+        let answers = Arc::new(BodyBudget::new(options.limits.bodies_bytes_max));
         let advertised = options.advertised_host.as_deref().and_then(hosts::split);
         let advertised_name = advertised.map(|(host, _port)| host.to_owned());
         Self {
@@ -138,7 +142,8 @@ impl Core {
             behind,
             counters: Counters::default(),
             bodies: BodyBudget::new(options.limits.bodies_bytes_max),
-            answers: Arc::new(BodyBudget::new(options.limits.bodies_bytes_max)),
+            followers: Followers::new(&answers, options.limits.bodies_bytes_max),
+            answers,
             lines_dropped: Arc::default(),
             protocol: connection::protocol(&options.limits),
             limits: options.limits,

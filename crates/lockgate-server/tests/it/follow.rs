@@ -6,13 +6,14 @@ use lockgate_core::{
 };
 use lockgate_engine::EngineLedger;
 use lockgate_machine::CreateLedger;
+use lockgate_server::{AccessKey, Authentication, Grant, Names, Secret, Verb};
 use serde_json::Value;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
     net::TcpStream,
 };
 
-use crate::support::{TestServer, in_time};
+use crate::support::{TestServer, in_time, sign};
 
 async fn ledger(server: &TestServer) -> EngineLedger {
     let name = LedgerName::new("l").unwrap();
@@ -47,9 +48,13 @@ struct Lines {
 }
 
 async fn follow(server: &TestServer, query: &str) -> Lines {
+    follow_with(server, query, "Host: localhost\r\n").await
+}
+
+async fn follow_with(server: &TestServer, query: &str, headers: &str) -> Lines {
     let mut raw = server.connect().await;
     raw.send(format!(
-        "GET /api/v1/ledgers/l/follow{query} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        "GET /api/v1/ledgers/l/follow{query} HTTP/1.1\r\n{headers}\r\n"
     ))
     .await;
     let mut socket = BufReader::new(raw.0);
@@ -195,4 +200,61 @@ async fn a_stream_ends_with_its_client_and_with_its_server() {
         }
     }
     in_time(stopped).await.unwrap();
+}
+
+/// A grant that is taken away, or another secret, ends the stream at its next line, and events that come later stay unseen.
+#[tokio::test]
+async fn a_stream_ends_when_its_key_may_not_read_any_more() {
+    let key = |secret: &str, on: &str| AccessKey {
+        id: "AUDIT".to_owned(),
+        secret: Secret::new(secret),
+        grants: vec![Grant {
+            on: Names::Ledgers(on.to_owned()),
+            verbs: vec![Verb::Read],
+        }],
+    };
+    let before = || key("secret-of-the-test", "l");
+    let other = AccessKey {
+        id: "OTHER".to_owned(),
+        ..before()
+    };
+    let server = TestServer::start_with(|options| {
+        options.authentication = Authentication::AccessKeys(vec![before()]);
+    })
+    .await;
+    let ledger = ledger(&server).await;
+    let keys = server.access_keys.clone().unwrap();
+    for after in [
+        vec![key("secret-of-the-test", "m")],
+        vec![key("another-secret", "l")],
+        vec![other],
+    ] {
+        keys.replace(&[before()]).unwrap();
+        let mut headers = hyper::HeaderMap::new();
+        headers.insert("host", "localhost".parse().unwrap());
+        let now = jiff::Timestamp::now().as_second();
+        let credentials = ("AUDIT", "secret-of-the-test");
+        let head = ledger.head().await.unwrap().sequence_id;
+        let query = format!("?after={head}&heartbeat_ms=100");
+        let line = format!("GET /api/v1/ledgers/l/follow{query}");
+        sign(&line, &mut headers, "", credentials, now);
+        let headers = headers.iter();
+        let headers =
+            headers.map(|(name, value)| format!("{name}: {}\r\n", value.to_str().unwrap()));
+        let headers: String = headers.collect();
+        let mut lines = follow_with(&server, &query, &headers).await;
+        assert!(lines.next().await.is_some());
+        keys.replace(&after).unwrap();
+        append(&ledger, [b"secret".to_vec()]).await;
+        let last = loop {
+            let line = lines.next().await.unwrap();
+            assert_ne!(line["payload"], "secret");
+            if line.get("problem").is_some() {
+                break line;
+            }
+        };
+        assert_eq!(last["problem"]["code"], "access_denied", "{last}");
+        assert_eq!(lines.next().await, None);
+    }
+    server.stop().await;
 }

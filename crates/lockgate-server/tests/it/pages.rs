@@ -1,13 +1,14 @@
 //! Health, and paths and methods that lead nowhere.
 
-use std::sync::Arc;
+use std::{fs, sync::Arc};
 
-use lockgate_core::WallTime;
-use lockgate_engine::{Engine, EngineOptions, Status};
+use lockgate_core::{Message, QueueName, UniqueId, WallTime};
+use lockgate_engine::{Engine, EngineOptions, FolderIndex, IndexOptions, Status};
 use lockgate_log::{LocalLog, LocalLogOptions};
+use lockgate_machine::{CreateQueue, QueueSettings, SendMessage};
 use lockgate_sim::{FaultyDisk, ManualClock};
 
-use crate::support::{TestServer, post};
+use crate::support::{TestServer, in_time, post};
 
 #[tokio::test]
 async fn health_pages_tell_what_they_promise() {
@@ -137,5 +138,68 @@ async fn the_date_is_the_wall_clocks_also_when_that_is_set_back() {
         assert_eq!(server.get("/healthz").await.header("date"), Some(date));
         assert_eq!(server.get("/nothing").await.header("date"), Some(date));
     }
+    server.stop().await;
+}
+
+/// Sends go on while the index of unique ids cannot be written, but somebody should look.
+#[tokio::test]
+async fn readiness_says_whether_the_index_of_unique_ids_works() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("index");
+    fs::write(&place, "in its way").unwrap();
+    let log = LocalLog::open(Arc::new(FaultyDisk::new()), LocalLogOptions::default()).unwrap();
+    let index = Arc::new(FolderIndex::new(place.clone(), IndexOptions::default()));
+    let options = EngineOptions {
+        index: Some(index.clone()),
+        checks_index: false,
+        ..EngineOptions::default()
+    };
+    let clock = Arc::new(ManualClock::default());
+    let (engine, _) = Engine::start(log, clock, options).unwrap();
+    let server = TestServer::start_over(engine, |_| ()).await;
+    let settings = QueueSettings {
+        dedup_window: QueueSettings::FOREVER,
+        // Few stay in memory.
+        dedup_bytes_max: 1_280,
+        ..QueueSettings::default()
+    };
+    let name = QueueName::new("q").unwrap();
+    let create = CreateQueue {
+        name: name.clone(),
+        settings,
+        annotations: Default::default(),
+        tags: Default::default(),
+    };
+    server.engine.submit(create).await.unwrap();
+    for number in 0..18 {
+        let unique_id = UniqueId::new(&number.to_string()).unwrap();
+        let message = Message::new("x").with_unique_id(unique_id);
+        let send = SendMessage {
+            queue: name.clone(),
+            message,
+        };
+        server.engine.submit(send).await.unwrap();
+    }
+    let until = async |state: &str| {
+        let wanted = format!("\"unique_ids\":\"{state}\"");
+        in_time(async { while !server.get("/readyz").await.body.contains(&wanted) {} }).await;
+    };
+    until("failing").await;
+    assert_eq!(server.get("/readyz").await.status, 200);
+    fs::remove_file(&place).unwrap();
+    until("normal").await;
+    in_time(async {
+        // The ids that could not move before have moved.
+        while !index.get().is_some_and(|index| index.entries() > 0) {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    let metrics = server.get("/metrics").await.body;
+    assert!(
+        !metrics.contains("\nlockgate_index_disk_bytes 0\n"),
+        "{metrics}"
+    );
+    assert!(metrics.contains("\nlockgate_index_merges_failed_total 0\n"));
     server.stop().await;
 }

@@ -263,9 +263,10 @@ async fn find(client: &Client, args: &LedgerFind) -> Result<(), Failure> {
 async fn verify(client: &Client, args: &LedgerVerify) -> Result<(), Failure> {
     let (ledger, head) = look(client, &args.ledger.name).await?;
     let (from, to) = range(args.range, &head)?;
-    let chain = first_of(&ledger, &head, from).await?;
-    let mut pages = Pages::new(ledger, chain);
+    let mut pages = Pages::new(ledger.clone(), Chain::behind(from.previous()));
     let checked = async {
+        let chain = first_of(&ledger, &head, from).await?;
+        pages = Pages::new(ledger, chain);
         while pages.last() < to {
             pages.next_up_to(to).await?;
         }
@@ -275,6 +276,11 @@ async fn verify(client: &Client, args: &LedgerVerify) -> Result<(), Failure> {
         }
     };
     if let Err(failure) = checked.await {
+        // Events that cannot be read are what it looks for.
+        let failure = match failure.exit() {
+            Exit::Refused => failure.exiting(Exit::Failed),
+            _ => failure,
+        };
         if args.json && failure.exit() == Exit::Failed {
             let evidence = failure.to_string();
             tell(

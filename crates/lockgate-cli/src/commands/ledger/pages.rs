@@ -68,13 +68,18 @@ fn does_not_come(event: SequenceId) -> Failure {
 pub(super) fn range(range: Range, head: &LedgerHead) -> Result<(SequenceId, SequenceId), Failure> {
     let from = range.from.map_or(head.first_id, SequenceId);
     let to = range.to.map_or(head.sequence_id, SequenceId);
-    if range.from.is_some() && from > to || range.to.is_some() && from > to.next() {
+    if range.from.is_some() && range.to.is_some() && from > to {
         return Err(Failure::usage(format!(
             "the range begins with event {from} and ends with event {to}"
         )));
     }
     head.reaches(to)?;
-    head.keeps_behind(from.previous())?;
+    // The one behind the last is the next to come: so far the range is empty.
+    if from > head.sequence_id.next() {
+        head.reaches(from)?;
+    }
+    let first_asked = range.to.map_or(from, |to| from.min(SequenceId(to)));
+    head.keeps_behind(first_asked.previous())?;
     Ok((from, to))
 }
 
@@ -93,5 +98,60 @@ pub(super) async fn first_of(
     match pages.last() == before {
         true => Ok(*pages.chain()),
         false => Err(does_not_come(before)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockgate_core::{Epoch, WallTime};
+
+    use super::*;
+    use crate::exit::Exit;
+
+    #[test]
+    fn a_range_is_there_or_empty_or_refused() {
+        let head = |first, last| LedgerHead {
+            sequence_id: SequenceId(last),
+            first_id: SequenceId(first),
+            epoch: Epoch(0),
+            time: WallTime(0),
+            hash: None,
+            is_sealed: false,
+        };
+        let ask = |from, to, (first, last)| {
+            let found = range(Range { from, to }, &head(first, last));
+            found
+                .map(|(from, to)| (from.0, to.0))
+                .map_err(|failure| failure.exit())
+        };
+        let kept = (3, 9);
+        for (from, to, found) in [
+            (None, None, Ok((3, 9))),
+            (Some(4), Some(4), Ok((4, 4))),
+            (Some(10), None, Ok((10, 9))),
+            (Some(11), None, Err(Exit::Conflict)),
+            (Some(u64::MAX), None, Err(Exit::Conflict)),
+            (None, Some(10), Err(Exit::Conflict)),
+            (Some(9), Some(u64::MAX), Err(Exit::Conflict)),
+            (Some(2), None, Err(Exit::Conflict)),
+            (Some(1), Some(2), Err(Exit::Conflict)),
+            (None, Some(2), Err(Exit::Conflict)),
+            (Some(5), Some(4), Err(Exit::Usage)),
+            (Some(10), Some(9), Err(Exit::Usage)),
+        ] {
+            assert_eq!(ask(from, to, kept), found, "{from:?} to {to:?}");
+        }
+        let all_is_trimmed = (10, 9);
+        for (from, to, found) in [
+            (None, None, Ok((10, 9))),
+            (Some(10), None, Ok((10, 9))),
+            (Some(9), None, Err(Exit::Conflict)),
+            (None, Some(9), Err(Exit::Conflict)),
+        ] {
+            assert_eq!(ask(from, to, all_is_trimmed), found, "{from:?} to {to:?}");
+        }
+        assert_eq!(ask(None, None, (1, 0)), Ok((1, 0)));
+        assert_eq!(ask(Some(1), None, (1, 0)), Ok((1, 0)));
+        assert_eq!(ask(Some(2), None, (1, 0)), Err(Exit::Conflict));
     }
 }

@@ -325,6 +325,7 @@ fn start_failure(error: StartError, settings: &Resolved) -> Failure {
         | StartError::NoSnapshot { .. }
         | StartError::Missing { .. }
         | StartError::MissingIds { .. }
+        | StartError::StrayIds { .. }
         | StartError::Index(IndexError::Damaged { .. })
         | StartError::OtherShard { .. }
         | StartError::UnfinishedRestore => true,
@@ -334,7 +335,9 @@ fn start_failure(error: StartError, settings: &Resolved) -> Failure {
     let is_missing = matches!(error, StartError::Missing { .. });
     let ids_are_missing = matches!(
         error,
-        StartError::MissingIds { .. } | StartError::Index(IndexError::Damaged { .. })
+        StartError::MissingIds { .. }
+            | StartError::StrayIds { .. }
+            | StartError::Index(IndexError::Damaged { .. })
     );
     let exit = match &error {
         // Another one claimed it meanwhile.

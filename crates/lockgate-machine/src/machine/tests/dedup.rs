@@ -218,6 +218,34 @@ fn an_id_for_ever_is_known_in_memory_and_in_the_index() {
     );
 }
 
+/// However many queues there are: their owner copies and drops the ids in one step.
+#[test]
+fn a_round_of_moves_is_bounded_over_all_queues() {
+    check(
+        "
+        queue a window=forever
+        queue b window=forever
+        queue c window=forever
+        send a id=x                     => #1
+        send b id=x                     => #1
+        send b id=y                     => #2
+        send b id=z                     => #3
+        send c id=x                     => #1
+        send c id=y                     => #2
+        index 4                         => 4 ids
+        unique-ids a                    => 1
+        unique-ids b                    => 0
+        unique-ids c                    => 1
+        send b id=z                     => #3 duplicate
+        send c id=x                     => #1 duplicate
+        index 4                         => 2 ids
+        send a id=x                     => #1 duplicate
+        send c id=y                     => #2 duplicate
+        index 4                         => 0 ids
+        ",
+    );
+}
+
 #[test]
 fn only_durable_ids_go_to_the_index() {
     check(

@@ -2,12 +2,19 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use hyper::Method;
-use lockgate_core::ledger::{Append, EVENT_BYTES_MAX};
+use lockgate_core::{
+    HolderName,
+    ledger::{Append, EVENT_BYTES_MAX},
+};
 use serde_json::{Value, json};
 
-use super::Shop;
-use crate::auth::{AccessKey, Grant, Names, Secret, Verb};
+use super::{Request, Shop};
+use crate::{
+    auth::{AccessKey, Grant, Names, Secret, Verb},
+    http::progress::Hangup,
+};
 
 async fn with_ledger() -> Shop {
     let shop = Shop::open();
@@ -295,4 +302,47 @@ async fn a_key_may_do_what_its_grants_on_ledgers_say() {
         };
         assert_eq!(names, expected);
     }
+}
+
+/// A page to a client that follows has about 256 KiB, and what did not fit comes with the next one.
+#[tokio::test]
+async fn pages_for_those_who_follow_are_bounded_in_bytes() {
+    let shop = with_ledger().await;
+    for payload in [
+        "x".repeat(100 << 10),
+        "x".repeat(EVENT_BYTES_MAX),
+        String::new(),
+    ] {
+        let events = vec![json!({"payload": payload}); 7];
+        shop.post("/ledgers/l/events", json!({"epoch": 1, "events": events}))
+            .await;
+    }
+    shop.post("/ledgers/l/seal", json!({"epoch": 1})).await;
+    let request = Request {
+        method: &Method::GET,
+        path: "/api/v1/ledgers/l/follow",
+        query: None,
+        content_type: None,
+        body: Bytes::new(),
+        fence: None,
+        holder: HolderName::new("tester").unwrap(),
+        identity: None,
+        hangup: Hangup::default(),
+    };
+    let mut follow = shop.service.follow(&request).await.unwrap();
+    let mut seen = 0;
+    while let Some(lines) = follow.next().await {
+        let lines: Vec<_> = lines.split_inclusive(|&byte| byte == b'\n').collect();
+        // It ends with the line that takes it to that many bytes.
+        let but_last: usize = lines[..lines.len() - 1].iter().map(|line| line.len()).sum();
+        assert!(but_last < 257 << 10, "{but_last} bytes");
+        for line in lines {
+            let line: Value = serde_json::from_slice(line).unwrap();
+            if line.get("head").is_none() {
+                seen += 1;
+                assert_eq!(line["sequence_id"], seen);
+            }
+        }
+    }
+    assert_eq!(seen, 21);
 }

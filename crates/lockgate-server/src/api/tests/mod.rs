@@ -64,7 +64,7 @@ impl Shop {
             Engine::start(log, Arc::new(clock.clone()), EngineOptions::default()).unwrap();
         let (trigger, drain) = drain::drain();
         Self {
-            service: Service::new(engine.clone(), drain, Arc::default(), 4 << 20),
+            service: Service::new(engine.clone(), drain, Arc::default(), 4 << 20, None),
             engine,
             clock,
             identity: None,
