@@ -98,8 +98,8 @@ fn set_aside(place: &FolderIndex, error: &IndexError) -> Result<(), StartError> 
     Ok(())
 }
 
-/// A queue with whose ids the index does not fit to the log: up to where it must be complete and is, and whether that is
-/// beyond the log's end.
+/// A queue with whose ids the index does not fit to the log: up to where it must be complete and is, and whether that
+/// is beyond the log's end.
 type Missing = (QueueId, Sequence, u64, bool);
 
 /// `has`: up to where a space of the index is complete.
@@ -176,8 +176,8 @@ fn strays(machine: &Machine, mut spaces: Vec<u64>) -> Vec<u64> {
     spaces
 }
 
-/// Looks for ids of what the log has never had: numbers of queues are given once, and a queue that gets such a number would
-/// take new messages for duplicates.
+/// Looks for ids of what the log has never had: numbers of queues are given once, and a queue that gets such a number
+/// would take new messages for duplicates.
 fn refuse_strays(
     machine: &Machine,
     options: &EngineOptions,
@@ -270,8 +270,8 @@ fn answers(index: &UniqueIndex, mut ids: Vec<(QueueId, u128)>) -> Result<Answers
     Ok(answers)
 }
 
-/// Adds the ids and makes that durable. Returns what to tell the machine, also of a failure: ids that are durable all the
-/// same leave memory, so an index that cannot merge its runs does not fill it.
+/// Adds the ids and makes that durable. Returns what to tell the machine, also of a failure: ids that are durable all
+/// the same leave memory, so an index that cannot merge its runs does not fill it.
 pub(crate) fn add(
     place: &FolderIndex,
     to_index: &[IdsToIndex],

@@ -71,9 +71,9 @@ impl Machine {
         needed.collect()
     }
 
-    /// For each queue with more than `more_than` durable ids in memory that are remembered for ever, or half of what its
-    /// `dedup_bytes_max` allows, its first ids; of all queues together at most `most`, of those with the most ids in memory
-    /// first. Takes time in the number of queues and ids.
+    /// For each queue with more than `more_than` durable ids in memory that are remembered for ever, or half of what
+    /// its `dedup_bytes_max` allows, its first ids; of all queues together at most `most`, of those with the most ids
+    /// in memory first. Takes time in the number of queues and ids.
     #[must_use]
     pub fn ids_to_index(&self, more_than: usize, most: usize) -> Vec<IdsToIndex> {
         if self.ids_for_ever == 0 {
@@ -125,8 +125,8 @@ impl Machine {
         })
     }
 
-    /// Whether the index may have a space of that number: that of a queue which remembers ids for ever, or has been deleted.
-    /// Numbers of queues are given once.
+    /// Whether the index may have a space of that number: that of a queue which remembers ids for ever, or has been
+    /// deleted. Numbers of queues are given once.
     #[must_use]
     pub fn may_have_space(&self, space: u64) -> bool {
         let Ok(number) = u32::try_from(space) else {
