@@ -196,9 +196,9 @@ pub enum StartError {
     /// The index of unique ids has some of what the log has never had. Nothing was changed.
     /// [`EngineOptions::accept_loss`](crate::EngineOptions::accept_loss) removes them.
     #[error(
-        "the index of unique ids in {} has ids of queues that the log has never had, number{} {}: it is the index of another \
-         log, or this log has lost its end; nothing that is stored was changed. Put back the index that belongs to the log and \
-         start again, or accept the loss: then these ids are removed",
+        "the index of unique ids in {} has ids of queues that the log has never had, number{} {}: it is the index of \
+         another log, or this log has lost its end; nothing that is stored was changed. Put back the index that \
+         belongs to the log and start again, or accept the loss: then these ids are removed",
         folder.display(), if spaces.len() == 1 { "" } else { "s" },
         spaces.iter().map(u64::to_string).collect::<Vec<_>>().join(", ")
     )]

@@ -395,7 +395,8 @@ fn api() -> Vec<Vec<u8>> {
         "POST /api/v1/queues/orders/receive\n{\"max\":10,\"wait_ms\":100}",
         "POST /api/v1/queues/orders/purge\n",
         "POST /api/v1/ledgers\n{\"name\":\"trades\",\"hashed\":true,\"retention_ms\":60000}",
-        "POST /api/v1/ledgers/trades/events\n{\"epoch\":1,\"head\":7,\"events\":[{\"payload\":\"a\",\"unique_id\":\"u\",\"input\":\"i\"}],\"settled\":[\"i\"]}",
+        "POST /api/v1/ledgers/trades/events\n{\"epoch\":1,\"head\":7,\"events\":[{\"payload\":\"a\",\
+         \"unique_id\":\"u\",\"input\":\"i\"}],\"settled\":[\"i\"]}",
         "GET /api/v1/ledgers/trades/events?after=1&limit=7&wait_ms=100\n",
         "GET /api/v1/ledgers/trades/follow?after=1&heartbeat_ms=100\n",
         "GET /api/v1/ledgers/trades/unique-ids/a%2Fb\n",
@@ -531,13 +532,14 @@ fn events() -> Vec<Vec<u8>> {
 
 fn pages() -> Vec<Vec<u8>> {
     texts(&[
-        r#"{"events":[{"sequence_id":2,"previous_id":1,"unique_id":"transfer-7","time":"2026-01-01T00:00:00.000Z","epoch":7,
-            "hash":null,"payload":"7 coins","payload_encoding":"text"}],"head":{"sequence_id":9,"first_id":1,"epoch":7,
-            "time":"2026-01-01T00:00:00.001Z","hash":null,"sealed":false}}"#,
+        r#"{"events":[{"sequence_id":2,"previous_id":1,"unique_id":"transfer-7","time":"2026-01-01T00:00:00.000Z",
+            "epoch":7,"hash":null,"payload":"7 coins","payload_encoding":"text"}],"head":{"sequence_id":9,
+            "first_id":1,"epoch":7,"time":"2026-01-01T00:00:00.001Z","hash":null,"sealed":false}}"#,
         concat!(
             r#"{"events":[{"sequence_id":1,"previous_id":0,"unique_id":null,"time":"1970-01-01T00:00:00Z","epoch":0,"#,
             r#""hash":"00000000000000000000000000000000000000000000000000000000000000ff","payload":"/wA=","#,
-            r#""payload_encoding":"base64"}],"head":{"sequence_id":1,"first_id":1,"epoch":0,"time":"1970-01-01T00:00:00Z","#,
+            r#""payload_encoding":"base64"}],"head":{"sequence_id":1,"first_id":1,"epoch":0,"#,
+            r#""time":"1970-01-01T00:00:00Z","#,
             r#""hash":"00000000000000000000000000000000000000000000000000000000000000ff","sealed":true}}"#
         ),
         r#"{"events":[],"head":{"sequence_id":0,"first_id":1,"epoch":0,"time":null,"hash":null,"sealed":false}}"#,

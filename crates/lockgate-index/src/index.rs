@@ -222,13 +222,13 @@ impl UniqueIndex {
         Ok(done)
     }
 
-    /// Forgets what stands for numbers above `up_to`, and says that the space is complete up to there: for a space that is
-    /// ahead of its log, of which the end is lost. Reads the whole space. Nothing happens to one that is not complete that
-    /// far.
+    /// Forgets what stands for numbers above `up_to`, and says that the space is complete up to there: for a space
+    /// that is ahead of its log, of which the end is lost. Reads the whole space. Nothing happens to one that is not
+    /// complete that far.
     ///
     /// # Errors
-    /// [`IndexError::Removing`]. After another error, or a crash, the space is complete as far as it was, and some of the
-    /// ids are gone: cut it again.
+    /// [`IndexError::Removing`]. After another error, or a crash, the space is complete as far as it was, and some of
+    /// the ids are gone: cut it again.
     pub fn cut_space(&self, space: u64, up_to: u64) -> Result<(), IndexError> {
         const AT_ONCE: usize = 10_000;
         let writer = self.writer();

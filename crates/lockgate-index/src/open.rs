@@ -127,8 +127,8 @@ pub(crate) fn open_locked(
     Ok((index, report))
 }
 
-/// Opens the index of `folder` whose tree is at `tree`. Writes nothing but what the tree does when it is opened: it deletes
-/// files that it does not need.
+/// Opens the index of `folder` whose tree is at `tree`. Writes nothing but what the tree does when it is opened: it
+/// deletes files that it does not need.
 pub(crate) fn open_at(
     folder: &Path,
     tree: &Path,

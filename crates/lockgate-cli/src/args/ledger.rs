@@ -271,11 +271,11 @@ pub(crate) struct LedgerFind {
 
 /// Check that events follow one another
 ///
-/// Reads the events and checks of each that its sequence id is one more than that before it, that time and epoch do not
-/// go back, and, where the ledger is hashed, that its hash is right. The last event must agree with the head. At the
-/// first thing that does not hold, or the first event that is damaged, the command prints it as evidence and exits with 1.
-/// It exits with 4 if not all of the range is there; from behind the last event on there is nothing to check, and that is no
-/// error.
+/// Reads the events and checks of each that its sequence id is one more than that before it, that time and epoch do
+/// not go back, and, where the ledger is hashed, that its hash is right. The last event must agree with the head. At
+/// the first thing that does not hold, or the first event that is damaged, the command prints it as evidence and
+/// exits with 1. It exits with 4 if not all of the range is there; from behind the last event on there is nothing to
+/// check, and that is no error.
 ///
 /// To compare two ledgers, compare the hash that both have at one event.
 #[derive(Debug, Args)]
@@ -309,12 +309,13 @@ pub(crate) struct Range {
 
 /// Print a range of events, for other programs
 ///
-/// JSON lines have sequence_id, previous_id, unique_id, time, epoch, hash, payload and, where the payload is not text,
-/// "payload_encoding": "base64". CSV has the same columns behind a header line; what needs quotation marks has them, and
-/// lines end with CR and LF, as RFC 4180 says. For a spreadsheet add --csv-guard: others may have chosen unique ids and
-/// payloads, and a spreadsheet runs what looks like a formula. The command checks that each event follows the one before it, as `lockgate ledger verify` does, and
-/// exits with 1 at the first that does not. It exits with 4 if not all of the range is there; from behind the last event
-/// on there is nothing to print, and that is no error.
+/// JSON lines have sequence_id, previous_id, unique_id, time, epoch, hash, payload and, where the payload is not
+/// text, "payload_encoding": "base64". CSV has the same columns behind a header line; what needs quotation marks has
+/// them, and lines end with CR and LF, as RFC 4180 says. For a spreadsheet add --csv-guard: others may have chosen
+/// unique ids and payloads, and a spreadsheet runs what looks like a formula. The command checks that each event
+/// follows the one before it, as `lockgate ledger verify` does, and exits with 1 at the first that does not. It exits
+/// with 4 if not all of the range is there; from behind the last event on there is nothing to print, and that is no
+/// error.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -144,12 +144,12 @@ impl<T: Ticket> Driver<T> {
     }
 }
 
-/// What `freeze` gives, and the index as of then; `None` if nothing of it is needed. `spaces` says what of the index belongs
-/// to what is frozen.
+/// What `freeze` gives, and the index as of then; `None` if nothing of it is needed. `spaces` says what of the index
+/// belongs to what is frozen.
 ///
-/// The index is viewed first. So what the frozen state has of it is in the view, whatever changes in the index later: a queue
-/// that is deleted, or an id that comes again. And no id may go from memory to the index until this returns: then each id is
-/// in the frozen state or in the view.
+/// The index is viewed first. So what the frozen state has of it is in the view, whatever changes in the index later:
+/// a queue that is deleted, or an id that comes again. And no id may go from memory to the index until this returns:
+/// then each id is in the frozen state or in the view.
 pub(crate) fn view_and_freeze<T>(
     index: Option<&FolderIndex>,
     freeze: impl FnOnce() -> Result<T, BackupError>,

@@ -208,10 +208,10 @@ impl AccessKeys {
         Self(Arc::new(RwLock::new(by_id(keys))))
     }
 
-    /// Puts these in the place of all there were. Requests whose signature is checked from now on are
-    /// those of the new keys; one that was believed before goes on with what its key could do then, to
-    /// its end. A move task may do at each step what the key that started it may do then, and who follows a ledger gets each
-    /// page by what the key may do then.
+    /// Puts these in the place of all there were. Requests whose signature is checked from now on are those of the
+    /// new keys; one that was believed before goes on with what its key could do then, to its end. A move task may do
+    /// at each step what the key that started it may do then, and who follows a ledger gets each page by what the key
+    /// may do then.
     ///
     /// # Errors
     /// If an id or a secret is not what it must be, or an id comes twice: the keys stay what they were.

@@ -68,8 +68,8 @@ pub(crate) struct BodyShare<B: Deref<Target = BodyBudget>> {
 /// do not read must not make the server keep ten megabytes for each of their connections.
 pub(crate) type AnswerShare = BodyShare<Arc<BodyBudget>>;
 
-/// The memory of what is on its way to clients that follow ledgers: half of that of all answers. They stay for days, and
-/// many that do not read must leave room for the answers to requests.
+/// The memory of what is on its way to clients that follow ledgers: half of that of all answers. They stay for days,
+/// and many that do not read must leave room for the answers to requests.
 #[derive(Debug)]
 pub(crate) struct Followers {
     half: Arc<BodyBudget>,

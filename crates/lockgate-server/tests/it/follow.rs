@@ -202,7 +202,8 @@ async fn a_stream_ends_with_its_client_and_with_its_server() {
     in_time(stopped).await.unwrap();
 }
 
-/// A grant that is taken away, or another secret, ends the stream at its next line, and events that come later stay unseen.
+/// A grant that is taken away, or another secret, ends the stream at its next line, and events that come later stay
+/// unseen.
 #[tokio::test]
 async fn a_stream_ends_when_its_key_may_not_read_any_more() {
     let key = |secret: &str, on: &str| AccessKey {
