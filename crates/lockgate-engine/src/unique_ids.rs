@@ -93,8 +93,8 @@ fn set_aside(place: &FolderIndex, error: &IndexError) -> Result<(), StartError> 
     Ok(())
 }
 
-/// A queue or ledger with whose ids the index does not fit to the log: up to where it must be complete and is, and whether
-/// that is beyond the log's end.
+/// A queue or ledger with whose ids the index does not fit to the log: up to where it must be complete and is, and
+/// whether that is beyond the log's end.
 type Missing = (IdSpace, Sequence, u64, bool);
 
 /// `has`: up to where a space of the index is complete.
@@ -175,8 +175,8 @@ fn strays(machine: &Machine, mut spaces: Vec<u64>) -> Vec<u64> {
     spaces
 }
 
-/// Looks for ids of what the log has never had: numbers of queues and ledgers are given once, and one that gets such a number
-/// would take new messages or events for duplicates.
+/// Looks for ids of what the log has never had: numbers of queues and ledgers are given once, and one that gets such a
+/// number would take new messages or events for duplicates.
 fn refuse_strays(
     machine: &Machine,
     options: &EngineOptions,
@@ -268,8 +268,8 @@ fn answers(index: &UniqueIndex, mut ids: Vec<(IdSpace, u128)>) -> Result<Answers
     Ok(answers)
 }
 
-/// Adds the ids and makes that durable. Returns what to tell the machine, also of a failure: ids that are durable all the
-/// same leave memory, so an index that cannot merge its runs does not fill it.
+/// Adds the ids and makes that durable. Returns what to tell the machine, also of a failure: ids that are durable all
+/// the same leave memory, so an index that cannot merge its runs does not fill it.
 pub(crate) fn add(
     place: &FolderIndex,
     to_index: &[IdsToIndex],

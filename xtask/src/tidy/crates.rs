@@ -165,6 +165,7 @@ const LAYERS: [(&str, &[&str]); 28] = [
             "lockgate-producer",
             "lockgate-sequencer",
             "lockgate-server",
+            "lockgate-client",
             "lockgate-cli",
             "lockgate-postgres",
             "lockgate-sim",

@@ -91,10 +91,10 @@ impl Machine {
         }
     }
 
-    /// For each queue with more than `more_than` durable ids in memory that are remembered for ever, or half of what its
-    /// `dedup_bytes_max` allows, its first ids; of all queues together at most `most`, of those with the most ids in memory
-    /// first. The same of ledgers, at most `most` of all together; of each that has any, where they take half of
-    /// `ledger_bytes_max`. Takes time in the number of queues, ledgers and ids.
+    /// For each queue with more than `more_than` durable ids in memory that are remembered for ever, or half of what
+    /// its `dedup_bytes_max` allows, its first ids; of all queues together at most `most`, of those with the most ids
+    /// in memory first. The same of ledgers, at most `most` of all together; of each that has any, where they take half
+    /// of `ledger_bytes_max`. Takes time in the number of queues, ledgers and ids.
     #[must_use]
     pub fn ids_to_index(&self, more_than: usize, most: usize) -> Vec<IdsToIndex> {
         let mut moves = self.event_ids_to_index(more_than, most);
@@ -163,8 +163,8 @@ impl Machine {
             .any(|(space, up_to, _)| up_to.0 > 0 || matches!(space, IdSpace::Queue(_)))
     }
 
-    /// Whether the index may have a space of that number: that of a ledger, or of a queue which remembers ids for ever, or of one
-    /// that has been deleted. Numbers of queues and ledgers are given once.
+    /// Whether the index may have a space of that number: that of a ledger, of a queue which remembers ids for ever, or
+    /// of one that has been deleted. Numbers of queues and ledgers are given once.
     #[must_use]
     pub fn may_have_space(&self, space: u64) -> bool {
         let Ok(number) = u32::try_from(space) else {
