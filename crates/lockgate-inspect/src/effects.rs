@@ -254,11 +254,11 @@ fn fields(effect: &Effect, bodies: Bodies) -> Value {
             produced,
             at,
         } => json!({ "queue": queue.0, "producer": produced_json(produced), "at": at.0 }),
-        // A fallback for effects of later versions of the machine.
         Effect::IdsIndexed { queue, up_to } => json!({ "queue": queue.0, "up_to": up_to.0 }),
         Effect::EventIdsIndexed { ledger, up_to } => {
             json!({ "ledger": ledger.0, "up_to": up_to.0 })
         }
+        // A fallback for effects of later versions of the machine.
         other => json!({ "text": format!("{other:?}") }),
     }
 }

@@ -119,7 +119,7 @@ impl World {
     }
 
     /// Some of what is under way between the shard and the index.
-    pub(crate) fn from_index(&mut self) -> Vec<Request<u64>> {
+    pub(crate) fn index_requests(&mut self) -> Vec<Request<u64>> {
         let Some(index) = &mut self.index else {
             return Vec::new();
         };

@@ -256,7 +256,7 @@ impl World {
     }
 
     pub(crate) fn group(&mut self, asked: Vec<Request<u64>>) -> Result<(), Violation> {
-        let mut requests = self.from_index();
+        let mut requests = self.index_requests();
         requests.extend(asked);
         for command in std::mem::take(&mut self.unreadable) {
             requests.push(self.request(Work::from(command), vec![Asked::Nothing]));
