@@ -723,20 +723,53 @@ pub(crate) fn as_text<S: Serializer>(
 mod index_tests {
     use std::{fs, sync::Arc};
 
-    use lockgate_engine::{FolderIndex, IndexOptions};
+    use lockgate_core::{Clock as _, LedgerName, Now, ledger::LedgerOptions};
+    use lockgate_engine::{
+        Beginning, Driver, EngineOptions, FolderIndex, IndexOptions, Request, Work,
+    };
     use lockgate_log::{FolderDisk, LocalLog};
+    use lockgate_machine::{Command, CreateLedger, DeleteLedger};
+    use lockgate_sim::ManualClock;
 
     use super::*;
 
-    /// A space of no queue.
-    const OTHERS: u64 = 1 << 32;
+    /// Makes a log with a ledger that was deleted. Returns the number of its space, which a start leaves to maintenance.
+    fn log_of(folder: &std::path::Path) -> u64 {
+        let disk = Arc::new(FolderDisk::open(folder).unwrap());
+        let log = LocalLog::open(disk, Default::default()).unwrap();
+        let clock = ManualClock::default();
+        let beginning = || Beginning {
+            wall: clock.wall(),
+            since_boot: clock.since_boot(),
+            boot_id: clock.boot_id(),
+            incarnation: lockgate_core::Incarnation(1),
+            secret: [7; 32],
+        };
+        let options = EngineOptions::default();
+        let (mut driver, _): (Driver<u64>, _) = Driver::recover(log, &options, beginning).unwrap();
+        let now = Now {
+            wall: clock.wall(),
+            machine: driver.machine_time(clock.since_boot()),
+        };
+        let name = LedgerName::new("l").unwrap();
+        let create = CreateLedger {
+            name: name.clone(),
+            options: LedgerOptions::default(),
+        };
+        let delete = DeleteLedger { ledger: name };
+        for command in [Command::from(create), Command::from(delete)] {
+            let work = Work::from(command);
+            driver.run_group([Request { work, ticket: 0 }], now, &mut |_| ());
+        }
+        driver.progress().sync().unwrap();
+        (1 << 32) + 1
+    }
 
     #[test]
     fn a_check_reads_the_index_and_changes_nothing() {
         let temp = tempfile::tempdir().unwrap();
         let folder = temp.path().join("data");
-        let disk = Arc::new(FolderDisk::open(&folder).unwrap());
-        drop(LocalLog::open(disk, Default::default()).unwrap());
+        let deleted = log_of(&folder);
         let check = || Findings::of(&Place::folder(&folder).unwrap(), "it".to_owned()).unwrap();
         let found = check();
         assert_eq!(
@@ -750,7 +783,7 @@ mod index_tests {
             .map(|number| (u128::from(number) << 100, number))
             .collect();
         let open = index.open_or_make().unwrap();
-        open.add(OTHERS, &ids, 900).unwrap();
+        open.add(deleted, &ids, 900).unwrap();
         open.sync().unwrap();
         drop(open);
         index.close();
