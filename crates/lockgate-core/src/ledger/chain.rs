@@ -114,15 +114,22 @@ impl Chain {
             let (last, found) = (self.epoch, event.epoch);
             return Err(ChainBreak::Epoch { at, last, found });
         }
-        if let (Some(last), Some(found)) = (self.hash, event.hash) {
-            let expected = last.next(&event.payload);
-            if found != expected {
-                return Err(ChainBreak::Hash {
-                    at,
-                    expected,
-                    found,
-                });
+        match (self.hash, event.hash) {
+            (Some(last), Some(found)) => {
+                let expected = last.next(&event.payload);
+                if found != expected {
+                    return Err(ChainBreak::Hash {
+                        at,
+                        expected,
+                        found,
+                    });
+                }
             }
+            // A ledger has hashes of all events, or of none. The start is that of both.
+            (Some(_), None) if self.sequence_id != SequenceId::START => {
+                return Err(ChainBreak::NoHash { at });
+            }
+            _ => {}
         }
         *self = Self {
             sequence_id: at,
@@ -149,17 +156,18 @@ impl Chain {
             let (last, found) = (self.epoch, head.epoch);
             return Err(ChainBreak::Epoch { at, last, found });
         }
-        if head.sequence_id == at
-            && let (Some(expected), Some(found)) = (self.hash, head.hash)
-            && expected != found
-        {
-            return Err(ChainBreak::Hash {
+        if at == SequenceId::START || head.sequence_id != at {
+            return Ok(());
+        }
+        match (self.hash, head.hash) {
+            (Some(expected), Some(found)) if expected != found => Err(ChainBreak::Hash {
                 at,
                 expected,
                 found,
-            });
+            }),
+            (Some(_), None) => Err(ChainBreak::NoHash { at }),
+            _ => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -207,6 +215,12 @@ pub enum ChainBreak {
         /// What it is.
         found: EventHash,
     },
+    /// The ledger is hashed, and the event has no hash.
+    #[error("event {at} has no hash, and the event before it has one")]
+    NoHash {
+        /// Which event.
+        at: SequenceId,
+    },
     /// The ledger ends before what the reader has.
     #[error("the ledger ends at event {head}, and event {at} was read of it before")]
     Head {
@@ -243,13 +257,14 @@ mod tests {
         let mut chain = Chain::START;
         chain.follow(&event(1, Some(first), b"a")).unwrap();
         let before = chain;
-        let faults: [fn(&mut Event); 6] = [
+        let faults: [fn(&mut Event); 7] = [
             |event| event.sequence_id = SequenceId(3),
             |event| event.previous_id = SequenceId(0),
             |event| event.time = WallTime(0),
             |event| event.epoch = Epoch(0),
             |event| event.hash = Some(EventHash::START),
             |event| event.payload = Bytes::from_static(b"c"),
+            |event| event.hash = None,
         ];
         for fault in faults {
             let mut event = good.clone();
@@ -259,6 +274,15 @@ mod tests {
         }
         chain.follow(&good).unwrap();
         assert_eq!(chain.sequence_id, SequenceId(2));
+        let mut head = LedgerHead {
+            sequence_id: SequenceId(2),
+            epoch: Epoch(1),
+            hash: chain.hash,
+            ..LedgerHead::start(true)
+        };
+        chain.agrees_with(&head).unwrap();
+        head.hash = None;
+        chain.agrees_with(&head).unwrap_err();
     }
 
     #[test]
