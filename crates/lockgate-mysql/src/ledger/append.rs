@@ -102,6 +102,10 @@ impl Failure {
         match &error {
             // No such table.
             Error::Server(said) if said.code == 1146 => not_found(ledger),
+            // No right: to the database, as that user, to the table, to a column.
+            Error::Server(said) if matches!(said.code, 1044 | 1045 | 1142 | 1143) => {
+                LedgerError::Denied { why }
+            }
             // No space on the disk, or in the files that it may have.
             Error::Server(said) if matches!(said.code, 1021 | 1114) => LedgerError::Full { why },
             _ => LedgerError::Unavailable { why },

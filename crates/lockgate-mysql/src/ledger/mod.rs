@@ -196,12 +196,8 @@ impl MysqlLedger {
             writes: Arc::default(),
             poll: options.poll,
         };
-        if !options.create {
-            let sql = "SELECT 1 FROM information_schema.tables
-                WHERE table_schema = DATABASE() AND table_name = '{ledger}_version'";
-            if ledger.ask(sql, Vec::new(), false).await?.rows.is_empty() {
-                return Err(not_found(ledger.name()));
-            }
+        if ledger.is_gone().await? {
+            return Err(not_found(ledger.name()));
         }
         Ok(ledger)
     }
@@ -245,7 +241,23 @@ impl MysqlLedger {
     ) -> Result<Answer, LedgerError> {
         let sql = sql.replace("{ledger}", self.name());
         let asked = self.link.ask(&sql, parameters, changes).await;
-        asked.map_err(failed)
+        match asked.map_err(failed) {
+            Err(LedgerError::Unavailable { .. }) if matches!(self.is_gone().await, Ok(true)) => {
+                Err(not_found(self.name()))
+            }
+            asked => asked,
+        }
+    }
+
+    /// Whether its tables are not there, where the server says so.
+    async fn is_gone(&self) -> Result<bool, LedgerError> {
+        let name = self.name();
+        let sql = format!(
+            "SELECT 1 FROM information_schema.tables
+             WHERE table_schema = DATABASE() AND table_name = '{name}_version'"
+        );
+        let asked = self.link.ask(&sql, Vec::new(), false).await;
+        Ok(asked.map_err(failed)?.rows.is_empty())
     }
 
     /// Asks for rows, each of which has the revision of the head, until what is seen stays.

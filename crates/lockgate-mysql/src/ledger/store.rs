@@ -33,6 +33,8 @@ pub(super) struct Store {
     made_with: Option<LedgerOptions>,
     /// How many events a partition has, if it is made with partitions.
     partition: Option<i64>,
+    /// Its tables were there, or were made.
+    was_made: AtomicBool,
     /// The server shows nothing before it is flushed.
     shows_flushed: AtomicBool,
     /// A revision of the head that was flushed, as the connection of that number has seen.
@@ -54,6 +56,7 @@ impl Store {
             name,
             made_with,
             partition,
+            was_made: AtomicBool::new(false),
             shows_flushed: AtomicBool::new(false),
             flushed: Mutex::default(),
         }
@@ -106,8 +109,9 @@ impl Purpose for Store {
         );
         let there: Option<u64> = connection.query_first(there).await.map_err(unavailable)?;
         if there == Some(0) {
-            // Where it is not to be made, whoever asks for it is told.
-            return Ok(self.made_with.is_none());
+            // Where it is not to be made, whoever asks for it is told. One that is gone is not made again: its numbers would
+            // begin anew.
+            return Ok(self.made_with.is_none() || self.was_made.load(Ordering::Relaxed));
         }
         let version = format!("SELECT MAX(version) FROM {name}_version");
         let version: Option<Option<i64>> =
@@ -115,11 +119,16 @@ impl Purpose for Store {
         match version.flatten() {
             // Somebody was interrupted.
             None => Ok(false),
-            Some(found) => check_version(name, found, VERSION).map(|()| true),
+            Some(found) => {
+                check_version(name, found, VERSION)?;
+                self.was_made.store(true, Ordering::Relaxed);
+                Ok(true)
+            }
         }
     }
 
     fn statements(&self) -> Vec<String> {
+        self.was_made.store(true, Ordering::Relaxed);
         let name = &self.name;
         let null = || "NULL".to_owned();
         let made_with = self.made_with.unwrap_or_default();

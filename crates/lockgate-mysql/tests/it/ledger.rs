@@ -14,8 +14,8 @@ use lockgate_conformance::{
     servers::Scripted,
 };
 use lockgate_core::{
-    LedgerName, UniqueId, WallTime,
-    ledger::{Appended, EVENT_BYTES_MAX, Ledger, LedgerError, LedgerOptions, SequenceId},
+    Epoch, LedgerName, UniqueId, WallTime,
+    ledger::{Append, Appended, EVENT_BYTES_MAX, Ledger, LedgerError, LedgerOptions, SequenceId},
 };
 use lockgate_mysql::{MysqlLedger, MysqlLedgerOptions};
 use mysql_async::{Conn, IsolationLevel, TxOpts, prelude::Queryable as _};
@@ -86,6 +86,26 @@ async fn a_ledger_that_is_not_there_is_not_made_unless_it_may_be() {
         .await
         .unwrap();
     assert_eq!(ledger.head().await.unwrap().sequence_id, SequenceId::START);
+
+    // One that is gone is not made again, though it might have been made: its numbers would begin anew.
+    let maker = connect(&server.0.url, "there").await;
+    let mut connection = Conn::from_url(&server.0.url).await.unwrap();
+    for table in ["version", "head"] {
+        let drop = format!("DROP TABLE there_{table}");
+        connection.query_drop(drop).await.unwrap();
+    }
+    connection.disconnect().await.unwrap();
+    let gone = LedgerError::NotFound {
+        ledger: LedgerName::new("there").unwrap(),
+    };
+    assert_eq!(maker.head().await.unwrap_err(), gone);
+    let append = Append {
+        epoch: Epoch(1),
+        head: None,
+        events: Vec::new(),
+        settled: Vec::new(),
+    };
+    assert_eq!(maker.append(append).await.unwrap_err(), gone);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,6 +14,7 @@ use lockgate_records::{
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::{
     GenericClient, Row,
+    error::SqlState,
     types::{ToSql, Type},
 };
 
@@ -64,18 +65,26 @@ const MOVE_HEAD: &str = "\
 UPDATE {ledger}.head SET sequence_id = $1, epoch = $2, time_ms = $3, hash = $4, first_id = $5, partitioned_to = $7
 WHERE sequence_id = $6 AND epoch <= $2";
 
-/// Deletes events that are older than the retention; times never go back, so they are the first ones.
+/// Deletes events that are older than the retention; times never go back, so they are the first ones. Nothing more is read while
+/// the first one is younger, and of large ones fewer go at once: an append waits for it.
 const LET_GO: &str = "\
 WITH first AS (
     SELECT sequence_id FROM (
-        SELECT sequence_id, time_ms FROM {ledger}.events WHERE sequence_id >= $1 ORDER BY sequence_id LIMIT $2) AS first
-    WHERE time_ms < $3)
+        SELECT sequence_id, time_ms, sum(octet_length(payload)) OVER (ORDER BY sequence_id) - octet_length(payload) AS before
+        FROM (SELECT sequence_id, time_ms, payload FROM {ledger}.events
+              WHERE sequence_id >= $1
+                AND (SELECT time_ms FROM {ledger}.events WHERE sequence_id >= $1 ORDER BY sequence_id LIMIT 1) < $3
+              ORDER BY sequence_id LIMIT $2) AS kept) AS first
+    WHERE time_ms < $3 AND before < 33554432)
 DELETE FROM {ledger}.events USING first WHERE events.sequence_id = first.sequence_id";
 
 /// How many those are, of a ledger in which they go with their partition.
 const COUNT_OLD: &str = "\
 SELECT count(*) AS old FROM (
-    SELECT time_ms FROM {ledger}.events WHERE sequence_id >= $1 ORDER BY sequence_id LIMIT $2) AS first
+    SELECT time_ms FROM {ledger}.events
+    WHERE sequence_id >= $1
+      AND (SELECT time_ms FROM {ledger}.events WHERE sequence_id >= $1 ORDER BY sequence_id LIMIT 1) < $3
+    ORDER BY sequence_id LIMIT $2) AS first
 WHERE time_ms < $3";
 
 const TELL: &str = "SELECT pg_notify('{ledger}', '')";
@@ -214,6 +223,18 @@ pub(super) async fn within(
     })
 }
 
+/// Why a statement of an append was not done.
+fn refused(error: &tokio_postgres::Error, schema: &str) -> LedgerError {
+    let why = with_sources(error);
+    match error.code().map(SqlState::code) {
+        // No such table, or schema.
+        Some("42P01" | "3F000") => not_found(schema),
+        // No right.
+        Some("42501") => LedgerError::Denied { why },
+        _ => LedgerError::Unavailable { why },
+    }
+}
+
 struct On<'c, C> {
     client: &'c C,
     schema: &'c str,
@@ -223,18 +244,14 @@ impl<C: GenericClient> On<'_, C> {
     async fn ask(&self, sql: &str, of: &[Parameter<'_>]) -> Result<Vec<Row>, LedgerError> {
         let sql = sql.replace("{ledger}", self.schema);
         let asked = self.client.query_typed(&sql, of).await;
-        asked.map_err(|error| LedgerError::Unavailable {
-            why: with_sources(&error),
-        })
+        asked.map_err(|error| refused(&error, self.schema))
     }
 
     /// Runs a statement; how many rows it has changed.
     async fn run(&self, sql: &str, of: &[Parameter<'_>]) -> Result<u64, LedgerError> {
         let sql = sql.replace("{ledger}", self.schema);
         let run = self.client.execute_typed(&sql, of).await;
-        run.map_err(|error| LedgerError::Unavailable {
-            why: with_sources(&error),
-        })
+        run.map_err(|error| refused(&error, self.schema))
     }
 
     /// As [`run`](Self::run), if there is something to do.

@@ -158,23 +158,21 @@ impl PostgresLedger {
         if !(Duration::from_millis(10)..=Duration::from_hours(24)).contains(&options.timeout) {
             return Err(invalid("timeout must be 10 ms to a day".to_owned()));
         }
-        let link = || {
+        let link = |made_with| {
             let target = Target::of(&given).map_err(|error| invalid(with_sources(&error)))?;
-            let made_with = options.create.then_some(options.made_with);
             let store = Store::new(&options.ledger, made_with, partition);
             Ok(Arc::new(Link::new(target, options.timeout, store)))
         };
-        let (reads, writes) = (link()?, link()?);
+        // Only the first one makes it.
+        let made_with = options.create.then_some(options.made_with);
+        let (reads, writes) = (link(made_with)?, link(None)?);
         reads.open().await.map_err(failed)?;
         let ledger = Self {
             reads,
             writes: Arc::new(Mutex::new(writes)),
         };
-        if !options.create {
-            let sql = "SELECT 1 WHERE to_regclass('{ledger}.format') IS NOT NULL";
-            if ledger.ask(sql, &[], false).await?.is_empty() {
-                return Err(not_found(ledger.schema()));
-            }
+        if ledger.is_gone().await? {
+            return Err(not_found(ledger.schema()));
         }
         Ok(ledger)
     }
@@ -213,7 +211,20 @@ impl PostgresLedger {
     ) -> Result<Vec<Row>, LedgerError> {
         let sql = sql.replace("{ledger}", self.schema());
         let asked = self.reads.ask(&sql, parameters, changes).await;
-        asked.map_err(failed)
+        match asked.map_err(failed) {
+            Err(LedgerError::Unavailable { .. }) if matches!(self.is_gone().await, Ok(true)) => {
+                Err(not_found(self.schema()))
+            }
+            asked => asked,
+        }
+    }
+
+    /// Whether its tables are not there, where the server says so.
+    async fn is_gone(&self) -> Result<bool, LedgerError> {
+        let schema = self.schema();
+        let sql = format!("SELECT 1 WHERE to_regclass('{schema}.format') IS NOT NULL");
+        let asked = self.reads.ask(&sql, &[], false).await;
+        Ok(asked.map_err(failed)?.is_empty())
     }
 
     /// Runs a statement that changes something; whether it has changed a row.

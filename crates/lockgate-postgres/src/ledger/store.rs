@@ -1,5 +1,7 @@
 //! What a ledger has in the database.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use lockgate_core::{
     RecordsError,
     ledger::{LedgerError, LedgerHead, LedgerOptions},
@@ -35,6 +37,8 @@ pub(super) struct Store {
     partition: Option<i64>,
     /// Something was appended, or may have been.
     pub(super) changed: Notify,
+    /// Its tables were there, or were made.
+    was_there: AtomicBool,
 }
 
 /// Makes a partition of so many events; the first one has the number 0. It is made beside the table, and put into it, for which
@@ -63,6 +67,7 @@ impl Store {
             made_with,
             partition,
             changed: Notify::new(),
+            was_there: AtomicBool::new(false),
         }
     }
 }
@@ -89,14 +94,16 @@ impl Purpose for Store {
         let sql = match found.as_deref() {
             // Without a version, somebody was interrupted.
             None => match self.made_with {
-                Some(made_with) => self.tables(made_with),
-                // Whoever asks for it is told.
-                None => return Ok(()),
+                Some(made_with) if !self.was_there.load(Relaxed) => self.tables(made_with),
+                // Whoever asks for it is told. One that is gone is not made again: its numbers would begin anew.
+                _ => return Ok(()),
             },
             Some("1") => FROM_1.replace("{ledger}", schema),
             Some(found) => {
                 let found = found.parse().map_err(|_| unreadable("its version"))?;
-                return check_version(schema, found, VERSION);
+                check_version(schema, found, VERSION)?;
+                self.was_there.store(true, Relaxed);
+                return Ok(());
             }
         };
         // Of several that start at once, one makes them and the others find them made. If it fails, the connection ends, and the
@@ -106,7 +113,9 @@ impl Purpose for Store {
         made.map_err(|error| {
             let why = with_sources(&error);
             unavailable(format!("making the tables of the ledger: {why}"))
-        })
+        })?;
+        self.was_there.store(true, Relaxed);
+        Ok(())
     }
 }
 
