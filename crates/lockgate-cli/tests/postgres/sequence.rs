@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use rustix::process::Signal;
 use serde_json::json;
-use tokio_postgres::NoTls;
+use tokio_postgres::{Client, NoTls};
 
 use crate::{
     sequencer::Sequencer,
@@ -78,12 +78,24 @@ impl Town {
 
     /// The first column of the first row.
     fn sql(&self, sql: &str) -> i64 {
+        self.ask(sql, async |client, sql| {
+            client.query_one(sql, &[]).await.unwrap().get(0)
+        })
+    }
+
+    fn execute(&self, sql: &str) {
+        self.ask(sql, async |client, sql| {
+            client.batch_execute(sql).await.unwrap();
+        });
+    }
+
+    fn ask<T>(&self, sql: &str, ask: impl AsyncFnOnce(&Client, &str) -> T) -> T {
         let sql = sql.replace("{ledger}", &self.ledger);
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         runtime.enable_all().build().unwrap().block_on(async {
             let (client, connection) = tokio_postgres::connect(&super::url(), NoTls).await.unwrap();
             tokio::spawn(connection);
-            client.query_one(&sql, &[]).await.unwrap().get(0)
+            ask(&client, &sql).await
         })
     }
 }
@@ -248,6 +260,12 @@ fn what_lasts_ends_it_with_the_reason() {
     fails("--create --hashed", 4, "without hashes");
     town.ends("--until-empty --to trades-1.fifo").ok();
 
+    // A crash can take acknowledgements of this queue back, and the ledger is elsewhere.
+    town.run("queue set orders.fifo --level process").ok();
+    let told = town.ends("--until-empty").stderr;
+    assert!(told.contains("below disk"), "{told}");
+    town.run("queue set orders.fifo --level disk").ok();
+
     // Another store has elected before.
     town.sql("UPDATE {ledger}.head SET epoch = 9000000000000000000 RETURNING sequence_id");
     fails("--until-empty", 4, "--via");
@@ -260,6 +278,16 @@ fn what_lasts_ends_it_with_the_reason() {
     sequencer.event("active");
     town.run("queue delete orders.fifo --yes").ok();
     assert_eq!(sequencer.event("ended")["rejected"], 0);
+    assert_eq!(sequencer.event("ended")["exit_code"], 3);
+    assert_eq!(sequencer.code(), Some(3));
+
+    // The ledger goes, and is not made again with numbers from 1, though --create is said.
+    town.run("queue create orders.fifo").ok();
+    let mut sequencer = town.sequence("--election third --create");
+    sequencer.event("active");
+    town.execute("DROP SCHEMA {ledger} CASCADE");
+    town.run("send orders.fifo --key k x").ok();
+    assert_eq!(sequencer.event("ended")["appended"], 0);
     assert_eq!(sequencer.event("ended")["exit_code"], 3);
     assert_eq!(sequencer.code(), Some(3));
 }

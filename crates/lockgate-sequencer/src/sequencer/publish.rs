@@ -216,6 +216,8 @@ impl Publisher {
         // Those behind one that failed may be there too, and come again: followers pass them over.
         let count = results.iter().take_while(|result| result.is_ok()).count();
         if let Some(last) = count.checked_sub(1).and_then(|last| page.events.get(last)) {
+            // Whoever leads now may be further, and a move can go back.
+            fence.check().map_err(over)?;
             let position = ReaderPosition {
                 reader: self.reader.clone(),
                 sequence_id: last.sequence_id,

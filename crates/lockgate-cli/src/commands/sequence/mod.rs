@@ -9,17 +9,18 @@ mod source;
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
-use lockgate_client::RemoteQueue;
+use lockgate_client::{Method, RemoteQueue};
 use lockgate_coordination::{Ended, Singleton};
 use lockgate_core::{
-    Backoff, ElectionName, QueueName, ReaderName, Sink as _,
+    Backoff, ElectionName, Level, QueueName, ReaderName, Sink as _,
     coordination::{Campaign, Coordinator as _, Observe},
     ledger::{Ledger as _, LedgerError, LedgerOptions},
 };
 use lockgate_sequencer::{Sequencer, SequencerOptions};
+use serde::Deserialize;
 use serde_json::json;
 use tokio::{sync::oneshot, time::Instant};
-use tracing::info;
+use tracing::{info, warn};
 
 use self::{
     career::{Career, Deposed, Ending, State},
@@ -191,6 +192,16 @@ impl Parts {
         };
         let via = opened(began, patience, via).await?;
         let ledger = ledger(client, args, settings, began).await?;
+        let is_elsewhere = settings
+            .get(&table::LEDGER)
+            .is_some_and(|name| name.contains("://"));
+        if is_elsewhere && is_taken_back(&source).await {
+            warn!(
+                queue = %from,
+                "messages without a unique id may be sequenced twice: a crash can take back an acknowledgement of this queue, \
+                 whose level is below disk"
+            );
+        }
         Ok(Self {
             via,
             ledger,
@@ -299,6 +310,23 @@ fn judge(from: &str, ended: Ended, rejected: u64) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+/// Whether a crash may take back what that queue has answered.
+async fn is_taken_back(queue: &RemoteQueue) -> bool {
+    #[derive(Deserialize)]
+    struct Queue {
+        settings: Settings,
+    }
+    #[derive(Deserialize)]
+    struct Settings {
+        level: String,
+    }
+    let target = format!("/queues/{}", queue.name());
+    let asked = queue.client().call(Method::GET, &target, None::<&()>);
+    let asked: Result<Queue, _> = asked.await;
+    let level = asked.ok().and_then(|it| it.settings.level.parse().ok());
+    level.is_some_and(|level: Level| level < Level::Disk)
 }
 
 /// A queue, as soon as its server answers.
