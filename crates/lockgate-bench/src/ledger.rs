@@ -319,11 +319,12 @@ impl Course for Replay {
 
 /// A database, which a script of the project starts for its course.
 struct Database<L> {
-    figure: &'static str,
+    /// Of events without unique ids, and with them.
+    figures: [&'static str; 2],
     served: Served,
     ledger: L,
     plain: Plain,
-    batches: Batches,
+    batches: [Batches; 2],
     next: i64,
     params: Params,
 }
@@ -354,37 +355,37 @@ impl Plain {
     }
 }
 
-/// The server of that script, if the figure is named: a run of all figures installs and starts nothing.
+/// The server of that script, if a figure is named: a run of all figures installs and starts nothing.
 fn served(
     setup: &Setup,
-    figure: &'static str,
+    figures: [&'static str; 2],
     (script, variable): (&str, &str),
 ) -> anyhow::Result<Option<Served>> {
     let names = &setup.args.names;
-    if names.is_empty() || !wanted(names, figure) {
+    if names.is_empty() || !figures.iter().any(|figure| wanted(names, figure)) {
         return Ok(None);
     }
     let served = start_by(script, variable)?;
     if served.is_none() {
-        eprintln!("{figure}: not measured, its server is not there");
+        eprintln!("{}: not measured, its server is not there", figures[0]);
     }
     Ok(served)
 }
 
 fn database<L: Ledger>(
     setup: &Setup,
-    figure: &'static str,
+    figures: [&'static str; 2],
     served: Served,
     (ledger, plain): (L, Plain),
 ) -> Courses {
     let (payloads, params) = shape(setup);
-    let batches = Batches {
-        payloads,
+    let batches = [None, Some(0)].map(|unique| Batches {
+        payloads: payloads.clone(),
         batch: params.batch,
-        unique: Some(0),
-    };
+        unique,
+    });
     vec![Box::new(Database {
-        figure,
+        figures,
         served,
         ledger,
         plain,
@@ -395,8 +396,8 @@ fn database<L: Ledger>(
 }
 
 pub(crate) fn open_postgres(setup: &Setup) -> anyhow::Result<Courses> {
-    let figure = "ledger.postgres";
-    let Some(served) = served(setup, figure, ("services", "LOCKGATE_TEST_POSTGRES"))? else {
+    let figures = ["ledger.postgres", "ledger.postgres_unique"];
+    let Some(served) = served(setup, figures, ("services", "LOCKGATE_TEST_POSTGRES"))? else {
         return Ok(Vec::new());
     };
     let opened = setup.runtime.block_on(async {
@@ -408,12 +409,12 @@ pub(crate) fn open_postgres(setup: &Setup) -> anyhow::Result<Courses> {
         plain.batch_execute(table).await?;
         anyhow::Ok((ledger, Plain::Postgres(plain)))
     })?;
-    Ok(database(setup, figure, served, opened))
+    Ok(database(setup, figures, served, opened))
 }
 
 pub(crate) fn open_mysql(setup: &Setup) -> anyhow::Result<Courses> {
-    let figure = "ledger.mysql";
-    let Some(served) = served(setup, figure, ("mariadb", "LOCKGATE_TEST_MYSQL"))? else {
+    let figures = ["ledger.mysql", "ledger.mysql_unique"];
+    let Some(served) = served(setup, figures, ("mariadb", "LOCKGATE_TEST_MYSQL"))? else {
         return Ok(Vec::new());
     };
     let opened = setup.runtime.block_on(async {
@@ -424,14 +425,14 @@ pub(crate) fn open_mysql(setup: &Setup) -> anyhow::Result<Courses> {
         plain.query_drop(table).await?;
         anyhow::Ok((ledger, Plain::Mysql(plain)))
     })?;
-    Ok(database(setup, figure, served, opened))
+    Ok(database(setup, figures, served, opened))
 }
 
 impl<L> Database<L> {
     async fn insert(&mut self, time: Duration) -> anyhow::Result<(u64, Duration)> {
         let (began, mut events) = (Instant::now(), 0);
         while events == 0 || began.elapsed() < time {
-            let append = self.batches.next()?;
+            let append = self.batches[0].next()?;
             let numbers: Vec<i64> = (self.next..).take(append.events.len()).collect();
             let payloads = append.events.iter().map(|event| &*event.payload);
             self.next += numbers.len() as i64;
@@ -444,21 +445,26 @@ impl<L> Database<L> {
 
 impl<L: Ledger> Course for Database<L> {
     fn round(&mut self, setup: &Setup, time: Duration, report: &mut Report) -> anyhow::Result<()> {
-        let slice = time / (2 * SLICES);
-        let mut sums = Sums::default();
+        let slice = time / (3 * SLICES);
+        let mut of_figures = [Sums::default(), Sums::default()];
         for _ in 0..SLICES {
-            let appended = self.batches.append(&self.ledger, slice);
-            add(&mut sums.done, setup.runtime.block_on(appended)?);
             let inserted = setup.runtime.block_on(self.insert(slice));
-            add(&mut sums.floor, inserted.context("inserting rows")?);
+            let inserted = inserted.context("inserting rows")?;
+            for (sums, batches) in zip(&mut of_figures, &mut self.batches) {
+                let appended = batches.append(&self.ledger, slice);
+                add(&mut sums.done, setup.runtime.block_on(appended)?);
+                add(&mut sums.floor, inserted);
+            }
         }
-        sums.report(self.figure, &self.params, ROWS, report);
+        for (figure, sums) in zip(self.figures, of_figures) {
+            sums.report(figure, &self.params, ROWS, report);
+        }
         Ok(())
     }
 
     fn close(self: Box<Self>, setup: &Setup) {
         let Self {
-            figure,
+            figures,
             served,
             ledger,
             plain,
@@ -467,7 +473,7 @@ impl<L: Ledger> Course for Database<L> {
         // Their connections belong to the runtime.
         setup.runtime.block_on(async move { drop((ledger, plain)) });
         if let Err(error) = served.stop(setup) {
-            eprintln!("{figure}: {error:#}");
+            eprintln!("{}: {error:#}", figures[0]);
         }
     }
 }

@@ -210,14 +210,14 @@ static BENCHES: &[Bench] = &[
         open: ledger::open_replay,
     },
     Bench {
-        figures: &["ledger.postgres"],
-        about: "the same as ledger.append_unique over PostgreSQL, where it is named; floor: one insert of the same payloads \
-                in a transaction",
+        figures: &["ledger.postgres", "ledger.postgres_unique"],
+        about: "the same as ledger.append and ledger.append_unique over PostgreSQL, where one is named; floor: one insert of \
+                the same payloads in a transaction",
         weight: 1,
         open: ledger::open_postgres,
     },
     Bench {
-        figures: &["ledger.mysql"],
+        figures: &["ledger.mysql", "ledger.mysql_unique"],
         about: "the same over MariaDB",
         weight: 1,
         open: ledger::open_mysql,
