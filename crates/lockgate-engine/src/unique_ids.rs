@@ -37,8 +37,16 @@ pub(crate) fn open(machine: &Machine, options: &EngineOptions) -> Result<(), Sta
             false => Err(StartError::MissingIds { spaces }),
         };
     };
-    let index = match place.open() {
+    let opened = place.open().and_then(|index| {
+        // A part of it that only reading all of it shows.
+        if let (true, Some(index)) = (options.accept_loss, &index) {
+            index.check()?;
+        }
+        Ok(index)
+    });
+    let index = match opened {
         Err(error @ IndexError::Damaged { .. }) if options.accept_loss => {
+            place.close();
             set_aside(place, &error)?;
             None
         }
@@ -62,6 +70,10 @@ pub(crate) fn open(machine: &Machine, options: &EngineOptions) -> Result<(), Sta
     let complete = || {
         let index = place.open_or_make()?;
         for &(space, up_to, _, is_ahead) in &missing {
+            // Of a queue or ledger whose deletion the log has lost, what is left has no use.
+            while index.up_to(space.number()).is_none()
+                && !index.remove_space(space.number(), REMOVED)?
+            {}
             if is_ahead {
                 // What is behind that is in the machine's memory, as far as the log has it.
                 index.cut_space(space.number(), up_to.0)?;
@@ -70,16 +82,7 @@ pub(crate) fn open(machine: &Machine, options: &EngineOptions) -> Result<(), Sta
         }
         index.sync()
     };
-    match complete() {
-        // A part of it that only reading all of it shows.
-        Err(error @ IndexError::Damaged { .. }) => {
-            drop(index);
-            place.close();
-            set_aside(place, &error)?;
-            open(machine, options)
-        }
-        completed => completed.map_err(StartError::Index),
-    }
+    complete().map_err(StartError::Index)
 }
 
 fn set_aside(place: &FolderIndex, error: &IndexError) -> Result<(), StartError> {
@@ -281,7 +284,14 @@ pub(crate) fn add(
     };
     let mut each = to_index.iter();
     let added = each.try_for_each(|IdsToIndex { space, ids, up_to }| {
-        index.add(space.number(), ids, up_to.0).map(drop)
+        let space = space.number();
+        let mut added = index.add(space, ids, up_to.0);
+        // A removal was begun, and the log has lost the deletion.
+        if let Err(IndexError::Removing { .. }) = added {
+            while !index.remove_space(space, REMOVED)? {}
+            added = index.add(space, ids, up_to.0);
+        }
+        added.map(drop)
     });
     let synced = added.and_then(|()| index.sync());
     let indexed = to_index.iter().filter_map(|of| {

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::ErrorKind,
     os::unix::fs::{DirBuilderExt as _, symlink},
     path::{Path, PathBuf},
     process,
@@ -94,12 +95,17 @@ impl LookedIndex {
 impl Links {
     fn to(tree: &Path, files: &[PathBuf]) -> std::io::Result<Self> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let tree = fs::canonicalize(tree)?;
-        let name = format!("lockgate-look-{}-{number}", process::id());
-        let links = Self(std::env::temp_dir().join(name));
-        // Fails if it is there: it may be somebody else's.
-        fs::DirBuilder::new().mode(0o700).create(&links.0)?;
+        let links = loop {
+            let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+            let name = format!("lockgate-look-{}-{number}", process::id());
+            let folder = std::env::temp_dir().join(name);
+            match fs::DirBuilder::new().mode(0o700).create(&folder) {
+                // Somebody else's, or left by a process that was killed.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                made => break made.map(|()| Self(folder))?,
+            }
+        };
         fs::create_dir(links.0.join(RUNS))?;
         for file in files {
             symlink(tree.join(file), links.0.join(file))?;

@@ -218,9 +218,13 @@ impl Maintenance {
         })?;
         let moved: usize = to_index.iter().map(|of| of.ids.len()).sum();
         let mut again = moved >= unique_ids::MOST;
+        let mut is_change = !to_index.is_empty();
         // A deletion that a power cut takes back must leave the queue its ids.
         let gone = match self.gone.take() {
-            Some((spaces, at)) if durable >= at => unique_ids::remove(&place, &spaces),
+            Some((spaces, at)) if durable >= at => {
+                is_change = true;
+                unique_ids::remove(&place, &spaces)
+            }
             Some(gone) => {
                 self.gone = Some(gone);
                 Ok(Vec::new())
@@ -231,28 +235,30 @@ impl Maintenance {
                 Ok(Vec::new())
             }
         };
-        let (commands, done) = match gone {
-            Ok(left) => {
-                if !left.is_empty() {
-                    self.gone = Some((left, Position::default()));
-                    again = true;
-                }
-                match to_index.is_empty() {
-                    true => (Vec::new(), Ok(())),
-                    false => unique_ids::add(&place, &to_index),
-                }
+        let removed = gone.map(|left| {
+            if !left.is_empty() {
+                self.gone = Some((left, Position::default()));
+                again = true;
             }
-            Err(error) => (Vec::new(), Err(error)),
+        });
+        let (commands, added) = match to_index.is_empty() {
+            true => (Vec::new(), Ok(())),
+            false => unique_ids::add(&place, &to_index),
         };
-        self.shared.index_works.store(done.is_ok(), Relaxed);
+        let done = removed.and(added);
+        if is_change {
+            self.shared.index_works.store(done.is_ok(), Relaxed);
+        }
         let notices = commands.into_iter().map(Notice::Engine);
         self.shared.inbox.notice(notices);
         match done {
             Ok(()) => {
-                works_again(
-                    &mut self.troubles.index,
-                    "unique ids get into their index again",
-                );
+                if is_change {
+                    works_again(
+                        &mut self.troubles.index,
+                        "unique ids get into their index again",
+                    );
+                }
                 self.index_wanted = again || self.gone.is_some();
                 if again {
                     // Not at once, for what could not be noted comes again.

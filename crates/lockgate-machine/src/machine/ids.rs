@@ -207,6 +207,8 @@ impl Machine {
     pub(super) fn fold_ids_indexed(&mut self, queue: QueueId, up_to: Sequence) -> Option<()> {
         let index = self.queue_index(queue)?;
         let queue = &mut self.queues[index];
+        // Behind the last message only if the records of messages were lost: their numbers come again.
+        let up_to = up_to.min(Sequence(queue.next_sequence.0.saturating_sub(1)));
         let indexed = queue.indexed.get_or_insert_default();
         indexed.up_to = indexed.up_to.max(up_to);
         self.has_indexed_ids = true;

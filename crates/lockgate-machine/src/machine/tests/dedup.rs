@@ -6,7 +6,7 @@ use lockgate_core::{Message, Sequence, UniqueId};
 
 use super::harness::{Run, check, name};
 use crate::{
-    Command, IdAnswer, IdSpace, ImageLoader, LookedUp, MachineLimits, Rejection, Reply,
+    Command, IdAnswer, IdSpace, ImageLoader, LookedUp, Machine, MachineLimits, Rejection, Reply,
     SendMessage, dedup::digest,
 };
 
@@ -216,6 +216,25 @@ fn an_id_for_ever_is_known_in_memory_and_in_the_index() {
         send q id=e                     => #6
         ",
     );
+}
+
+/// If damage has taken the records of messages, but not the one that says their ids are in the index.
+#[test]
+fn what_the_index_has_of_lost_messages_is_not_relied_on() {
+    let mut run = Run::new();
+    for line in ["queue q window=forever", "send q id=a", "send q id=b"] {
+        run.line(line);
+    }
+    assert_eq!(run.index(9), "2 ids");
+    let lost = run.log.len() - 2;
+    let mut machine = Machine::new(MachineLimits::default());
+    for (at, (position, effects)) in run.log.iter().enumerate() {
+        if at != lost {
+            machine.fold(effects, *position);
+        }
+    }
+    let (_, up_to, next) = machine.id_spaces().next().unwrap();
+    assert_eq!((up_to, next), (Sequence(1), Sequence(2)));
 }
 
 /// However many queues there are: their owner copies and drops the ids in one step.
