@@ -33,17 +33,6 @@ pub(crate) fn allocation(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Two digits are believed to be behind each `%` in a payload.
-pub(crate) fn page(bytes: &[u8]) -> Result<(), String> {
-    for event in lockgate_client::fuzz_page(bytes)?.events {
-        let payload = &event.payload;
-        for at in (0..payload.len()).filter(|&at| payload[at] == b'%') {
-            std::hint::black_box(&payload[at + 1..at + 3]);
-        }
-    }
-    Ok(())
-}
-
 /// A panic behind a checksum.
 pub(crate) fn checksum(bytes: &[u8]) -> Result<(), String> {
     let (sum, content) = bytes.split_at_checked(4).ok_or("there is no checksum")?;

@@ -305,15 +305,6 @@ pub const TARGETS: &[Target] = &[
         ..NONE
     },
     Target {
-        name: "planted-page",
-        about: "a part of a payload that is believed, within a page of events, planted",
-        decode: planted::page,
-        words: &[words::PLANTED, words::PAGES],
-        seeds: pages,
-        is_planted: true,
-        ..NONE
-    },
-    Target {
         name: "planted-panic",
         about: "a panic behind a checksum, planted",
         decode: planted::checksum,

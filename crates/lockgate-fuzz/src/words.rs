@@ -576,4 +576,4 @@ pub(crate) const PAGES: &[&str] = &[
 ];
 
 /// For the planted mistakes.
-pub(crate) const PLANTED: &[&str] = &["Entry.1.", "&", "LEN ", "9999999", "a", "%"];
+pub(crate) const PLANTED: &[&str] = &["Entry.1.", "&", "LEN ", "9999999", "a"];
