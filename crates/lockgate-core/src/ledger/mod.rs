@@ -347,6 +347,20 @@ pub enum LedgerError {
     },
 }
 
+impl LedgerError {
+    /// Whether a later attempt of the same writer or reader may fare better, though nobody mends anything.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(
+            self,
+            Self::Unavailable { .. }
+                | Self::Unknown { .. }
+                | Self::Moved { .. }
+                | Self::Full { .. }
+        )
+    }
+}
+
 /// What a ledger can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -153,14 +153,8 @@ pub(super) fn doubt(error: &LedgerError, attempt: u32, may_repeat: bool) -> Doub
 
 /// Whether the next attempt to publish fares no better, if nobody helps: what was read is gone, or the ledger refuses.
 pub(super) fn ledger_lasts(error: &LedgerError) -> bool {
-    !matches!(
-        error,
-        LedgerError::Unavailable { .. }
-            | LedgerError::Unknown { .. }
-            | LedgerError::Moved { .. }
-            | LedgerError::Deposed { .. }
-            | LedgerError::Full { .. }
-    )
+    // Whoever is deposed hears of it by its lease.
+    !error.may_pass() && !matches!(error, LedgerError::Deposed { .. })
 }
 
 /// The same of a sink: it is gone, or can never take the event.

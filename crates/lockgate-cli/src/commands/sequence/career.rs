@@ -134,10 +134,7 @@ impl Career {
     fn lasting(&mut self, error: &SequencerError, fence: Option<&Fence>) -> Option<Failure> {
         match error {
             SequencerError::Ledger(error) => match error {
-                LedgerError::Unavailable { .. }
-                | LedgerError::Unknown { .. }
-                | LedgerError::Moved { .. }
-                | LedgerError::Full { .. } => None,
+                error if error.may_pass() => None,
                 // Whoever has led since may be the one whom this term has lost its lease to.
                 LedgerError::Deposed { .. } => {
                     let is_on = fence.is_some_and(|fence| fence.check().is_ok());
