@@ -544,7 +544,7 @@ impl Shared {
         let moves = self.index_moves();
         let index = self.index.as_deref();
         let ((source, log_maintenance), ids) =
-            backup::view_and_freeze(index, freeze, |(source, _)| source.spaces())?;
+            backup::view_and_freeze(index, freeze, |(source, _)| source.indexed.clone())?;
         drop(moves);
         // A backup must stay true whatever happens to the original shard.
         self.pending

@@ -120,11 +120,6 @@ impl Source {
             frozen: driver.machine.freeze(),
         }
     }
-
-    /// What of the index belongs to it: spaces, each with the number up to which it is complete.
-    pub(crate) fn spaces(&self) -> Vec<(u64, u64)> {
-        self.indexed.clone()
-    }
 }
 
 impl<T: Ticket> Driver<T> {
@@ -135,7 +130,7 @@ impl<T: Ticket> Driver<T> {
     /// See [`BackupError`].
     pub fn backup(&mut self, now: Now, out: &mut dyn Write) -> Result<BackupReport, BackupError> {
         let freeze = || Ok(Source::of(self, now));
-        let (source, ids) = view_and_freeze(None, freeze, Source::spaces)?;
+        let (source, ids) = view_and_freeze(None, freeze, |source| source.indexed.clone())?;
         let written = self.log.progress().wait_written(source.position);
         written.map_err(|error| BackupError::Stopped {
             reason: StopReason::of(error),
