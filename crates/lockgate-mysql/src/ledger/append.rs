@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use lockgate_core::{
-    Epoch, InputId, UniqueId, WallTime,
+    Epoch, InputId, WallTime,
     ledger::{Append, Appended, Decision, Event, LedgerError, LedgerHead, SequenceId},
 };
 use lockgate_records::{
@@ -11,7 +11,7 @@ use lockgate_records::{
     ledger::{HeadRow, check_epoch, failed, natural, not_found, place},
     number,
 };
-use mysql_async::{Conn, Error, Row, Transaction, TxOpts, prelude::Queryable as _};
+use mysql_async::{Conn, Error, Row, Transaction, TxOpts, Value, prelude::Queryable as _};
 use tokio::time::{Instant, timeout_at};
 
 use super::{DELETED_AT_ONCE, get, partitions::Partitions, store::Store};
@@ -19,6 +19,10 @@ use crate::connection::{Fault, Link, TRIES_MAX, late};
 
 /// The longest statement, and the longest packet of several.
 pub(super) const STATEMENT_BYTES: usize = 3 << 20;
+
+/// Rows of a prepared statement. A server takes them in two thirds of the time that it takes for the same rows as text, but
+/// each number of rows is a statement of its own to prepare: the rows that are left go as text.
+const PREPARED_ROWS: usize = 256;
 
 /// Ids that one statement looks up: servers plan longer lists otherwise, some by reading the whole table.
 const LOOKED_UP_AT_ONCE: usize = 500;
@@ -307,7 +311,7 @@ pub(super) async fn within(
         |id| by_unique_id.get(id.as_str()).copied(),
         |input| by_input.get(input.as_str()).copied(),
     )?;
-    let mut writes = additions(&new, &inputs, &settled);
+    let mut writes = add(on, ledger, &new, &inputs, &settled).await?;
     if let Some(last) = last_old(on, ledger, &locked).await? {
         let first = before.first_id;
         // Whole partitions go later.
@@ -383,9 +387,15 @@ async fn last_old(
     Ok(last.map(|last| place("last_id", last)).transpose()?)
 }
 
-/// The statements that add what was decided.
-fn additions(new: &[Event], inputs: &[(InputId, SequenceId)], settled: &[InputId]) -> Vec<String> {
-    let with_id = |id: &str, at: SequenceId| format!("({},{at})", literal(id.as_bytes()));
+/// Adds what was decided, as far as it fills prepared statements. Returns the statements that add the rest.
+async fn add(
+    on: &mut Transaction<'_>,
+    ledger: &str,
+    new: &[Event],
+    inputs: &[(InputId, SequenceId)],
+    settled: &[InputId],
+) -> Result<Vec<String>, Failure> {
+    let with_id = |id: &str, at: SequenceId| [id.as_bytes().into(), at.0.into()];
     let unique_ids = new.iter().filter_map(|event| {
         let id = event.unique_id.as_ref()?;
         Some(with_id(id.as_str(), event.sequence_id))
@@ -396,49 +406,80 @@ fn additions(new: &[Event], inputs: &[(InputId, SequenceId)], settled: &[InputId
     let settled = settled
         .iter()
         .map(|input| literal(input.as_str().as_bytes()));
-    let parts = [
-        statements(
-            "INSERT INTO {ledger}_events (sequence_id, previous_id, unique_id, time_ms, epoch, hash, payload) VALUES ",
-            new.iter().map(values),
-            "",
-            usize::MAX,
-        ),
-        statements(
-            "INSERT INTO {ledger}_unique_ids (unique_id, sequence_id) VALUES ",
-            unique_ids,
-            "",
-            usize::MAX,
-        ),
-        statements(
-            "INSERT INTO {ledger}_inputs (input, sequence_id) VALUES ",
-            inputs,
-            "",
-            usize::MAX,
-        ),
-        statements(
-            "DELETE FROM {ledger}_inputs WHERE input IN (",
-            settled,
-            ")",
-            LOOKED_UP_AT_ONCE,
-        ),
-    ];
-    parts.concat()
+    let events =
+        "{ledger}_events (sequence_id, previous_id, unique_id, time_ms, epoch, hash, payload)";
+    let mut left = insert(on, ledger, events, new.iter().map(values).collect()).await?;
+    let ids = "{ledger}_unique_ids (unique_id, sequence_id)";
+    left.extend(insert(on, ledger, ids, unique_ids.collect()).await?);
+    left.extend(
+        insert(
+            on,
+            ledger,
+            "{ledger}_inputs (input, sequence_id)",
+            inputs.collect(),
+        )
+        .await?,
+    );
+    left.extend(statements(
+        "DELETE FROM {ledger}_inputs WHERE input IN (",
+        settled,
+        ")",
+        LOOKED_UP_AT_ONCE,
+    ));
+    Ok(left)
 }
 
 /// An event as a row.
-fn values(event: &Event) -> String {
-    let or_null = |bytes: Option<&[u8]>| bytes.map_or("NULL".to_owned(), literal);
-    let unique_id = event.unique_id.as_ref().map(UniqueId::as_str);
-    format!(
-        "({},{},{},{},{},{},{})",
-        event.sequence_id,
-        event.previous_id,
-        or_null(unique_id.map(str::as_bytes)),
-        event.time.0,
-        event.epoch.0,
-        or_null(event.hash.as_ref().map(|hash| &hash.0[..])),
-        literal(&event.payload)
-    )
+fn values(event: &Event) -> [Value; 7] {
+    let unique_id = event.unique_id.as_ref().map(|id| id.as_str().as_bytes());
+    let hash = event.hash.as_ref().map(|hash| &hash.0[..]);
+    [
+        event.sequence_id.0.into(),
+        event.previous_id.0.into(),
+        unique_id.into(),
+        event.time.0.into(),
+        event.epoch.0.into(),
+        hash.into(),
+        (&*event.payload).into(),
+    ]
+}
+
+/// Inserts rows into columns of a table, as far as they fill prepared statements. Returns the statements that insert the rest.
+async fn insert<const N: usize>(
+    on: &mut Transaction<'_>,
+    ledger: &str,
+    columns: &str,
+    rows: Vec<[Value; N]>,
+) -> Result<Vec<String>, Failure> {
+    let before = format!("INSERT INTO {columns} VALUES ");
+    let (mut left, mut rows) = (Vec::new(), rows.into_iter());
+    while rows.len() > 0 {
+        let some: Vec<[Value; N]> = rows.by_ref().take(PREPARED_ROWS).collect();
+        let bytes: u64 = some.iter().flatten().map(Value::bin_len).sum();
+        if some.len() == PREPARED_ROWS && bytes < STATEMENT_BYTES as u64 {
+            let row = format!("({})", ["?"; N].join(","));
+            let all = vec![row; PREPARED_ROWS].join(",");
+            let statement = before.replacen("{ledger}", ledger, 1) + &all;
+            on.exec_drop(statement, some.concat()).await?;
+        } else {
+            left.extend(statements(
+                &before,
+                some.into_iter().map(text),
+                "",
+                usize::MAX,
+            ));
+        }
+    }
+    Ok(left)
+}
+
+/// A row as SQL has it.
+fn text<const N: usize>(row: [Value; N]) -> String {
+    let value = |value| match value {
+        Value::Bytes(bytes) => literal(&bytes),
+        value => value.as_sql(true),
+    };
+    format!("({})", row.map(value).join(","))
 }
 
 /// Writes, and moves the head at last. The head is changed in any case: a commit that changes nothing is not flushed, and what
