@@ -31,7 +31,9 @@ pub enum EngineError {
     #[error("whether it was done is unknown: {cause}")]
     UnknownOutcome { cause: UnknownCause },
     /// The index of unique ids could not be read; nothing was decided.
-    #[error("looking up a unique id in the index; nothing was done")]
+    #[error(
+        "the index of unique ids cannot be read, so nothing was done: `lockgate check` says whether it is damaged, and what to do"
+    )]
     Index {
         #[source]
         source: StorageFailure,

@@ -4,7 +4,7 @@
 use std::{mem, path::Path, sync::Arc};
 
 use lockgate_core::{LogError, Now, Sequence, StorageFailure, with_sources};
-use lockgate_index::{FolderIndex, IndexError, IndexOptions, LookedIndex, UniqueIndex};
+use lockgate_index::{FolderIndex, IndexError, IndexOptions, LookedIndex, Salvaged, UniqueIndex};
 use lockgate_machine::{Command, EngineCommand, IdAnswer, IdSpace, IdsToIndex, Machine};
 
 use crate::{
@@ -47,8 +47,8 @@ pub(crate) fn open(machine: &Machine, options: &EngineOptions) -> Result<(), Sta
     let index = match opened {
         Err(error @ IndexError::Damaged { .. }) if options.accept_loss => {
             place.close();
-            set_aside(place, &error)?;
-            None
+            salvage(place, &error)?;
+            place.open().map_err(StartError::Index)?
         }
         opened => opened.map_err(StartError::Index)?,
     };
@@ -85,14 +85,32 @@ pub(crate) fn open(machine: &Machine, options: &EngineOptions) -> Result<(), Sta
     complete().map_err(StartError::Index)
 }
 
-fn set_aside(place: &FolderIndex, error: &IndexError) -> Result<(), StartError> {
-    let aside = place.set_aside().map_err(StartError::Index)?;
+/// Keeps what can be read of a damaged index.
+fn salvage(place: &FolderIndex, error: &IndexError) -> Result<(), StartError> {
     let error = with_sources(error);
-    tracing::warn!(
-        error,
-        ?aside,
-        "the damaged index of unique ids was set aside"
-    );
+    match place.salvage() {
+        Ok(kept) => {
+            let Salvaged {
+                aside, ids, lost, ..
+            } = kept;
+            tracing::warn!(
+                error,
+                ?aside,
+                ids,
+                lost,
+                "the damaged index of unique ids was set aside, and a new one has the ids that could be read of it"
+            );
+        }
+        Err(IndexError::Damaged { .. }) => {
+            let aside = place.set_aside().map_err(StartError::Index)?;
+            tracing::warn!(
+                error,
+                ?aside,
+                "the damaged index of unique ids was set aside: nothing of it can be read"
+            );
+        }
+        Err(error) => return Err(StartError::Index(error)),
+    }
     Ok(())
 }
 

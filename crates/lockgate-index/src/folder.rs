@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{IndexError, IndexOptions, UniqueIndex, open::has_index};
+use crate::{IndexError, IndexOptions, Salvaged, UniqueIndex, open::has_index};
 
 /// The place of an index: a folder that need not be there before there are ids. Until then nothing is made, opened or
 /// kept in memory.
@@ -85,6 +85,14 @@ impl FolderIndex {
     /// As there; [`IndexError::InUse`] if it is open here.
     pub fn set_aside(&self) -> Result<Option<PathBuf>, IndexError> {
         UniqueIndex::set_aside(&self.folder)
+    }
+
+    /// Makes a new index of what can be read, as [`UniqueIndex::salvage`] does.
+    ///
+    /// # Errors
+    /// As there; [`IndexError::InUse`] if it is open here.
+    pub fn salvage(&self) -> Result<Salvaged, IndexError> {
+        UniqueIndex::salvage(&self.folder, &self.options)
     }
 
     /// Closes the index. Waits until nobody uses any more what [`get`](Self::get) gave. It can be opened again.

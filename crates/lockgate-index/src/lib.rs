@@ -67,6 +67,7 @@ mod look;
 mod open;
 mod pieces;
 mod rows;
+mod salvage;
 #[cfg(test)]
 mod tests;
 
@@ -76,3 +77,4 @@ pub use index::{Looked, UniqueIndex};
 pub use look::LookedIndex;
 pub use open::{IndexOptions, IndexReport};
 pub use pieces::{IndexView, PIECE_BYTES_MAX};
+pub use salvage::Salvaged;

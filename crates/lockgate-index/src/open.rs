@@ -90,13 +90,18 @@ impl UniqueIndex {
         if !tree.try_exists().map_err(io)? {
             return Ok(None);
         }
-        let mut places = (1_u32..).map(|number| folder.join(format!("damaged-{number}")));
-        let place = places.find(|place| !place.exists());
-        let place = place.expect("a folder has fewer than 2^32 entries");
+        let place = free_place(folder);
         fs::rename(&tree, &place).map_err(io)?;
         sync_folder(folder).map_err(io)?;
         Ok(Some(place))
     }
+}
+
+/// Where a damaged index can be moved.
+pub(crate) fn free_place(folder: &Path) -> PathBuf {
+    let mut places = (1_u32..).map(|number| folder.join(format!("damaged-{number}")));
+    let place = places.find(|place| !place.exists());
+    place.expect("a folder has fewer than 2^32 entries")
 }
 
 /// Whether there is an index in the folder, or what is left of one.

@@ -25,6 +25,7 @@ use crate::{
         LOADING, TREE, check_options, lock, open_locked, open_tree, remove_unfinished, sync_folder,
     },
     rows::{self, FORMAT, FORMAT_KEY, SpaceRow},
+    salvage::Skip,
 };
 
 /// The most bytes of a piece.
@@ -39,7 +40,7 @@ const SPACES: u8 = 1;
 const IDS: u8 = 2;
 const END: u8 = 3;
 
-type Ids = Box<dyn DoubleEndedIterator<Item = IterGuardImpl> + Send>;
+pub(crate) type Ids = Box<dyn DoubleEndedIterator<Item = IterGuardImpl> + Send>;
 
 /// All ids of an index at one point in time, as pieces of at most [`PIECE_BYTES_MAX`] bytes. Each has a checksum and
 /// its number in it; a missing piece is noticed as well as a damaged one.
@@ -56,7 +57,9 @@ pub struct IndexView {
     next: Option<(u64, u128, u64)>,
     stage: Stage,
     pieces: u64,
-    count: u64,
+    pub(crate) count: u64,
+    /// Whether what cannot be read is left out, instead of an error.
+    pub(crate) skip: Option<Skip>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -83,6 +86,7 @@ impl UniqueIndex {
             stage: Stage::Spaces(0),
             pieces: 0,
             count: 0,
+            skip: None,
         })
     }
 
@@ -117,7 +121,7 @@ impl UniqueIndex {
     }
 }
 
-fn build(
+pub(crate) fn build(
     folder: &Path,
     options: &IndexOptions,
     pieces: impl IntoIterator<Item = Result<Vec<u8>, IndexError>>,
@@ -328,19 +332,39 @@ impl IndexView {
         Ok(())
     }
 
+    /// The next id.
+    fn row(&mut self) -> Result<Option<((u64, u128), u64)>, IndexError> {
+        let ids = &mut self.ids;
+        let row = guarded(&self.index, || {
+            ids.next().map(Guard::into_inner).transpose()
+        })?;
+        let Some((key, value)) = row else {
+            return Ok(None);
+        };
+        let row = rows::id_of(&key).zip(rows::number(&value));
+        let shape = || IndexError::damaged(&self.index, "an id has another shape");
+        row.map(Some).ok_or_else(shape)
+    }
+
     /// The next id of a space that is not being removed.
     fn read(&mut self) -> Result<Option<(u64, u128, u64)>, IndexError> {
         loop {
-            let ids = &mut self.ids;
-            let row = guarded(&self.index, || {
-                ids.next().map(Guard::into_inner).transpose()
-            })?;
-            let Some((key, value)) = row else {
+            let row = self.row();
+            let Some(((space, id), number)) = (match (row, &mut self.skip) {
+                (Err(IndexError::Damaged { .. }), Some(skip)) => {
+                    let Some(ids) = skip.behind_damage(&self.index, &self.spaces)? else {
+                        return Ok(None);
+                    };
+                    self.ids = ids;
+                    continue;
+                }
+                (row, _) => row?,
+            }) else {
                 return Ok(None);
             };
-            let Some(((space, id), number)) = rows::id_of(&key).zip(rows::number(&value)) else {
-                return Err(IndexError::damaged(&self.index, "an id has another shape"));
-            };
+            if let Some(skip) = &mut self.skip {
+                skip.read = Some((space, id));
+            }
             let kept = self.spaces.binary_search_by_key(&space, |kept| kept.0);
             if kept.is_ok_and(|kept| !self.limited || number <= self.spaces[kept].1) {
                 return Ok(Some((space, id, number)));

@@ -138,3 +138,71 @@ fn a_damaged_index_is_set_aside_and_made_again() {
     let place = UniqueIndex::set_aside(folder.path()).unwrap().unwrap();
     assert_eq!(place, folder.path().join("damaged-2"));
 }
+
+#[test]
+fn what_can_be_read_of_a_damaged_index_is_kept() {
+    const MANY: u64 = 30_000;
+    let folder = folder();
+    let index = open(folder.path());
+    for (space, first) in [(3, 1), (7, 1), (7, MANY / 2 + 1), (9, 1)] {
+        let last = if space == 7 {
+            first + MANY / 2 - 1
+        } else {
+            100
+        };
+        index.add(space, &ids(first..=last), last).unwrap();
+        index.sync().unwrap();
+    }
+    drop(index);
+    let runs = fs::read_dir(folder.path().join(TREE).join("tables")).unwrap();
+    let runs: Vec<_> = runs.map(|entry| entry.unwrap().path()).collect();
+    let largest = runs.iter().max_by_key(|run| run.metadata().unwrap().len());
+    let largest = largest.unwrap();
+    let right = fs::read(largest).unwrap();
+    // One block, and two.
+    let places = [
+        vec![right.len() / 3],
+        vec![right.len() / 4, right.len() / 2],
+    ];
+    for (number, places) in places.iter().enumerate() {
+        let mut wrong = right.clone();
+        for &place in places {
+            wrong[place] ^= 1;
+        }
+        fs::write(largest, &wrong).unwrap();
+        let index = open(folder.path());
+        assert!(matches!(index.check(), Err(IndexError::Damaged { .. })));
+        drop(index);
+
+        let kept = UniqueIndex::salvage(folder.path(), &SMALL).unwrap();
+        // Rows of spaces count as lost ids.
+        assert!(
+            (0..20).contains(&(kept.ids + kept.lost - MANY - 200)),
+            "{kept:?}"
+        );
+        assert!((1..MANY / 10).contains(&kept.lost), "{kept:?}");
+        assert_eq!(
+            kept.aside,
+            folder.path().join(format!("damaged-{}", number + 1))
+        );
+        let index = open(folder.path());
+        assert_eq!(index.check().unwrap(), kept.ids);
+        assert_eq!(index.all_up_to(), [(3, 100), (7, MANY), (9, 100)]);
+        let all: Vec<_> = (1..=MANY).map(id).collect();
+        let found = index.look_up(7, &all).unwrap().found;
+        let right = found
+            .iter()
+            .zip(1..)
+            .filter(|(found, number)| **found == Some(*number));
+        let missing = found.iter().filter(|found| found.is_none()).count() as u64;
+        assert_eq!(right.count() as u64 + missing, MANY);
+        assert_eq!(kept.ids + missing, MANY + 200);
+        drop(index);
+        fs::remove_dir_all(folder.path().join(TREE)).unwrap();
+        fs::rename(&kept.aside, folder.path().join(TREE)).unwrap();
+        fs::create_dir(kept.aside).unwrap();
+    }
+    fs::write(largest, &right).unwrap();
+    let all = UniqueIndex::salvage(folder.path(), &SMALL).unwrap();
+    assert_eq!(all.ids, MANY + 200);
+}

@@ -22,7 +22,7 @@ pub(super) const STATEMENT_BYTES: usize = 3 << 20;
 
 /// Rows of a prepared statement. A server takes them in two thirds of the time that it takes for the same rows as text, but
 /// each number of rows is a statement of its own to prepare: the rows that are left go as text.
-const PREPARED_ROWS: usize = 256;
+const PREPARED_ROWS: usize = 250;
 
 /// Ids that one statement looks up: servers plan longer lists otherwise, some by reading the whole table.
 const LOOKED_UP_AT_ONCE: usize = 500;

@@ -270,6 +270,11 @@ impl From<EngineError> for Problem {
                 tracing::error!(error = ?error, "a message could not be read");
                 Self::new(Code::Unavailable, error.to_string())
             }
+            EngineError::Index { .. } => {
+                let why = lockgate_core::with_sources(&error).to_string();
+                tracing::error!(error = why, "a unique id could not be looked up");
+                Self::new(Code::Unavailable, error.to_string())
+            }
             error => {
                 tracing::error!(%error, "a request's outcome is unknown");
                 Self::new(Code::UnknownOutcome, error.to_string())

@@ -25,6 +25,11 @@ impl From<EngineError> for SqsError {
                 tracing::error!(error = ?error, "a message could not be read");
                 Self::new(ErrorCode::ServiceUnavailable, error.to_string())
             }
+            EngineError::Index { .. } => {
+                let why = lockgate_core::with_sources(&error).to_string();
+                tracing::error!(error = why, "a unique id could not be looked up");
+                Self::new(ErrorCode::ServiceUnavailable, error.to_string())
+            }
             _ => Self::new(ErrorCode::InternalFailure, error.to_string()),
         }
     }

@@ -1,0 +1,144 @@
+//! Makes a new index of what can be read of a damaged one.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use lsm_tree::{AbstractTree as _, AnyTree, Guard};
+
+use crate::{
+    IndexError, IndexOptions, UniqueIndex,
+    error::guarded,
+    open::{
+        LOADING, TREE, check_options, free_place, lock, open_at, remove_unfinished, sync_folder,
+    },
+    pieces::{Ids, build},
+    rows,
+};
+
+/// What has become of a damaged index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Salvaged {
+    /// Where the damaged one is now.
+    pub aside: PathBuf,
+    /// How many ids the new one has.
+    pub ids: u64,
+    /// How many ids could not be read, at most: ids that were removed or came again, and rows of spaces, count too.
+    pub lost: u64,
+}
+
+impl UniqueIndex {
+    /// Makes a new index of what can be read of the one in the folder, and [sets the damaged one aside](Self::set_aside). Each
+    /// space says that it is complete as far as it was, although ids of it are lost.
+    ///
+    /// What is lost is the damaged blocks and, of all spaces, what lies between the same ids. Nothing has changed before all is
+    /// read and written.
+    ///
+    /// # Errors
+    /// [`IndexError::Damaged`] if it cannot be opened at all; [`IndexError::InUse`], or the system's error.
+    pub fn salvage(folder: &Path, options: &IndexOptions) -> Result<Salvaged, IndexError> {
+        check_options(options)?;
+        let _lock = lock(folder)?;
+        remove_unfinished(folder)?;
+        let (tree, loading) = (folder.join(TREE), folder.join(LOADING));
+        let (damaged, _) = open_at(folder, &tree, options, None)?;
+        let entries = damaged.entries();
+        let mut view = damaged.view()?;
+        view.skip = Some(Skip {
+            tree: damaged.tree.clone(),
+            read: None,
+        });
+        let built = build(folder, options, view.by_ref());
+        if built.is_err() {
+            // The next open removes it, if this does not.
+            let _ = remove_unfinished(folder);
+        }
+        built?;
+        let ids = view.count;
+        drop((view, damaged));
+        let io = |error| IndexError::io(folder, error);
+        let aside = free_place(folder);
+        fs::rename(&tree, &aside).map_err(io)?;
+        fs::rename(&loading, &tree).map_err(io)?;
+        sync_folder(folder).map_err(io)?;
+        Ok(Salvaged {
+            aside,
+            ids,
+            lost: entries.saturating_sub(ids),
+        })
+    }
+}
+
+/// Goes on behind what cannot be read.
+pub(crate) struct Skip {
+    tree: AnyTree,
+    /// The space and id that was read last.
+    pub(crate) read: Option<(u64, u128)>,
+}
+
+impl Skip {
+    /// All ids from the first one on that can be read again. `None`: there is none. Doubles the distance until something can be
+    /// read, and then halves it: a look-up for each bit of an id, at most, twice.
+    pub(crate) fn behind_damage(
+        &mut self,
+        index: &Path,
+        spaces: &[(u64, u64)],
+    ) -> Result<Option<Ids>, IndexError> {
+        let (mut space, mut last) = match self.read {
+            Some((space, last)) => (space, last),
+            None => match spaces.first() {
+                Some(&(space, _)) => (space, 0),
+                None => return Ok(None),
+            },
+        };
+        let mut distance = 1_u128;
+        let readable = loop {
+            match last.checked_add(distance) {
+                Some(id) if self.is_readable(index, space, id)? => break id,
+                Some(_) if distance < 1 << 127 => distance *= 2,
+                // Nothing of the space that is behind can be read.
+                _ => {
+                    let next = spaces.iter().find(|(next, _)| *next > space);
+                    let Some(&(next, _)) = next else {
+                        return Ok(None);
+                    };
+                    (space, last, distance) = (next, 0, 1);
+                    if self.is_readable(index, space, 0)? {
+                        break 0;
+                    }
+                }
+            }
+        };
+        let (mut unreadable, mut readable) =
+            (last.saturating_add(distance / 2).min(readable), readable);
+        while readable - unreadable > 1 {
+            let middle = unreadable + (readable - unreadable) / 2;
+            match self.is_readable(index, space, middle)? {
+                true => readable = middle,
+                false => unreadable = middle,
+            }
+        }
+        // So that the next damage is looked for behind this one.
+        self.read = Some((space, readable));
+        Ok(Some(self.from(space, readable)))
+    }
+
+    fn is_readable(&self, index: &Path, space: u64, id: u128) -> Result<bool, IndexError> {
+        let read = guarded(index, || {
+            let mut ids = self.from(space, id);
+            ids.next().map(Guard::into_inner).transpose()
+        });
+        match read {
+            Ok(_) => Ok(true),
+            Err(IndexError::Damaged { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn from(&self, space: u64, id: u128) -> Ids {
+        let first = rows::id_key(space, id);
+        (self.tree).range(first.as_slice()..rows::all_ids().end, u64::MAX, None)
+    }
+}
