@@ -201,6 +201,13 @@ impl Sink for LaterQueue {
         results.into_iter().map(judged).collect()
     }
 
+    fn can_carry(&self, message: &Message) -> Result<(), TransportError> {
+        match &*self.opened() {
+            Some(queue) => queue.can_carry(message),
+            None => self.inner.can.carries(message),
+        }
+    }
+
     async fn open_producer(
         &self,
         producer: ProducerName,

@@ -9,6 +9,7 @@ use lockgate_core::{
     MessageId, MessageName, Millis, ProducerIncarnation, ProducerName, ProducerRefused, QueueName,
     ReceiveRequest, RecordVersion, Replaces, Sequence, Settlement, Sink, SinkCapabilities, Source,
     SourceCapabilities, TransportError, UniqueId, Unsupported, WallTime, limits::HoldScope,
+    one_by_one,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::value::RawValue;
@@ -30,6 +31,9 @@ const SPAN_MAX: Millis = 3_000_000 * 24 * 3600 * 1000;
 
 /// The longest delay of a nack or a defer: a year, as the API has it.
 const SETTLE_DELAY_MAX: Millis = 366 * 24 * 3600 * 1000;
+
+/// Messages of a transaction.
+const TRANSACTION_MAX: usize = 1_000;
 
 /// What a request has beside its entries.
 const REQUEST_OVERHEAD: usize = 32;
@@ -226,6 +230,25 @@ struct Transacted {
     state_versions: Vec<Option<u64>>,
 }
 
+/// A message of a transaction.
+#[derive(Serialize)]
+struct TransactionSend<'a> {
+    queue: &'a str,
+    message: &'a RawValue,
+}
+
+#[derive(Deserialize)]
+struct Sent {
+    sent: Vec<SentMessage>,
+}
+
+#[derive(Deserialize)]
+struct SentMessage {
+    id: Option<String>,
+    sequence: Option<u64>,
+    duplicate: bool,
+}
+
 #[derive(Deserialize)]
 struct Results<T> {
     results: Vec<T>,
@@ -234,14 +257,8 @@ struct Results<T> {
 #[derive(Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 enum SendResult {
-    Sent {
-        id: Option<String>,
-        sequence: Option<u64>,
-        duplicate: bool,
-    },
-    Refused {
-        problem: Problem,
-    },
+    Sent(SentMessage),
+    Refused { problem: Problem },
 }
 
 #[derive(Deserialize)]
@@ -571,23 +588,76 @@ impl Sink for RemoteQueue {
             entries.collect(),
             ("messages", "messages"),
             |result| match result {
-                SendResult::Sent {
-                    id,
-                    sequence,
-                    duplicate,
-                } => Ok(Accepted {
-                    // It was accepted; which message it is cannot be said without its id.
-                    id: id
-                        .map(|id| id.parse())
-                        .transpose()
-                        .map_err(|error| TransportError::new(Fate::Unknown, error))?,
-                    sequence: sequence.map(Sequence),
-                    duplicate,
-                }),
+                SendResult::Sent(sent) => accepted(sent),
                 SendResult::Refused { problem } => Err(self.refused(problem)),
             },
         )
         .await
+    }
+
+    /// In as many transactions as requests are needed. If one is refused, one by one up to the message that is to blame.
+    async fn send_in_order(
+        &self,
+        messages: Vec<Message>,
+    ) -> Vec<Result<Accepted<MessageId>, TransportError>> {
+        let entries = messages.iter().map(|message| match &message.producer {
+            None => self.entry(message.clone()),
+            Some(_) => Err(Unsupported::Producer.into()),
+        });
+        let entries: Result<Vec<_>, _> = entries.collect();
+        let (Ok(entries), 2..) = (entries, messages.len()) else {
+            return one_by_one(self, messages).await;
+        };
+        let (name, mut results) = (self.inner.name.as_str(), Vec::with_capacity(entries.len()));
+        let sends = entries.iter().map(|message| {
+            raw(&TransactionSend {
+                queue: name,
+                message,
+            })
+        });
+        let sends = match sends.collect::<Result<Vec<_>, _>>() {
+            Ok(sends) => sends,
+            Err(error) => return vec![Err(error)],
+        };
+        while results.len() < sends.len() {
+            let rest = &sends[results.len()..];
+            let now = &rest[..self.fitting(rest).min(TRANSACTION_MAX)];
+            let body = BTreeMap::from([("sends", now)]);
+            let client = &self.inner.client;
+            match client
+                .call(Method::POST, "/transactions", Some(&body))
+                .await
+            {
+                Ok(Sent { sent }) if sent.len() == now.len() => {
+                    results.extend(sent.into_iter().map(accepted));
+                }
+                Ok(_) => {
+                    let what = "another number of answers than of messages";
+                    results.push(Err(client.no_lockgate(what).into()));
+                    break;
+                }
+                Err(CallError::Refused { .. }) => {
+                    let rest = messages[results.len()..].to_vec();
+                    results.extend(one_by_one(self, rest).await);
+                    break;
+                }
+                Err(error) => {
+                    results.push(Err(error.into()));
+                    break;
+                }
+            }
+        }
+        results
+    }
+
+    fn can_carry(&self, message: &Message) -> Result<(), TransportError> {
+        // Where JSON has six bytes for each and it has room all the same, nothing need be written.
+        let most = (message.size() as u64).saturating_mul(6);
+        let max = self.inner.body_bytes_max as u64;
+        match message.due.is_none() && most.saturating_add(MESSAGE_OVERHEAD_MAX) <= max {
+            true => self.inner.sink.carries(message),
+            false => self.entry(message.clone()).map(drop),
+        }
     }
 
     fn fenced(&self, fence: &Fence) -> Result<Self, FenceError> {
@@ -749,6 +819,16 @@ impl Source for RemoteQueue {
         })
         .await
     }
+}
+
+fn accepted(sent: SentMessage) -> Result<Accepted<MessageId>, TransportError> {
+    let id = sent.id.map(|id| id.parse()).transpose();
+    Ok(Accepted {
+        // It was accepted; which message it is cannot be said without its id.
+        id: id.map_err(|error| TransportError::new(Fate::Unknown, error))?,
+        sequence: sent.sequence.map(Sequence),
+        duplicate: sent.duplicate,
+    })
 }
 
 /// A settle in the words of the API.

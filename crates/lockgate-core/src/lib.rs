@@ -80,5 +80,5 @@ pub use records::{
 pub use time::{MachineTime, Millis, Now, WallTime};
 pub use transport::{
     Accepted, Fate, KeyOrder, Leased, MessageName, ReceiveRequest, Settlement, Sink,
-    SinkCapabilities, Source, SourceCapabilities, TransportError, Unsupported,
+    SinkCapabilities, Source, SourceCapabilities, TransportError, Unsupported, one_by_one,
 };

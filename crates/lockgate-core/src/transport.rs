@@ -37,6 +37,26 @@ pub trait Sink: Send + Sync {
         messages: Vec<Message>,
     ) -> impl Future<Output = Vec<Result<Accepted<Self::Id>, TransportError>>> + Send;
 
+    /// Sends messages in their order and stops at the first that fails, so that none is accepted behind one that is not there. Answers
+    /// with a result for each message up to that one, which is the last. The bounds of [`send_batch`](Self::send_batch) hold.
+    ///
+    /// Unless a sink knows better it sends them one by one.
+    fn send_in_order(
+        &self,
+        messages: Vec<Message>,
+    ) -> impl Future<Output = Vec<Result<Accepted<Self::Id>, TransportError>>> + Send {
+        one_by_one(self, messages)
+    }
+
+    /// Looks whether the sink could carry a message, without asking it: as far as its [capabilities](Self::sink_capabilities) and the
+    /// form that messages have there tell. What is refused here, [`send_batch`](Self::send_batch) refuses always.
+    ///
+    /// # Errors
+    /// [`Fate::Unsupported`] or [`Fate::Refused`], with the reason.
+    fn can_carry(&self, message: &Message) -> Result<(), TransportError> {
+        self.sink_capabilities().carries(message)
+    }
+
     /// The same sink for the leader of a term: once the sink has seen a later term of that election it refuses each message
     /// with [`Fate::Stale`], whose source is [`FenceError::Deposed`]. The term's own clock is asked too before each send.
     ///
@@ -69,6 +89,25 @@ pub trait Sink: Send + Sync {
         drop(producer);
         async { Err(Unsupported::Producer.into()) }
     }
+}
+
+/// Sends messages one after the other, up to the first that fails, as [`Sink::send_in_order`] does where a sink knows no better.
+pub async fn one_by_one<S: Sink + ?Sized>(
+    sink: &S,
+    messages: Vec<Message>,
+) -> Vec<Result<Accepted<S::Id>, TransportError>> {
+    let mut results = Vec::with_capacity(messages.len());
+    for message in messages {
+        let mut result = sink.send_batch(vec![message]).await;
+        let unanswered = || Err(TransportError::new(Fate::Unknown, "it was not answered"));
+        let result = result.pop().unwrap_or_else(unanswered);
+        let is_last = result.is_err();
+        results.push(result);
+        if is_last {
+            break;
+        }
+    }
+    results
 }
 
 /// Where messages come from, each under a lease.
@@ -424,6 +463,22 @@ impl SinkCapabilities {
             priority: false,
             producers: false,
             level_max,
+        }
+    }
+
+    /// Whether the sink takes all that the message has, and as many bytes. Every [`Sink`] refuses what this refuses.
+    ///
+    /// # Errors
+    /// [`Fate::Unsupported`] for a part that it does not take; [`Fate::Refused`] for too many bytes.
+    pub fn carries(&self, message: &Message) -> Result<(), TransportError> {
+        self.check(message)?;
+        let (given, max) = (message.size() as u64, self.message_bytes_max);
+        match given > max {
+            true => {
+                let error = format!("a message may have {max} bytes here, this one has {given}");
+                Err(TransportError::new(Fate::Refused, error))
+            }
+            false => Ok(()),
         }
     }
 

@@ -28,6 +28,8 @@ use crate::{
 pub(crate) const TREE: &str = "ids";
 /// Where a tree is built before it becomes the index's.
 pub(crate) const LOADING: &str = "loading";
+/// A tree that is whole, and becomes the index's as soon as the damaged one is aside.
+pub(crate) const SALVAGED: &str = "salvaged";
 /// Locked by whoever has the index open.
 const LOCK: &str = "lock";
 /// Files that are kept open at most.
@@ -106,8 +108,9 @@ pub(crate) fn free_place(folder: &Path) -> PathBuf {
 
 /// Whether there is an index in the folder, or what is left of one.
 pub(crate) fn has_index(folder: &Path) -> Result<bool, IndexError> {
-    let there = folder.join(TREE).try_exists();
-    there.map_err(|error| IndexError::io(folder, error))
+    let io = |error| IndexError::io(folder, error);
+    Ok(folder.join(TREE).try_exists().map_err(io)?
+        || folder.join(SALVAGED).try_exists().map_err(io)?)
 }
 
 pub(crate) fn check_options(options: &IndexOptions) -> Result<(), IndexError> {
@@ -276,10 +279,20 @@ fn try_lock(folder: &Path, file: File) -> Result<Lock, IndexError> {
     }
 }
 
-/// Removes what a load that did not finish has left.
+/// Removes what a load that did not finish has left, and ends what a salvage has left: only a whole tree has that name.
 pub(crate) fn remove_unfinished(folder: &Path) -> Result<(), IndexError> {
+    let io = |error| IndexError::io(folder, error);
+    let (tree, salvaged) = (folder.join(TREE), folder.join(SALVAGED));
+    if salvaged.try_exists().map_err(io)? {
+        match tree.try_exists().map_err(io)? {
+            // The damaged one is not aside: it is salvaged again.
+            true => fs::remove_dir_all(&salvaged).map_err(io)?,
+            false => fs::rename(&salvaged, &tree).map_err(io)?,
+        }
+        sync_folder(folder).map_err(io)?;
+    }
     match fs::remove_dir_all(folder.join(LOADING)) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(IndexError::io(folder, error)),
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(io(error)),
         _ => Ok(()),
     }
 }

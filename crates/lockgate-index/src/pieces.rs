@@ -333,7 +333,7 @@ impl IndexView {
     }
 
     /// The next id.
-    fn row(&mut self) -> Result<Option<((u64, u128), u64)>, IndexError> {
+    fn row(&mut self) -> Result<Option<(u64, u128, u64)>, IndexError> {
         let ids = &mut self.ids;
         let row = guarded(&self.index, || {
             ids.next().map(Guard::into_inner).transpose()
@@ -342,6 +342,7 @@ impl IndexView {
             return Ok(None);
         };
         let row = rows::id_of(&key).zip(rows::number(&value));
+        let row = row.map(|((space, id), number)| (space, id, number));
         let shape = || IndexError::damaged(&self.index, "an id has another shape");
         row.map(Some).ok_or_else(shape)
     }
@@ -350,7 +351,7 @@ impl IndexView {
     fn read(&mut self) -> Result<Option<(u64, u128, u64)>, IndexError> {
         loop {
             let row = self.row();
-            let Some(((space, id), number)) = (match (row, &mut self.skip) {
+            let Some((space, id, number)) = (match (row, &mut self.skip) {
                 (Err(IndexError::Damaged { .. }), Some(skip)) => {
                     let Some(ids) = skip.behind_damage(&self.index, &self.spaces)? else {
                         return Ok(None);

@@ -11,7 +11,8 @@ use crate::{
     IndexError, IndexOptions, UniqueIndex,
     error::guarded,
     open::{
-        LOADING, TREE, check_options, free_place, lock, open_at, remove_unfinished, sync_folder,
+        LOADING, SALVAGED, TREE, check_options, free_place, lock, open_at, remove_unfinished,
+        sync_folder,
     },
     pieces::{Ids, build},
     rows,
@@ -59,10 +60,11 @@ impl UniqueIndex {
         let ids = view.count;
         drop((view, damaged));
         let io = |error| IndexError::io(folder, error);
-        let aside = free_place(folder);
-        fs::rename(&tree, &aside).map_err(io)?;
-        fs::rename(&loading, &tree).map_err(io)?;
-        sync_folder(folder).map_err(io)?;
+        let (aside, salvaged) = (free_place(folder), folder.join(SALVAGED));
+        for (from, to) in [(&loading, &salvaged), (&tree, &aside), (&salvaged, &tree)] {
+            fs::rename(from, to).map_err(io)?;
+            sync_folder(folder).map_err(io)?;
+        }
         Ok(Salvaged {
             aside,
             ids,
@@ -93,26 +95,26 @@ impl Skip {
                 None => return Ok(None),
             },
         };
-        let mut distance = 1_u128;
-        let readable = loop {
-            match last.checked_add(distance) {
-                Some(id) if self.is_readable(index, space, id)? => break id,
-                Some(_) if distance < 1 << 127 => distance *= 2,
-                // Nothing of the space that is behind can be read.
-                _ => {
-                    let next = spaces.iter().find(|(next, _)| *next > space);
-                    let Some(&(next, _)) = next else {
-                        return Ok(None);
-                    };
-                    (space, last, distance) = (next, 0, 1);
-                    if self.is_readable(index, space, 0)? {
-                        break 0;
-                    }
-                }
+        let (mut unreadable, mut distance) = (last, 1_u128);
+        let mut readable = loop {
+            let id = last.saturating_add(distance);
+            if self.is_readable(index, space, id)? {
+                break id;
+            }
+            if id < u128::MAX {
+                (unreadable, distance) = (id, distance.saturating_mul(2));
+                continue;
+            }
+            // Nothing of the space that is behind can be read.
+            let next = spaces.iter().find(|(next, _)| *next > space);
+            let Some(&(next, _)) = next else {
+                return Ok(None);
+            };
+            (space, last, unreadable, distance) = (next, 0, 0, 1);
+            if self.is_readable(index, space, 0)? {
+                break 0;
             }
         };
-        let (mut unreadable, mut readable) =
-            (last.saturating_add(distance / 2).min(readable), readable);
         while readable - unreadable > 1 {
             let middle = unreadable + (readable - unreadable) / 2;
             match self.is_readable(index, space, middle)? {

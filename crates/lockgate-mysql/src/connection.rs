@@ -222,7 +222,8 @@ impl<P: Purpose> Link<P> {
         })?;
         let seconds = self.timeout.as_secs().max(1);
         let settings = format!(
-            "SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
+            "SET NAMES utf8mb4; \
+             SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
              innodb_lock_wait_timeout = {seconds}, lock_wait_timeout = {seconds};
              SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
         );
@@ -234,7 +235,7 @@ impl<P: Purpose> Link<P> {
     /// That the server keeps what it answers, and takes writes.
     async fn check(&self, connection: &mut Conn) -> Result<(), RecordsError> {
         let sql = "SELECT @@global.innodb_flush_log_at_trx_commit AS flush, @@global.log_bin AS log_bin, \
-            @@global.sync_binlog AS sync_binlog, @@global.read_only AS read_only, \
+            @@global.sync_binlog AS sync_binlog, @@global.read_only AS read_only, @@session.binlog_format AS binlog_format, \
             SYSDATE(6) AS time_before, SLEEP(0.001), SYSDATE(6) AS time_behind";
         let row: Option<Row> = connection.query_first(sql).await.map_err(unavailable)?;
         let row = row.ok_or_else(|| unreadable("there are no settings"))?;
@@ -253,6 +254,13 @@ impl<P: Purpose> Link<P> {
                 return Err(forgets("sync_binlog", other));
             }
             _ => {}
+        }
+        if number("log_bin")? == 1 && get::<String>(&row, "binlog_format")? == "STATEMENT" {
+            return Err(invalid(
+                "the server's setting binlog_format is STATEMENT, with which it takes no transaction of isolation \
+                 READ COMMITTED: it must be ROW or MIXED"
+                    .to_owned(),
+            ));
         }
         if number("read_only")? != 0 {
             return Err(unavailable("the server is read-only: it is a replica"));

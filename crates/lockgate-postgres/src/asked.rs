@@ -321,6 +321,25 @@ impl Connection {
         Ok(())
     }
 
+    /// That every text can be written: a text that the database's encoding lacks is an error each time that it comes.
+    pub(crate) async fn check_encoding(&self) -> Result<(), RecordsError> {
+        match self.tell("SHOW server_encoding").await?.as_deref() {
+            Some("UTF8" | "SQL_ASCII") => Ok(()),
+            other => {
+                let encoding = other.unwrap_or("not known");
+                let why = format!(
+                    "the database's encoding is {encoding}: a ledger needs one of encoding UTF8"
+                );
+                Err(RecordsError::Invalid { why })
+            }
+        }
+    }
+
+    /// The last warning of the server since this was last asked.
+    pub(crate) fn take_warning(&self) -> Option<String> {
+        self.unasked.take_warning()
+    }
+
     pub(crate) async fn batch(&self, sql: &str) -> Result<(), RecordsError> {
         let done = self.client.batch_execute(sql).await;
         done.map_err(|error| unavailable(with_sources(&error)))

@@ -281,6 +281,12 @@ pub(crate) struct Unasked {
     pub(crate) give_up: Notify,
 }
 
+impl Unasked {
+    pub(crate) fn take_warning(&self) -> Option<String> {
+        lock(&self.warning).take()
+    }
+}
+
 type Heard = dyn Fn(Option<&str>) + Send + Sync;
 
 /// Moves bytes until the connection ends; keeps the last warning, and why it ended.
@@ -436,7 +442,7 @@ impl Session {
 
     /// The last warning of the server since this was last asked.
     pub(crate) fn take_warning(&self) -> Option<String> {
-        lock(&self.unasked.warning).take()
+        self.unasked.take_warning()
     }
 
     fn prepared(&self, sql: &'static str) -> Result<Statement, Failure> {

@@ -489,6 +489,11 @@ impl Sink for SqsQueue {
         self.inner.sink.clone()
     }
 
+    fn can_carry(&self, message: &Message) -> Result<(), TransportError> {
+        let (can, without) = (&self.inner.sink, self.inner.without_unique_id);
+        words::entry(message.clone(), can, without, wall_time()).map(drop)
+    }
+
     fn fenced(&self, _: &Fence) -> Result<Self, FenceError> {
         Err(FenceError::Unsupported { what: "Amazon SQS" })
     }

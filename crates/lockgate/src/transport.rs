@@ -7,6 +7,7 @@ use lockgate_core::{
     ProducerIncarnation, ProducerName, ReceiveRequest, RecordVersion, Settlement, Sink,
     SinkCapabilities, Source, SourceCapabilities, TransportError,
     coordination::{Fence, FenceError},
+    one_by_one,
 };
 use lockgate_engine::{Batch, EngineError};
 use lockgate_machine::{
@@ -92,13 +93,34 @@ impl Sink for Queue {
             self.engine().submit_all(sends).await
         };
         let sent = sent.map(|results| results.into_iter().map(known).collect());
-        join(refused, sent.map_err(failed), |sent: Option<Sent>| {
-            Ok(Accepted {
-                id: sent.map(|sent| sent.id),
-                sequence: sent.map(|sent| sent.sequence),
-                duplicate: sent.is_none_or(|sent| sent.duplicate),
-            })
-        })
+        join(refused, sent.map_err(failed), |sent| Ok(accepted(sent)))
+    }
+
+    /// As one transaction. If that is refused, one by one up to the message that is to blame.
+    async fn send_in_order(
+        &self,
+        messages: Vec<Message>,
+    ) -> Vec<Result<Accepted<MessageId>, TransportError>> {
+        let can = self.sink_capabilities();
+        let is_plain = |it: &Message| it.producer.is_none() && can.check(it).is_ok();
+        if messages.len() > 1 && messages.len() <= BATCH_MAX && messages.iter().all(is_plain) {
+            let transact = Transact {
+                sends: messages.iter().map(|it| self.to_send(it.clone())).collect(),
+                ..Transact::default()
+            };
+            match self.engine().submit(transact).await {
+                Ok(done) => {
+                    return done
+                        .sent
+                        .into_iter()
+                        .map(|sent| Ok(accepted(Some(sent))))
+                        .collect();
+                }
+                Err(EngineError::Rejected(_)) => {}
+                Err(error) => return vec![Err(failed(error))],
+            }
+        }
+        one_by_one(self, messages).await
     }
 
     fn fenced(&self, fence: &Fence) -> Result<Self, FenceError> {
@@ -279,6 +301,15 @@ fn known(result: Result<Sent, Rejection>) -> Result<Option<Sent>, Rejection> {
     match result {
         Err(Rejection::SentBefore { .. }) => Ok(None),
         result => result.map(Some),
+    }
+}
+
+/// `None`: a record of a producer that was sent before.
+fn accepted(sent: Option<Sent>) -> Accepted<MessageId> {
+    Accepted {
+        id: sent.map(|sent| sent.id),
+        sequence: sent.map(|sent| sent.sequence),
+        duplicate: sent.is_none_or(|sent| sent.duplicate),
     }
 }
 

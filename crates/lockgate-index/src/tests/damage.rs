@@ -205,4 +205,12 @@ fn what_can_be_read_of_a_damaged_index_is_kept() {
     fs::write(largest, &right).unwrap();
     let all = UniqueIndex::salvage(folder.path(), &SMALL).unwrap();
     assert_eq!(all.ids, MANY + 200);
+
+    // After a crash behind each of its renames.
+    let (tree, salvaged) = (folder.path().join(TREE), folder.path().join("salvaged"));
+    fs::rename(&tree, &salvaged).unwrap();
+    assert_eq!(open(folder.path()).check().unwrap(), MANY + 200);
+    fs::create_dir(&salvaged).unwrap();
+    assert_eq!(open(folder.path()).check().unwrap(), MANY + 200);
+    assert!(!salvaged.exists());
 }

@@ -14,7 +14,7 @@ use lockgate_records::{
 use mysql_async::{Conn, Error, Row, Transaction, TxOpts, Value, prelude::Queryable as _};
 use tokio::time::{Instant, timeout_at};
 
-use super::{DELETED_AT_ONCE, get, partitions::Partitions, store::Store};
+use super::{DELETED_AT_ONCE, DELETED_BYTES_AT_ONCE, get, partitions::Partitions, store::Store};
 use crate::connection::{Fault, Link, TRIES_MAX, late};
 
 /// The longest statement, and the longest packet of several.
@@ -49,11 +49,13 @@ FROM {ledger}_head AS head FOR UPDATE";
 const NOW: &str = "\
 SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01 00:00:00', UTC_TIMESTAMP(6)) DIV 1000 AS now_ms";
 
-/// The last of the first events that are older than a time. Times never go back.
+/// The last of the first events that are older than a time, up to a number of them and of bytes. Times never go back.
 const LAST_OLD: &str = "\
 SELECT MAX(sequence_id) AS last_id FROM (
-    SELECT sequence_id, time_ms FROM {ledger}_events WHERE sequence_id >= {first} ORDER BY sequence_id LIMIT {limit}) AS found
-WHERE time_ms < {time}";
+    SELECT sequence_id, time_ms, SUM(bytes) OVER (ORDER BY sequence_id) - bytes AS bytes_before FROM (
+        SELECT sequence_id, time_ms, bytes FROM {ledger}_events WHERE sequence_id >= {first} ORDER BY sequence_id LIMIT {limit})
+        AS found) AS sized
+WHERE time_ms < {time} AND bytes_before < {bytes}";
 
 /// What changes the head.
 #[derive(Clone, Debug)]
@@ -228,7 +230,7 @@ impl Writes {
 
 async fn make(on: &mut Transaction<'_>, ledger: &str, change: Change) -> Result<Made, Failure> {
     if let Change::Append(append) = change {
-        return within(on, ledger, append).await;
+        return within(on, ledger, append, Some(PREPARED_ROWS)).await;
     }
     let (locked, _) = lock(on, ledger, Vec::new()).await?;
     let mut head = locked.head;
@@ -264,11 +266,13 @@ struct Locked {
     partition: Option<u64>,
 }
 
-/// Appends in the transaction that the client is in.
+/// Appends in the transaction that the client is in. `prepared`: how many rows a prepared statement has, if
+/// there may be such.
 pub(super) async fn within(
     on: &mut Transaction<'_>,
     ledger: &str,
     mut append: Append,
+    prepared: Option<usize>,
 ) -> Result<Made, Failure> {
     let (unique_ids, inputs) = append.ids();
     let unique_ids = unique_ids
@@ -311,7 +315,14 @@ pub(super) async fn within(
         |id| by_unique_id.get(id.as_str()).copied(),
         |input| by_input.get(input.as_str()).copied(),
     )?;
-    let mut writes = add(on, ledger, &new, &inputs, &settled).await?;
+    let mut rows = Rows {
+        on: &mut *on,
+        ledger,
+        prepared,
+        left: Vec::new(),
+    };
+    rows.add(&new, &inputs, &settled).await?;
+    let mut writes = rows.left;
     if let Some(last) = last_old(on, ledger, &locked).await? {
         let first = before.first_id;
         // Whole partitions go later.
@@ -381,52 +392,87 @@ async fn last_old(
         .replace("{ledger}", ledger)
         .replace("{first}", &locked.head.first_id.to_string())
         .replace("{limit}", &DELETED_AT_ONCE.to_string())
+        .replace("{bytes}", &DELETED_BYTES_AT_ONCE.to_string())
         .replace("{time}", &oldest.to_string());
     let row: Option<Row> = on.query_first(sql).await?;
     let last = row.map_or(Ok(None), |row| get::<Option<i64>>(&row, "last_id"))?;
     Ok(last.map(|last| place("last_id", last)).transpose()?)
 }
 
-/// Adds what was decided, as far as it fills prepared statements. Returns the statements that add the rest.
-async fn add(
-    on: &mut Transaction<'_>,
-    ledger: &str,
-    new: &[Event],
-    inputs: &[(InputId, SequenceId)],
-    settled: &[InputId],
-) -> Result<Vec<String>, Failure> {
-    let with_id = |id: &str, at: SequenceId| [id.as_bytes().into(), at.0.into()];
-    let unique_ids = new.iter().filter_map(|event| {
-        let id = event.unique_id.as_ref()?;
-        Some(with_id(id.as_str(), event.sequence_id))
-    });
-    let inputs = inputs
-        .iter()
-        .map(|(input, at)| with_id(input.as_str(), *at));
-    let settled = settled
-        .iter()
-        .map(|input| literal(input.as_str().as_bytes()));
-    let events =
-        "{ledger}_events (sequence_id, previous_id, unique_id, time_ms, epoch, hash, payload)";
-    let mut left = insert(on, ledger, events, new.iter().map(values).collect()).await?;
-    let ids = "{ledger}_unique_ids (unique_id, sequence_id)";
-    left.extend(insert(on, ledger, ids, unique_ids.collect()).await?);
-    left.extend(
-        insert(
-            on,
-            ledger,
-            "{ledger}_inputs (input, sequence_id)",
-            inputs.collect(),
+/// Adds rows by prepared statements, as far as they fill such.
+struct Rows<'a, 'c> {
+    on: &'a mut Transaction<'c>,
+    ledger: &'a str,
+    /// How many rows a prepared statement has, if there may be such.
+    prepared: Option<usize>,
+    /// The statements that do the rest.
+    left: Vec<String>,
+}
+
+impl Rows<'_, '_> {
+    /// Adds what was decided.
+    async fn add(
+        &mut self,
+        new: &[Event],
+        inputs: &[(InputId, SequenceId)],
+        settled: &[InputId],
+    ) -> Result<(), Error> {
+        let with_id = |id: &str, at: SequenceId| [id.as_bytes().into(), at.0.into()];
+        let unique_ids = new.iter().filter_map(|event| {
+            let id = event.unique_id.as_ref()?;
+            Some(with_id(id.as_str(), event.sequence_id))
+        });
+        let unique_ids = unique_ids.collect();
+        let inputs = inputs
+            .iter()
+            .map(|(input, at)| with_id(input.as_str(), *at));
+        let inputs = inputs.collect();
+        let settled = settled
+            .iter()
+            .map(|input| literal(input.as_str().as_bytes()));
+        let settled = statements(
+            "DELETE FROM {ledger}_inputs WHERE input IN (",
+            settled,
+            ")",
+            LOOKED_UP_AT_ONCE,
+        );
+        let events = new.iter().map(values).collect();
+        self.insert(
+            "{ledger}_events (sequence_id, previous_id, unique_id, time_ms, epoch, hash, payload)",
+            events,
         )
-        .await?,
-    );
-    left.extend(statements(
-        "DELETE FROM {ledger}_inputs WHERE input IN (",
-        settled,
-        ")",
-        LOOKED_UP_AT_ONCE,
-    ));
-    Ok(left)
+        .await?;
+        self.insert("{ledger}_unique_ids (unique_id, sequence_id)", unique_ids)
+            .await?;
+        self.insert("{ledger}_inputs (input, sequence_id)", inputs)
+            .await?;
+        self.left.extend(settled);
+        Ok(())
+    }
+
+    /// Inserts rows into columns of a table.
+    async fn insert<const N: usize>(
+        &mut self,
+        columns: &str,
+        rows: Vec<[Value; N]>,
+    ) -> Result<(), Error> {
+        let before = format!("INSERT INTO {columns} VALUES ");
+        let mut rows = rows.into_iter();
+        while rows.len() > 0 {
+            let some: Vec<[Value; N]> = rows.by_ref().take(PREPARED_ROWS).collect();
+            let bytes: u64 = some.iter().flatten().map(Value::bin_len).sum();
+            if self.prepared == Some(some.len()) && bytes < STATEMENT_BYTES as u64 {
+                let row = format!("({})", ["?"; N].join(","));
+                let all = vec![row; some.len()].join(",");
+                let statement = before.replacen("{ledger}", self.ledger, 1) + &all;
+                self.on.exec_drop(statement, some.concat()).await?;
+            } else {
+                let rows = some.into_iter().map(text);
+                self.left.extend(statements(&before, rows, "", usize::MAX));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// An event as a row.
@@ -442,35 +488,6 @@ fn values(event: &Event) -> [Value; 7] {
         hash.into(),
         (&*event.payload).into(),
     ]
-}
-
-/// Inserts rows into columns of a table, as far as they fill prepared statements. Returns the statements that insert the rest.
-async fn insert<const N: usize>(
-    on: &mut Transaction<'_>,
-    ledger: &str,
-    columns: &str,
-    rows: Vec<[Value; N]>,
-) -> Result<Vec<String>, Failure> {
-    let before = format!("INSERT INTO {columns} VALUES ");
-    let (mut left, mut rows) = (Vec::new(), rows.into_iter());
-    while rows.len() > 0 {
-        let some: Vec<[Value; N]> = rows.by_ref().take(PREPARED_ROWS).collect();
-        let bytes: u64 = some.iter().flatten().map(Value::bin_len).sum();
-        if some.len() == PREPARED_ROWS && bytes < STATEMENT_BYTES as u64 {
-            let row = format!("({})", ["?"; N].join(","));
-            let all = vec![row; PREPARED_ROWS].join(",");
-            let statement = before.replacen("{ledger}", ledger, 1) + &all;
-            on.exec_drop(statement, some.concat()).await?;
-        } else {
-            left.extend(statements(
-                &before,
-                some.into_iter().map(text),
-                "",
-                usize::MAX,
-            ));
-        }
-    }
-    Ok(left)
 }
 
 /// A row as SQL has it.

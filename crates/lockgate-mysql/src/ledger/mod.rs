@@ -42,8 +42,9 @@ use crate::{
     url::Target,
 };
 
-/// How many events one statement deletes at most.
+/// How many events one statement deletes at most, and how many bytes of them.
 const DELETED_AT_ONCE: u64 = 10_000;
+const DELETED_BYTES_AT_ONCE: u64 = 32 << 20;
 
 /// A [`Ledger`] in a MySQL or MariaDB database, by the server's time. Clones are the same ledger.
 ///
@@ -221,7 +222,8 @@ impl MysqlLedger {
         store::check_name(ledger)?;
         append.check()?;
         check_epoch(append.epoch)?;
-        let appended = append::within(transaction, ledger, append).await;
+        // Not by prepared statements, whose bytes the session may have converted.
+        let appended = append::within(transaction, ledger, append, None).await;
         match appended {
             Ok(made) => Ok(made.appended),
             Err(failure) => Err(failure.told(ledger)),
@@ -316,11 +318,23 @@ impl MysqlLedger {
 
     /// Deletes events before the first one that is kept, a part at a time.
     async fn delete_trimmed(&self, first: SequenceId) -> Result<(), LedgerError> {
-        let sql = format!(
-            "DELETE FROM {{ledger}}_events WHERE sequence_id < {first} ORDER BY sequence_id LIMIT {DELETED_AT_ONCE}"
+        let sized = format!(
+            "SELECT MAX(sequence_id) AS last_id FROM (
+                SELECT sequence_id, SUM(bytes) OVER (ORDER BY sequence_id) - bytes AS bytes_before FROM (
+                    SELECT sequence_id, bytes FROM {{ledger}}_events WHERE sequence_id < {first}
+                    ORDER BY sequence_id LIMIT {DELETED_AT_ONCE}) AS found) AS sized
+             WHERE bytes_before < {DELETED_BYTES_AT_ONCE}"
         );
-        while self.ask(&sql, Vec::new(), true).await?.changed == DELETED_AT_ONCE {}
-        Ok(())
+        loop {
+            let answer = self.ask(&sized, Vec::new(), false).await?;
+            let last = answer.rows.first();
+            let Some(last) = last.map_or(Ok(None), |row| get::<Option<i64>>(row, "last_id"))?
+            else {
+                return Ok(());
+            };
+            let delete = format!("DELETE FROM {{ledger}}_events WHERE sequence_id <= {last}");
+            self.ask(&delete, Vec::new(), true).await?;
+        }
     }
 }
 

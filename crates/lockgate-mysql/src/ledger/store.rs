@@ -13,10 +13,10 @@ use lockgate_records::{
     ledger::{check_version, failed, span},
     schema_name,
 };
-use mysql_async::{Conn, prelude::Queryable as _};
+use mysql_async::{Conn, Row, prelude::Queryable as _};
 
 use super::{append::literal, partitions};
-use crate::connection::{Purpose, invalid, unavailable};
+use crate::connection::{Purpose, get, invalid, unavailable};
 
 /// The version of the tables: a program that knows lower ones only cannot use the ledger.
 const VERSION: i64 = 1;
@@ -101,8 +101,8 @@ impl Purpose for Store {
                 "the server's max_allowed_packet is {packet} bytes: a ledger needs {PACKET_BYTES_MIN} (4M) at least"
             )));
         }
-        // It is flushed before its transactions are shown; that it is flushed at all was looked at.
-        (self.shows_flushed).store(has_binary_log != 0, Ordering::Relaxed);
+        let shows_flushed = has_binary_log != 0 && logs_all(connection).await;
+        (self.shows_flushed).store(shows_flushed, Ordering::Relaxed);
         let there = format!(
             "SELECT COUNT(*) FROM information_schema.tables
              WHERE table_schema = DATABASE() AND table_name = '{name}_version'"
@@ -117,8 +117,8 @@ impl Purpose for Store {
         let version: Option<Option<i64>> =
             connection.query_first(version).await.map_err(unavailable)?;
         match version.flatten() {
-            // Somebody was interrupted.
-            None => Ok(false),
+            // Somebody was interrupted, or is at it: who makes ledgers goes on with that.
+            None => Ok(self.made_with.is_none() || self.was_made.load(Ordering::Relaxed)),
             Some(found) => {
                 check_version(name, found, VERSION)?;
                 self.was_made.store(true, Ordering::Relaxed);
@@ -149,4 +149,16 @@ impl Purpose for Store {
         ];
         tables.chain(rows).collect()
     }
+}
+
+/// Whether every transaction goes through the server's binary log, which is flushed before they are shown; that it is flushed at
+/// all was looked at. Where the user may not know whether some are left out, they may be.
+async fn logs_all(connection: &mut Conn) -> bool {
+    for sql in ["SHOW MASTER STATUS", "SHOW BINARY LOG STATUS"] {
+        if let Ok(Some(status)) = connection.query_first::<Row, _>(sql).await {
+            let is_empty = |column| get::<String>(&status, column).is_ok_and(|it| it.is_empty());
+            return is_empty("Binlog_Do_DB") && is_empty("Binlog_Ignore_DB");
+        }
+    }
+    false
 }

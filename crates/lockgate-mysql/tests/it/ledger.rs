@@ -15,7 +15,9 @@ use lockgate_conformance::{
 };
 use lockgate_core::{
     Epoch, LedgerName, UniqueId, WallTime,
-    ledger::{Append, Appended, EVENT_BYTES_MAX, Ledger, LedgerError, LedgerOptions, SequenceId},
+    ledger::{
+        Append, Appended, EVENT_BYTES_MAX, Ledger, LedgerError, LedgerOptions, NewEvent, SequenceId,
+    },
 };
 use lockgate_mysql::{MysqlLedger, MysqlLedgerOptions};
 use mysql_async::{Conn, IsolationLevel, TxOpts, prelude::Queryable as _};
@@ -125,6 +127,7 @@ async fn ledgers_of_one_server() {
     tables_are_made_once_and_then_used_by_others(url).await;
     bad_options_are_told(url).await;
     events_go(url).await;
+    rows_of_prepared_statements_are_the_same_as_others(url).await;
     an_append_in_a_transaction_of_its_caller_commits_with_it(url).await;
     an_append_sees_what_there_is_whatever_its_transaction_has_seen(url).await;
     an_append_that_is_given_up_leaves_nothing(url).await;
@@ -243,6 +246,14 @@ async fn tables_are_made_once_and_then_used_by_others(url: &str) {
     ] {
         client.query_drop(sql).await.unwrap();
     }
+    // Only whoever makes ledgers does.
+    let reads = MysqlLedgerOptions {
+        create: false,
+        ..MysqlLedgerOptions::default()
+    };
+    let _ = MysqlLedger::connect_with(url, reads).await;
+    let versions = "SELECT COUNT(*) FROM lockgate_ledger_version";
+    assert_eq!(count(url, versions).await, 0);
     let again = MysqlLedger::connect(url).await.unwrap();
     assert_eq!(again.head().await.unwrap().sequence_id, SequenceId(9));
     for (version, why) in [(99, "use a newer one"), (0, "no program has made")] {
@@ -280,6 +291,43 @@ async fn bad_options_are_told(url: &str) {
     };
     let refused = MysqlLedger::connect_with(url, options).await;
     assert!(matches!(refused, Err(LedgerError::Invalid { .. })));
+}
+
+/// More rows than a prepared statement has, of bytes and texts of all kinds.
+async fn rows_of_prepared_statements_are_the_same_as_others(url: &str) {
+    let ledger = connect(url, "rows").await;
+    let append = append_unique(&[]);
+    let events = (0..600_u32).map(|number| NewEvent {
+        unique_id: UniqueId::new(&format!("\u{e9}\u{1f600}'{number}")).ok(),
+        input: None,
+        payload: (0..=255)
+            .chain(number.to_le_bytes())
+            .collect::<Vec<u8>>()
+            .into(),
+    });
+    let events: Vec<_> = events.collect();
+    let append = Append {
+        events: events.clone(),
+        ..append
+    };
+    let appended = ledger.append(append.clone()).await.unwrap();
+    assert_eq!(appended.head.sequence_id, SequenceId(600));
+    let again = ledger
+        .append(Append {
+            head: None,
+            ..append
+        })
+        .await
+        .unwrap();
+    assert!(again.events.iter().all(|event| event.is_duplicate));
+    let page = ledger.read(all()).await.unwrap();
+    for (event, new) in page.events.iter().zip(&events) {
+        assert_eq!(
+            (&event.payload, &event.unique_id),
+            (&new.payload, &new.unique_id)
+        );
+    }
+    assert_eq!(page.events.len(), 600);
 }
 
 async fn events_go(url: &str) {

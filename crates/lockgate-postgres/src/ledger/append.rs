@@ -131,9 +131,14 @@ pub(super) async fn over(link: &Arc<Link<Store>>, append: Append) -> Result<Made
         Ok(_) => "COMMIT",
         Err(_) => "ROLLBACK",
     };
+    connection.take_warning();
     let ended = timeout_at(deadline, client.simple_query(ended)).await;
     let ended = ended.map_err(|_late| "no answer to the commit".to_owned());
     let lost = match (ended, &done) {
+        // A wait for standbys that somebody has cancelled is told in a warning only.
+        (Ok(Ok(_)), Ok(_)) if let Some(why) = connection.take_warning() => {
+            LedgerError::Unknown { why }
+        }
         (Ok(Ok(_)), _) => {
             open.0 = None;
             return done;

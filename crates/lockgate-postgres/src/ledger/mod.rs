@@ -289,8 +289,11 @@ impl PostgresLedger {
     /// Deletes events before the first one that is kept, a part at a time.
     async fn delete_trimmed(&self) -> Result<(), LedgerError> {
         let sql = "WITH gone AS (
-                SELECT sequence_id FROM {ledger}.events
-                WHERE sequence_id < (SELECT first_id FROM {ledger}.head) ORDER BY sequence_id LIMIT $1)
+                SELECT sequence_id FROM (
+                    SELECT sequence_id, sum(octet_length(payload)) OVER (ORDER BY sequence_id) - octet_length(payload) AS before
+                    FROM (SELECT sequence_id, payload FROM {ledger}.events
+                          WHERE sequence_id < (SELECT first_id FROM {ledger}.head) ORDER BY sequence_id LIMIT $1) AS found) AS sized
+                WHERE before < 33554432)
             DELETE FROM {ledger}.events USING gone WHERE events.sequence_id = gone.sequence_id
             RETURNING 1";
         while self.change(sql, &[int8(&DELETED_AT_ONCE)]).await? {}

@@ -85,31 +85,19 @@ impl Purpose for Store {
     async fn prepare(&self, connection: &Connection) -> Result<(), RecordsError> {
         let schema = &self.schema;
         connection.check_schema(schema, "ledger").await?;
-        let there = format!("SELECT to_regclass('{schema}.format')");
-        let mut found = None;
-        if connection.tell(&there).await?.is_some() {
-            let version = format!("SELECT max(version) FROM {schema}.format");
-            found = connection.tell(&version).await?;
+        connection.check_encoding().await?;
+        if self.to_make(connection).await?.is_none() {
+            return Ok(());
         }
-        let sql = match found.as_deref() {
-            // Without a version, somebody was interrupted.
-            None => match self.made_with {
-                Some(made_with) if !self.was_there.load(Relaxed) => self.tables(made_with),
-                // Whoever asks for it is told. One that is gone is not made again: its numbers would begin anew.
-                _ => return Ok(()),
-            },
-            Some("1") => FROM_1.replace("{ledger}", schema),
-            Some(found) => {
-                let found = found.parse().map_err(|_| unreadable("its version"))?;
-                check_version(schema, found, VERSION)?;
-                self.was_there.store(true, Relaxed);
-                return Ok(());
-            }
-        };
         // Of several that start at once, one makes them and the others find them made. If it fails, the connection ends, and the
         // transaction with it.
-        let sql = format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK}); {sql}; COMMIT");
-        let made = connection.client.batch_execute(&sql).await;
+        let lock = format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK})");
+        connection.batch(&lock).await?;
+        let sql = self.to_make(connection).await?.unwrap_or_default();
+        let made = connection
+            .client
+            .batch_execute(&format!("{sql}; COMMIT"))
+            .await;
         made.map_err(|error| {
             let why = with_sources(&error);
             unavailable(format!("making the tables of the ledger: {why}"))
@@ -120,6 +108,32 @@ impl Purpose for Store {
 }
 
 impl Store {
+    /// The statements that make what is missing, if there is anything.
+    async fn to_make(&self, connection: &Connection) -> Result<Option<String>, RecordsError> {
+        let schema = &self.schema;
+        let there = format!("SELECT to_regclass('{schema}.format')");
+        let mut found = None;
+        if connection.tell(&there).await?.is_some() {
+            let version = format!("SELECT max(version) FROM {schema}.format");
+            found = connection.tell(&version).await?;
+        }
+        Ok(match found.as_deref() {
+            // Without a version, somebody was interrupted.
+            None => match self.made_with {
+                Some(made_with) if !self.was_there.load(Relaxed) => Some(self.tables(made_with)),
+                // Whoever asks for it is told. One that is gone is not made again: its numbers would begin anew.
+                _ => None,
+            },
+            Some("1") => Some(FROM_1.replace("{ledger}", schema)),
+            Some(found) => {
+                let found = found.parse().map_err(|_| unreadable("its version"))?;
+                check_version(schema, found, VERSION)?;
+                self.was_there.store(true, Relaxed);
+                None
+            }
+        })
+    }
+
     /// The statements that make the tables.
     fn tables(&self, made_with: LedgerOptions) -> String {
         let schema = &self.schema;

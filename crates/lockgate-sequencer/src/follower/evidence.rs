@@ -45,6 +45,15 @@ pub enum Evidence {
         /// Where the ledger ends.
         head: SequenceId,
     },
+    /// An event came by the feed that the ledger does not have: the ledger was restored from an old copy, or somebody else has
+    /// written into the feed.
+    #[error("event {event} came by the feed, and the ledger ends at event {head}")]
+    NotThere {
+        /// The event.
+        event: SequenceId,
+        /// Where the ledger ends.
+        head: SequenceId,
+    },
     /// The next event is gone: the follower was away for longer than the ledger keeps events, and needs a snapshot.
     #[error("the ledger keeps events from {first} on, and the follower has those up to {}", last.sequence_id)]
     Trimmed {

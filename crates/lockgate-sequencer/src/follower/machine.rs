@@ -106,6 +106,10 @@ pub struct FollowMachine {
     past: Past,
     /// The last event that it knows of.
     known: SequenceId,
+    /// The highest event that came by the feed.
+    fed: SequenceId,
+    /// The same when the page was asked for that is being read: what is published is in the ledger, and in its head.
+    asked_behind: SequenceId,
     /// In order, to be given out.
     ready: VecDeque<Event>,
     /// Live events behind a gap.
@@ -133,6 +137,8 @@ impl FollowMachine {
             is_start_checked: position.sequence_id == SequenceId::START,
             past: Past::new(position),
             known: position.sequence_id,
+            fed: SequenceId::START,
+            asked_behind: SequenceId::START,
             ready: VecDeque::new(),
             ahead: BTreeMap::new(),
             bytes: 0,
@@ -209,6 +215,11 @@ impl FollowMachine {
             // Asked for the event at the start itself, the ledger has the one before it, and no more.
             self.beyond(page.head.sequence_id);
         }
+        if is_asked && page.head.sequence_id < self.asked_behind {
+            let (event, head) = (self.asked_behind, page.head.sequence_id);
+            self.evidence
+                .get_or_insert(Evidence::NotThere { event, head });
+        }
         self.heartbeat(&page.head, now);
         if before == (self.chain.sequence_id, self.is_start_checked) && self.is_repairing() {
             self.failed(now, random);
@@ -271,6 +282,7 @@ impl FollowMachine {
             return None;
         }
         self.is_reading = true;
+        self.asked_behind = self.fed;
         let last = self.chain.sequence_id;
         let waits = !self.has_feed && !self.is_repairing();
         Some(Output::Read(ReadLedger {
@@ -318,6 +330,9 @@ impl FollowMachine {
         }
         let (at, last) = (event.sequence_id, self.chain.sequence_id);
         self.known = self.known.max(at);
+        if !is_asked {
+            self.fed = self.fed.max(at);
+        }
         if at > last.next() || at > last && !self.is_start_checked {
             self.hold(event);
         } else if at <= last || is_asked || self.has_room(event.payload.len()) {

@@ -39,18 +39,17 @@ pub(super) enum Planned {
 pub(super) struct NoId;
 
 impl Plan {
-    /// Splits messages into appends within their bounds. `room`: the most bytes of a payload and
-    /// a unique id that all sinks take.
+    /// Splits messages into appends within their bounds. `carried`: whether all sinks could carry an event, or why not.
     pub(super) fn new<'m>(
         source: &QueueName,
         messages: impl Iterator<Item = (Option<&'m MessageName>, &'m Message)>,
-        room: u64,
+        carried: impl Fn(&NewEvent) -> Result<(), String>,
         allow_repeats: bool,
     ) -> Result<Self, NoId> {
         let mut plan = Self::default();
         let (mut first, mut events, mut bytes, mut id_bytes) = (0, 0, 0, 0);
         for (at, (name, message)) in messages.enumerate() {
-            let planned = plan_one(source, name, message, room);
+            let planned = plan_one(source, name, message, &carried);
             if let Planned::Event(event) = &planned {
                 if event.unique_id.is_none() && event.input.is_none() && !allow_repeats {
                     return Err(NoId);
@@ -76,7 +75,7 @@ fn plan_one(
     source: &QueueName,
     name: Option<&MessageName>,
     message: &Message,
-    room: u64,
+    carried: impl Fn(&NewEvent) -> Result<(), String>,
 ) -> Planned {
     let len = message.body.len();
     if len > EVENT_BYTES_MAX {
@@ -104,17 +103,15 @@ fn plan_one(
             }
         }
     };
-    let bytes = len as u64 + unique_id.as_ref().map_or(0, |id| id.as_str().len() as u64);
-    if bytes > room {
-        return Planned::Rejected(format!(
-            "its body and its unique id have {bytes} bytes, and the sinks take at most {room}"
-        ));
-    }
-    Planned::Event(NewEvent {
+    let event = NewEvent {
         unique_id,
         input: name.map(|name| input_of(source, name)),
         payload: message.body.clone(),
-    })
+    };
+    match carried(&event) {
+        Ok(()) => Planned::Event(event),
+        Err(why) => Planned::Rejected(why),
+    }
 }
 
 /// What a ledger calls a message of that source: `orders/` and the name that the source has for it. A name that has no room in an
@@ -172,12 +169,9 @@ mod tests {
         QueueName::new("orders").unwrap()
     }
 
-    /// More than a ledger takes.
-    const ROOM: u64 = 2 << 20;
-
     fn plan(messages: &[Message], allow_repeats: bool) -> Result<Plan, NoId> {
         let messages = messages.iter().map(|message| (None, message));
-        Plan::new(&source(), messages, ROOM, allow_repeats)
+        Plan::new(&source(), messages, |_| Ok(()), allow_repeats)
     }
 
     #[test]
@@ -226,7 +220,11 @@ mod tests {
 
         let messages = [Message::new("12345678"), Message::new("123456789")];
         let named = messages.iter().map(|message| (None, message));
-        let made = Plan::new(&source(), named, 8, true).unwrap();
+        let carried = |event: &NewEvent| match event.payload.len() {
+            ..=8 => Ok(()),
+            _ => Err("too large".to_owned()),
+        };
+        let made = Plan::new(&source(), named, carried, true).unwrap();
         assert!(matches!(
             &made.inputs[..],
             [Planned::Event(_), Planned::Rejected(_)]

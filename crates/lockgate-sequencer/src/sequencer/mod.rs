@@ -333,9 +333,9 @@ impl<S: Source, L: Ledger> Sequencer<S, L> {
         leased: Vec<Leased<S::Receipt>>,
     ) -> Result<(), SequencerError> {
         let messages = leased.iter().map(|one| (one.name.as_ref(), &one.message));
-        let room = self.publishers.iter().map(Publisher::room).min();
-        let room = room.unwrap_or(u64::MAX);
-        let plan = Plan::new(&self.name, messages, room, self.options.allow_repeats);
+        let carried =
+            |event: &NewEvent| self.publishers.iter().try_for_each(|it| it.carries(event));
+        let plan = Plan::new(&self.name, messages, carried, self.options.allow_repeats);
         let Ok(plan) = plan else {
             self.give_back(leased).await;
             let source_name = self.name.clone();
@@ -421,7 +421,11 @@ impl<S: Source, L: Ledger> Sequencer<S, L> {
         attempt: &mut u32,
         may_repeat: bool,
     ) -> Result<(), LedgerError> {
-        self.head = None;
+        // Asked again, it could come from a server that lags behind.
+        self.head = match error {
+            LedgerError::Moved { head } => Some(head),
+            _ => None,
+        };
         *attempt += 1;
         match doubt(&error, *attempt, may_repeat) {
             Doubt::GiveUp => Err(error),

@@ -3,10 +3,12 @@
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use lockgate_core::{
-    Backoff, Key, Message, ReaderName, Sink, SinkCapabilities, TransportError, UniqueId,
-    Unsupported,
+    Backoff, Epoch, Key, Message, ReaderName, Sink, SinkCapabilities, TransportError, UniqueId,
+    Unsupported, WallTime,
     coordination::{Fence, FenceError},
-    ledger::{Event, Ledger, LedgerError, ReadLedger, ReaderPosition, SequenceId},
+    ledger::{
+        Event, EventHash, Ledger, LedgerError, NewEvent, ReadLedger, ReaderPosition, SequenceId,
+    },
     with_sources,
 };
 use tokio::sync::watch;
@@ -24,9 +26,6 @@ const WAIT: Duration = Duration::from_secs(1);
 /// The most events of one send.
 const BATCH_MAX: usize = 1_000;
 
-/// What a message of an event has beside its payload and its unique id, at most: names, types, four numbers and a hash.
-const HEADERS_BYTES_MAX: u64 = 256;
-
 const BACKOFF: Backoff = Backoff {
     first: 50,
     max: 5_000,
@@ -38,6 +37,9 @@ type Sent<'s> = Pin<Box<dyn Future<Output = Vec<Result<(), TransportError>>> + S
 trait Outlet: Send + Sync {
     fn capabilities(&self) -> SinkCapabilities;
 
+    fn can_carry(&self, message: &Message) -> Result<(), TransportError>;
+
+    /// Results up to the first that is an error.
     fn send(&self, messages: Vec<Message>) -> Sent<'_>;
 }
 
@@ -46,9 +48,17 @@ impl<S: Sink> Outlet for S {
         self.sink_capabilities()
     }
 
+    fn can_carry(&self, message: &Message) -> Result<(), TransportError> {
+        Sink::can_carry(self, message)
+    }
+
     fn send(&self, messages: Vec<Message>) -> Sent<'_> {
         Box::pin(async move {
-            let results = self.send_batch(messages).await;
+            // A sink without keys keeps no order.
+            let results = match self.sink_capabilities().keys {
+                true => self.send_in_order(messages).await,
+                false => self.send_batch(messages).await,
+            };
             results.into_iter().map(|result| result.map(drop)).collect()
         })
     }
@@ -60,6 +70,15 @@ enum Setback {
     Passes(String),
     /// No later step does, if nobody helps.
     Lasts(SequencerError),
+}
+
+/// Where a publisher is in its term.
+#[derive(Default)]
+struct Place {
+    /// The sink has everything up to there, if that is known.
+    after: Option<SequenceId>,
+    /// The sink has said that it has what is between these two, and the reader may not be moved.
+    unmoved: Option<(SequenceId, SequenceId)>,
 }
 
 /// A sink, and the reader by which the ledger knows how far it is.
@@ -95,10 +114,26 @@ impl Publisher {
         can.check(&self.message(&event, &can))
     }
 
-    /// The most bytes of a payload and a unique id that the sink takes.
-    pub(super) fn room(&self) -> u64 {
-        let room = self.sink.capabilities().message_bytes_max;
-        room.saturating_sub(HEADERS_BYTES_MAX)
+    /// Whether the sink could carry that event, whatever its place and time will be; or why not.
+    pub(super) fn carries(&self, event: &NewEvent) -> Result<(), String> {
+        let event = Event {
+            sequence_id: SequenceId(u64::MAX),
+            previous_id: SequenceId(u64::MAX),
+            unique_id: event.unique_id.clone(),
+            time: WallTime(u64::MAX),
+            epoch: Epoch(u64::MAX),
+            hash: Some(EventHash::START),
+            payload: event.payload.clone(),
+        };
+        let message = self.message(&event, &self.sink.capabilities());
+        let carried = self.sink.can_carry(&message);
+        carried.map_err(|error| {
+            format!(
+                "the sink {} cannot carry it: {}",
+                self.reader,
+                with_sources(&error)
+            )
+        })
     }
 
     /// Where sinks keep an order of keys, all events have one key, so they stay in order. Where they know unique ids, an event
@@ -133,7 +168,7 @@ impl Publisher {
         mut stop: watch::Receiver<bool>,
     ) -> Result<(), SequencerError> {
         let mut failures = 0;
-        let mut place = None;
+        let mut place = Place::default();
         loop {
             if *stop.borrow_and_update() || fence.check().is_err() {
                 return Ok(());
@@ -147,8 +182,8 @@ impl Publisher {
                 Err(Setback::Lasts(error)) => return Err(error),
                 Err(Setback::Passes(error)) => error,
             };
-            // What was sent or written is not known for certain, and an operator may have moved the reader.
-            place = None;
+            // An operator may have moved the reader.
+            place.after = None;
             failures += 1;
             let wait = BACKOFF.after(failures, drawn());
             warn!(reader = %self.reader, error, wait, "events are published again later");
@@ -160,31 +195,61 @@ impl Publisher {
         }
     }
 
-    /// Sends one page, as far as the sink takes it, and moves the watermark behind that.
-    async fn step<L: Ledger>(
-        &self,
-        ledger: &L,
-        fence: &Fence,
-        place: &mut Option<SequenceId>,
-        stop: &mut watch::Receiver<bool>,
-    ) -> Result<(), Setback> {
-        let told = |error: LedgerError| match ledger_lasts(&error) {
+    fn told(&self, error: LedgerError) -> Setback {
+        match ledger_lasts(&error) {
             true => Setback::Lasts(SequencerError::Unread {
                 reader: self.reader.clone(),
                 why: error,
             }),
             false => Setback::Passes(error.to_string()),
+        }
+    }
+
+    async fn move_to<L: Ledger>(
+        &self,
+        ledger: &L,
+        fence: &Fence,
+        to: SequenceId,
+    ) -> Result<(), Setback> {
+        // Whoever leads now may be further, and a move can go back.
+        fence.check().map_err(over)?;
+        let position = ReaderPosition {
+            reader: self.reader.clone(),
+            sequence_id: to,
         };
-        let after = match *place {
+        let moved = ledger.move_reader(position).await;
+        moved.map(drop).map_err(|error| self.told(error))
+    }
+
+    /// Sends one page, as far as the sink takes it, and moves the watermark behind that.
+    async fn step<L: Ledger>(
+        &self,
+        ledger: &L,
+        fence: &Fence,
+        place: &mut Place,
+        stop: &mut watch::Receiver<bool>,
+    ) -> Result<(), Setback> {
+        let told = |error| self.told(error);
+        let after = match place.after {
             Some(after) => after,
             None => {
                 let readers = ledger.readers().await.map_err(told)?;
                 let mut readers = readers.into_iter();
                 let kept = readers.find(|position| position.reader == self.reader);
-                kept.map_or(SequenceId::START, |kept| kept.sequence_id)
+                let kept = kept.map_or(SequenceId::START, |kept| kept.sequence_id);
+                // What the sink has is not sent again for a move that has failed, unless somebody else has moved the reader.
+                match place.unmoved.take() {
+                    Some((from, to)) if kept == from => {
+                        place.unmoved = Some((from, to));
+                        self.move_to(ledger, fence, to).await?;
+                        place.unmoved = None;
+                        to
+                    }
+                    _ => kept,
+                }
             }
         };
-        *place = Some(after);
+        place.after = Some(after);
         self.published.send_replace(after);
         let can = self.sink.capabilities();
         let read = ReadLedger {
@@ -210,20 +275,14 @@ impl Publisher {
                 false => Ok(()),
             };
         }
-        let over = |error: FenceError| Setback::Passes(error.to_string());
         fence.check().map_err(over)?;
         let results = self.sink.send(messages).await;
-        // Those behind one that failed may be there too, and come again: followers pass them over.
+        // Where the sink keeps no order, those behind one that failed may be there too, and come again.
         let count = results.iter().take_while(|result| result.is_ok()).count();
         if let Some(last) = count.checked_sub(1).and_then(|last| page.events.get(last)) {
-            // Whoever leads now may be further, and a move can go back.
-            fence.check().map_err(over)?;
-            let position = ReaderPosition {
-                reader: self.reader.clone(),
-                sequence_id: last.sequence_id,
-            };
-            ledger.move_reader(position).await.map_err(told)?;
-            *place = Some(last.sequence_id);
+            place.unmoved = Some((after, last.sequence_id));
+            self.move_to(ledger, fence, last.sequence_id).await?;
+            (place.after, place.unmoved) = (Some(last.sequence_id), None);
             self.published.send_replace(last.sequence_id);
         }
         match results.into_iter().find_map(Result::err) {
@@ -239,6 +298,10 @@ impl Publisher {
     }
 }
 
+fn over(error: FenceError) -> Setback {
+    Setback::Passes(error.to_string())
+}
+
 /// The first messages that have at most so many bytes together, and one at least.
 fn within(messages: impl Iterator<Item = Message>, bytes_max: u64) -> Vec<Message> {
     let mut bytes = 0;
@@ -251,30 +314,4 @@ fn within(messages: impl Iterator<Item = Message>, bytes_max: u64) -> Vec<Messag
         fitting.push(message);
     }
     fitting
-}
-
-#[cfg(test)]
-mod tests {
-    use lockgate_core::{
-        Epoch, WallTime,
-        ledger::{EVENT_BYTES_MAX, EventHash},
-    };
-
-    use super::*;
-
-    #[test]
-    fn an_event_that_was_taken_has_room_in_a_sink() {
-        let id = "i".repeat(UniqueId::MAX_LEN);
-        let event = Event {
-            sequence_id: SequenceId(u64::MAX),
-            previous_id: SequenceId(u64::MAX),
-            unique_id: UniqueId::new(&id).ok(),
-            time: WallTime(u64::MAX),
-            epoch: Epoch(u64::MAX),
-            hash: Some(EventHash::START),
-            payload: vec![0; EVENT_BYTES_MAX].into(),
-        };
-        let beside = message_of(&event).size() - event.payload.len() - id.len();
-        assert!(beside as u64 <= HEADERS_BYTES_MAX, "{beside}");
-    }
 }

@@ -404,6 +404,26 @@ fn what_contradicts_itself_is_shown() {
     );
 }
 
+/// A page that was asked for before an event came need not have it. One that was asked for behind it must.
+#[test]
+fn an_event_that_the_ledger_does_not_have_is_shown() {
+    let all = events(4, true, "e");
+    let mut run = Run::new(Chain::START, roomy(), true);
+    run.poll();
+    run.machine.live(all[3].clone());
+    run.answer(&all[..2]);
+    run.poll();
+    assert_eq!(run.evidence, None);
+    run.now += 60_000;
+    run.poll();
+    run.answer(&all[..2]);
+    run.poll();
+    assert_eq!(
+        run.evidence.unwrap().to_string(),
+        "event 4 came by the feed, and the ledger ends at event 2"
+    );
+}
+
 /// The event at the start may be gone as long as the next one is not.
 #[test]
 fn a_start_whose_event_was_trimmed_is_taken_as_it_is() {

@@ -6,4 +6,5 @@ mod crashes;
 mod follower;
 mod machine;
 mod memory;
+mod publish;
 mod sequencer;

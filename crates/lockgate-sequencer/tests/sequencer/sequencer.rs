@@ -61,7 +61,7 @@ pub(crate) enum Fails {
 }
 
 impl Named {
-    fn new(fails: fn(u64) -> Fails) -> Self {
+    pub(crate) fn new(fails: fn(u64) -> Fails) -> Self {
         Self::leased(Duration::from_secs(60), fails)
     }
 

@@ -112,7 +112,9 @@ impl Source for Orders {
                 queue = %self.queue.name(),
                 "a message that can never be an event stays in the queue, because the queue has no dead-letter queue"
             );
-            kept.push(until);
+            if self.until_empty {
+                kept.push(until);
+            }
         }
         drop(kept);
         settled
