@@ -214,10 +214,29 @@ fn page(
     after: SequenceId,
     limit: usize,
 ) -> Result<LedgerPage, LedgerError> {
-    let mut page = LedgerPage {
+    let page = LedgerPage {
         events: Vec::new(),
         head: places.head,
     };
+    let read: usize = records.iter().flatten().map(Bytes::len).sum();
+    let mut page = fill(page, places, records, after, limit)?;
+    let kept: usize = page.events.iter().map(|event| event.payload.len()).sum();
+    // Payloads are parts of records, which may have far more: a reader that is slow keeps what it has read.
+    if read > 2 * kept {
+        for event in &mut page.events {
+            event.payload = Bytes::copy_from_slice(&event.payload);
+        }
+    }
+    Ok(page)
+}
+
+fn fill(
+    mut page: LedgerPage,
+    places: &EventPlaces,
+    records: Vec<Result<Bytes, ReadError>>,
+    after: SequenceId,
+    limit: usize,
+) -> Result<LedgerPage, LedgerError> {
     let mut bytes = 0;
     let mut records = records.into_iter();
     for block in &places.blocks {

@@ -208,7 +208,10 @@ fn what_can_never_be_an_event_is_kept_and_holds_up_no_other() {
     let told = town.ends(arguments).fails_with(1);
     assert!(told.contains("2 messages rejected"), "{told}");
     assert!(told.contains("no dead-letter queue"), "{told}");
-    assert!(told.contains("the sink queue/trades-1.fifo cannot carry it"), "{told}");
+    assert!(
+        told.contains("the sink queue/trades-1.fifo cannot carry it"),
+        "{told}"
+    );
     assert!(told.contains("its header unique_id is"), "{told}");
     assert_eq!(town.sql("SELECT sequence_id FROM {ledger}.head"), 1);
     let counts = || town.run("queue show orders.fifo --json").json().remove(0)["counts"].clone();

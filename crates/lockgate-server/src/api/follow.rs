@@ -184,7 +184,8 @@ impl Follow {
             let head = head_view(&page.head);
             line(&mut lines, &Heartbeat { head });
         }
-        lines.into()
+        // Without the room that it has grown by.
+        lines.into_boxed_slice().into()
     }
 
     /// The last line.
