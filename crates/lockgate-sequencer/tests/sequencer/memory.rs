@@ -104,3 +104,30 @@ async fn a_full_ledger_refuses_and_loses_nothing() {
     };
     ledger.append(append(vec![with_input])).await.unwrap();
 }
+
+#[tokio::test]
+async fn a_full_ledger_takes_an_append_that_forgets_as_much_as_it_adds() {
+    let ledger = MemoryLedger::new(LedgerOptions::default()).bytes_max(128 + 129);
+    let input = |text: &str| InputId::new(text).unwrap();
+    let append = |event_input: &str, settled: &[&str]| Append {
+        epoch: Epoch(1),
+        head: None,
+        events: vec![NewEvent {
+            input: Some(input(event_input)),
+            ..NewEvent::default()
+        }],
+        settled: settled.iter().map(|text| input(text)).collect(),
+    };
+    ledger.append(append("a", &[])).await.unwrap();
+    ledger.trim(SequenceId(2)).await.unwrap();
+    for settled in [&[][..], &["z"]] {
+        let full = ledger.append(append("b", settled)).await;
+        assert!(matches!(full, Err(LedgerError::Full { .. })), "{full:?}");
+    }
+    ledger.append(append("b", &["a", "a"])).await.unwrap();
+    ledger.trim(SequenceId(3)).await.unwrap();
+    // One that comes and goes at once takes nothing beside its event.
+    ledger.append(append("c", &["c"])).await.unwrap();
+    let full = ledger.append(append("d", &[])).await;
+    assert!(matches!(full, Err(LedgerError::Full { .. })), "{full:?}");
+}
