@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use lockgate_core::{
     Epoch, LedgerName, Position, UniqueId,
-    ledger::{Append, Chain, Event, LedgerOptions, NewEvent, SequenceId},
+    ledger::{Append, Chain, Event, LedgerError, LedgerOptions, NewEvent, SequenceId},
 };
 use lockgate_engine::{Answer, EngineError, EngineOptions, StartError, Work, restore};
 use lockgate_machine::{
-    AppendEvents, Command, CreateLedger, EventPlaces, LocateEvents, Query, QueryReply,
-    QueueSettings, Reply, SettleAction, TrimLedger, read_events,
+    AppendEvents, Command, CreateLedger, DeleteLedger, DescribeLedger, EventPlaces, ListLedgers,
+    LocateEvents, Query, QueryReply, QueueSettings, Rejection, Reply, SettleAction, TrimLedger,
+    read_events,
 };
 use lockgate_sim::{FaultyDisk, ManualClock};
 
@@ -136,6 +137,39 @@ fn a_read_shows_nothing_that_can_be_taken_back() {
             (SequenceId(1), 1)
         );
     }
+}
+
+#[test]
+fn that_a_ledger_is_gone_is_not_told_before_its_deletion_is_durable() {
+    let mut shard = Shard::new();
+    make(&mut shard);
+    let waiting = read(&shard, 0, 1_000);
+    assert!(shard.group([waiting]).is_empty(), "there is no event yet");
+    let delete = DeleteLedger { ledger: ledger() };
+    assert!(shard.group([Command::from(delete).into()]).is_empty());
+    let list = ListLedgers {
+        prefix: String::new(),
+        after: None,
+        limit: 9,
+    };
+    let asked = [
+        Work::Query(DescribeLedger { ledger: ledger() }.into()),
+        Work::Query(list.into()),
+        read(&shard, 0, 1_000),
+        append(["a".to_owned()]).into(),
+    ];
+    let answers = shard.group(asked);
+    assert!(answers.is_empty(), "{answers:?}");
+    let answers = shard.sync();
+    let gone = answers.iter().filter(|answered| match &answered.result {
+        Ok(Answer::Query(Err(Rejection::Ledger(refused)))) => {
+            matches!(refused, LedgerError::NotFound { .. })
+        }
+        Ok(Answer::Query(Ok(QueryReply::Ledgers(page)))) => page.ledgers.is_empty(),
+        Ok(Answer::Commands(results)) => matches!(results[0], Ok(Reply::Done) | Err(_)),
+        _ => false,
+    });
+    assert_eq!((gone.count(), answers.len()), (6, 6), "{answers:?}");
 }
 
 #[test]

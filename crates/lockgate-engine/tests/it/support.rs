@@ -131,6 +131,7 @@ pub(crate) struct Shard {
     pub(crate) held: Vec<Answered>,
 }
 
+#[derive(Debug)]
 pub(crate) struct Answered {
     pub(crate) ticket: u64,
     pub(crate) durable: Position,

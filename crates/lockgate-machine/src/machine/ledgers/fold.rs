@@ -49,6 +49,7 @@ impl Machine {
         }
         let name = state.name.clone();
         self.ledgers.by_name.remove(&name);
+        self.ledgers.deleted_at = self.folding_at;
         self.note_ledger(ledger.0);
         self.arm_ledger(ledger.0);
         Some(())

@@ -40,19 +40,21 @@ const LEDGER_SHARE: u64 = 3;
 const READERS_MAX: usize = 1_000;
 
 impl Machine {
-    /// The record of the log that must be durable before anything is told of that ledger. `None`: all are, or there is no
-    /// such ledger.
+    /// The record of the log that must be durable before anything is told of that ledger, also that there is none. `None`:
+    /// all are.
     #[must_use]
     pub fn ledger_rests_on(&self, ledger: &LedgerName) -> Option<Position> {
-        let (_, state) = self.ledgers.named(ledger)?;
-        self.unless_durable(state.changed_at)
+        let named = self.ledgers.named(ledger);
+        let changed_at = named.map_or(self.ledgers.deleted_at, |(_, state)| state.changed_at);
+        self.unless_durable(changed_at)
     }
 
     /// The same for all ledgers. Walks them.
     #[must_use]
     pub fn ledgers_rest_on(&self) -> Option<Position> {
         let changed = self.ledgers.by_id.values().map(|ledger| ledger.changed_at);
-        changed.max().and_then(|at| self.unless_durable(at))
+        let changed = changed.max().max(Some(self.ledgers.deleted_at));
+        changed.and_then(|at| self.unless_durable(at))
     }
 
     /// The ledgers that got events, or were sealed or deleted, since the last call; one may come more than once. Changes
@@ -169,8 +171,8 @@ impl Machine {
         draft: &mut Draft,
         name: &LedgerName,
     ) -> Result<(LedgerId, &LedgerState), Rejection> {
+        draft.rest_on(self.ledger_rests_on(name));
         let (id, state) = self.named_ledger(name)?;
-        draft.rest_on(self.unless_durable(state.changed_at));
         Ok((LedgerId(id), state))
     }
 

@@ -41,6 +41,8 @@ pub(in crate::machine) struct Ledgers {
     pub(super) bytes: u64,
     /// Ledgers that got events or were sealed or deleted since they were last taken. Volatile.
     pub(super) changed: Vec<LedgerName>,
+    /// The record of the log that deleted one last. Volatile.
+    pub(super) deleted_at: Position,
 }
 
 /// An input that is not settled yet.
@@ -308,6 +310,7 @@ impl Ledgers {
     }
 
     pub(in crate::machine) fn forget_positions(&mut self) {
+        self.deleted_at = Position(0);
         for ledger in self.by_id.values_mut() {
             ledger.changed_at = Position(0);
             ledger.ids.forget_positions();

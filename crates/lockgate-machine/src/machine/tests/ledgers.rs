@@ -493,6 +493,30 @@ fn ids_beyond_the_bound_are_refused_and_nothing_is_forgotten() {
     assert_eq!(places(&mut run, append(1, &["a#1"])), "1");
 }
 
+/// Whoever hears that a ledger is gone must not find it again after a power cut.
+#[test]
+fn that_a_ledger_is_gone_rests_on_its_deletion() {
+    let mut run = made();
+    run.set_syncing(false);
+    let deleted_at = run.log.len();
+    let l = ledger("l");
+    give(&mut run, DeleteLedger { ledger: l.clone() }).unwrap();
+    let deleted_at = Some(run.log[deleted_at].0);
+    let late = Command::from(append(1, &["a"]));
+    let decision = run.machine.decide(&late, run.now);
+    assert!(matches!(
+        decision.outcome,
+        Err(Rejection::Ledger(LedgerError::NotFound { .. }))
+    ));
+    assert_eq!(decision.rests_on, deleted_at);
+    assert_eq!(run.machine.ledger_rests_on(&l), deleted_at);
+    assert_eq!(run.machine.ledgers_rest_on(), deleted_at);
+    run.sync();
+    assert_eq!(run.machine.decide(&late, run.now).rests_on, None);
+    assert_eq!(run.machine.ledger_rests_on(&l), None);
+    assert_eq!(run.machine.ledgers_rest_on(), None);
+}
+
 /// Inputs never leave memory for an index, so a ledger whose inputs nobody settles must not stop the others.
 #[test]
 fn one_ledger_leaves_room_for_the_others() {
