@@ -7,8 +7,8 @@ use lockgate_engine::{
     StartError, restore, restore_with_index, verify_backup,
 };
 use lockgate_machine::{
-    Command, DeleteQueue, DescribeQueue, QueueSettings, Rejection, Reply, Sent, SettingsError,
-    Transact,
+    Command, DeleteQueue, DescribeQueue, Purge, QueueSettings, Rejection, Reply, Sent,
+    SettingsError, Transact,
 };
 use lockgate_sim::{FaultyDisk, ManualClock};
 
@@ -122,6 +122,15 @@ async fn ids_leave_memory_for_the_index_and_stay_known_over_restarts() {
         assert!(is_duplicate_of(&engine, number).await.is_some(), "{number}");
     }
     assert_eq!(is_duplicate_of(&engine, MANY + 4).await, None);
+    // A purge takes the id of the next command of its batch out of memory, where it was when the batch was looked up.
+    let purge = Command::from(Purge { queue: name("q") });
+    let batch = [purge, send("q", unique("x", &id(MANY + 4)))];
+    let batch = batch.into_iter().collect::<Batch<Command>>();
+    let results = engine.submit_all(batch).await.unwrap();
+    assert!(
+        matches!(&results[1], Ok(Reply::Sent(sent)) if !sent.duplicate),
+        "{results:?}"
+    );
     engine.shutdown().await;
 }
 
