@@ -444,3 +444,23 @@ async fn a_removal_of_what_the_log_still_has_is_ended() {
     engine.shutdown().await;
     start(&disk, &options).unwrap().shutdown().await;
 }
+
+/// Payloads that are being read hold up no stop either.
+#[tokio::test]
+async fn a_look_up_that_hangs_does_not_hold_up_the_stop() {
+    let (disk, folder) = (FaultyDisk::new(), tempfile::tempdir().unwrap());
+    let options = options(&folder.path().join("index"));
+    let engine = start(&disk, &options).unwrap();
+    engine.submit(create("q", forever())).await.unwrap();
+    fill(&engine, &options).await;
+    // What a look-up holds for as long as the disk does not answer.
+    let used = options.index.as_ref().unwrap().get().unwrap();
+    engine.shutdown().await;
+    let refused = start(&disk, &options).unwrap_err();
+    assert!(
+        matches!(refused, StartError::Index(IndexError::InUse { .. })),
+        "{refused:?}"
+    );
+    drop(used);
+    start(&disk, &options).unwrap().shutdown().await;
+}
