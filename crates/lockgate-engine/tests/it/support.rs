@@ -642,3 +642,32 @@ impl Watched {
         self.engine.clock_changed();
     }
 }
+
+/// The bytes of a backup in front of its blocks.
+const BACKUP_HEAD: usize = 40;
+
+/// The blocks of a backup: the kind and the content of each.
+pub(crate) fn blocks(backup: &[u8]) -> Vec<(u8, Vec<u8>)> {
+    let (mut blocks, mut rest) = (Vec::new(), &backup[BACKUP_HEAD..]);
+    while !rest.is_empty() {
+        let len = u32::from_le_bytes(rest[5..9].try_into().unwrap()) as usize;
+        blocks.push((rest[4], rest[9..9 + len].to_vec()));
+        rest = &rest[9 + len..];
+    }
+    blocks
+}
+
+/// The backup with other blocks. Every block's checksum covers its number, so all are made anew.
+pub(crate) fn with_blocks(backup: &[u8], blocks: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    let mut out = backup[..BACKUP_HEAD].to_vec();
+    for (number, (kind, content)) in (0_u64..).zip(blocks) {
+        let mut place = number.to_le_bytes().to_vec();
+        place.push(*kind);
+        place.extend_from_slice(&u32::try_from(content.len()).unwrap().to_le_bytes());
+        let sum = crc32c::crc32c_append(crc32c::crc32c(&place), content);
+        out.extend_from_slice(&sum.to_le_bytes());
+        out.extend_from_slice(&place[8..]);
+        out.extend_from_slice(content);
+    }
+    out
+}

@@ -8,11 +8,7 @@ use std::{cmp::Reverse, collections::BTreeMap};
 
 use lockgate_core::{LedgerId, Level, Now, QueueId, Sequence, ledger::SequenceId};
 
-use super::{
-    Machine,
-    draft::Draft,
-    state::Queue,
-};
+use super::{Machine, draft::Draft, state::Queue};
 use crate::{
     Command, Effect, FindLookedUp, IdAnswer, IdSpace, IdsToIndex, Query, Rejection, Reply,
     SendMessage, Transact,
