@@ -98,7 +98,7 @@ async fn moved(ledger: &EngineLedger) {
             reader: reader.clone(),
             sequence_id: SequenceId(0),
         };
-        ledger.move_reader(position).await.unwrap();
+        ledger.move_reader(position, None).await.unwrap();
         ledger.forget_reader(reader.clone()).await.unwrap();
     }
 }

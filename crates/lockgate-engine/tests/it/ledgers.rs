@@ -335,6 +335,7 @@ fn a_backup_has_the_events_with_their_ids_and_readers() {
     };
     shard.run(Command::TrimLedger(trim)).unwrap();
     let reader = lockgate_machine::MoveReader {
+        from: None,
         ledger: ledger(),
         reader: lockgate_core::ReaderName::new("engine").unwrap(),
         to: Some(SequenceId(20)),

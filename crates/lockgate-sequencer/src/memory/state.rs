@@ -132,10 +132,16 @@ impl State {
         self.unique_ids.get(unique_id).copied()
     }
 
-    pub(super) fn move_reader(&mut self, position: ReaderPosition) -> Result<(), LedgerError> {
+    pub(super) fn move_reader(
+        &mut self,
+        position: ReaderPosition,
+        from: Option<SequenceId>,
+    ) -> Result<(), LedgerError> {
         self.head.reaches(position.sequence_id)?;
+        let before = self.readers.get(&position.reader).copied();
+        ReaderPosition::check_from(before, from)?;
         let bytes = id_bytes(position.reader.as_str());
-        if !self.readers.contains_key(&position.reader) {
+        if before.is_none() {
             self.check_room(bytes)?;
             self.bytes += bytes;
         }

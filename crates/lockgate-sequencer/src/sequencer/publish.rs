@@ -216,13 +216,15 @@ impl Publisher {
         // Those behind one that failed may be there too, and come again: followers pass them over.
         let count = results.iter().take_while(|result| result.is_ok()).count();
         if let Some(last) = count.checked_sub(1).and_then(|last| page.events.get(last)) {
-            // Whoever leads now may be further, and a move can go back.
+            // Whoever leads now may be further, and a move can go back. If this process sleeps behind the check, the reader is
+            // not where it is expected any more.
             fence.check().map_err(over)?;
             let position = ReaderPosition {
                 reader: self.reader.clone(),
                 sequence_id: last.sequence_id,
             };
-            ledger.move_reader(position).await.map_err(told)?;
+            let moved = ledger.move_reader(position, Some(after)).await;
+            moved.map_err(told)?;
             *place = Some(last.sequence_id);
             self.published.send_replace(last.sequence_id);
         }

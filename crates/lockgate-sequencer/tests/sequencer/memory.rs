@@ -78,7 +78,7 @@ async fn a_full_ledger_refuses_and_loses_nothing() {
         reader: reader.clone(),
         sequence_id: SequenceId(1),
     };
-    let refused = ledger.move_reader(place.clone()).await;
+    let refused = ledger.move_reader(place.clone(), None).await;
     assert!(matches!(refused, Err(LedgerError::Full { .. })));
     assert_eq!(ledger.head().await, Ok(first.head));
 
@@ -89,7 +89,7 @@ async fn a_full_ledger_refuses_and_loses_nothing() {
     };
     ledger.append(settles).await.unwrap();
     // The unique id is there still, so the same again has no room but for a reader's place in the stead of its input.
-    ledger.move_reader(place).await.unwrap();
+    ledger.move_reader(place, None).await.unwrap();
     let plain = NewEvent {
         unique_id: None,
         input: None,

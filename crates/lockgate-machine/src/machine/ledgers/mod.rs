@@ -19,7 +19,7 @@ use std::{
 
 use lockgate_core::{
     Epoch, InputId, LedgerId, LedgerName, Level, Now, Position, UniqueId,
-    ledger::{Append, EventHash, LedgerError, ReadLedger, SequenceId},
+    ledger::{Append, EventHash, LedgerError, ReadLedger, ReaderPosition, SequenceId},
     with_prefix,
 };
 
@@ -382,19 +382,20 @@ impl Machine {
             ledger: name,
             reader,
             to,
+            from,
         } = command;
         let (ledger, state) = self.ledger_of(draft, name)?;
         let before = state.readers.get(reader).copied();
         if let Some(to) = to {
             state.head.reaches(*to)?;
-            if before.is_none() {
-                if state.readers.len() >= READERS_MAX {
-                    let why =
-                        format!("a ledger keeps the places of {READERS_MAX} readers: forget one");
-                    return Err(LedgerError::Full { why }.into());
-                }
-                self.check_ledger_room(state, named_bytes(reader.as_str()), 0)?;
+        }
+        ReaderPosition::check_from(before, *from)?;
+        if to.is_some() && before.is_none() {
+            if state.readers.len() >= READERS_MAX {
+                let why = format!("a ledger keeps the places of {READERS_MAX} readers: forget one");
+                return Err(LedgerError::Full { why }.into());
             }
+            self.check_ledger_room(state, named_bytes(reader.as_str()), 0)?;
         }
         if before != *to {
             let moved = Effect::ReaderMoved {

@@ -444,6 +444,7 @@ fn readers_move_within_the_ledger_and_are_forgotten() {
         ledger: ledger("l"),
         reader: ReaderName::new("engine").unwrap(),
         to: to.map(SequenceId),
+        from: None,
     };
     let beyond = refusal(give(&mut run, to(Some(3))));
     assert!(matches!(beyond, LedgerError::Beyond { .. }));
@@ -459,6 +460,25 @@ fn readers_move_within_the_ledger_and_are_forgotten() {
     assert_eq!(described.readers[0].sequence_id, SequenceId(1));
     assert!(give(&mut run, to(None)).unwrap());
     assert!(!give(&mut run, to(None)).unwrap());
+    // One that is not known is at 0, and a refused move is none.
+    let step = |from, place| MoveReader {
+        from: Some(SequenceId(from)),
+        ..to(Some(place))
+    };
+    let records = run.log.len();
+    for (from, place, now) in [(1, 2, 0), (0, 1, 1), (0, 2, 1), (2, 0, 1), (1, 2, 2)] {
+        let moved = give(&mut run, step(from, place));
+        match now == place {
+            true => drop(moved.unwrap()),
+            false => assert_eq!(
+                refusal(moved),
+                LedgerError::ReaderMoved {
+                    sequence_id: SequenceId(now)
+                }
+            ),
+        }
+    }
+    assert_eq!(run.log.len(), records + 2);
     run.check_recovery();
 }
 
@@ -807,6 +827,7 @@ impl Seen {
             ledger: ledger("random"),
             reader: ReaderName::new(&reader).unwrap(),
             to: to.map(SequenceId),
+            from: None,
         };
         let reply = run.give(&Command::MoveReader(command));
         let before = match to {
