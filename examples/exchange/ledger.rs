@@ -106,8 +106,12 @@ impl Ledger for AnyLedger {
         each!(self, it => it.find(unique_id).await)
     }
 
-    async fn move_reader(&self, position: ReaderPosition) -> Result<(), LedgerError> {
-        each!(self, it => it.move_reader(position).await)
+    async fn move_reader(
+        &self,
+        position: ReaderPosition,
+        from: Option<SequenceId>,
+    ) -> Result<(), LedgerError> {
+        each!(self, it => it.move_reader(position, from).await)
     }
 
     async fn forget_reader(&self, reader: ReaderName) -> Result<bool, LedgerError> {

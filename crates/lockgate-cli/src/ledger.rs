@@ -143,8 +143,12 @@ impl Ledger for AnyLedger {
         each!(self, it => it.find(unique_id).await)
     }
 
-    async fn move_reader(&self, position: ReaderPosition) -> Result<(), LedgerError> {
-        each!(self, it => it.move_reader(position).await)
+    async fn move_reader(
+        &self,
+        position: ReaderPosition,
+        from: Option<SequenceId>,
+    ) -> Result<(), LedgerError> {
+        each!(self, it => it.move_reader(position, from).await)
     }
 
     async fn forget_reader(&self, reader: ReaderName) -> Result<bool, LedgerError> {
@@ -174,6 +178,7 @@ impl From<LedgerError> for Failure {
             LedgerError::Deposed { .. }
             | LedgerError::Sealed { .. }
             | LedgerError::Moved { .. }
+            | LedgerError::ReaderMoved { .. }
             | LedgerError::Trimmed { .. }
             | LedgerError::Beyond { .. } => Exit::Conflict,
             LedgerError::Unknown { .. } | LedgerError::Unavailable { .. } => Exit::Unreachable,

@@ -102,6 +102,8 @@ struct ShownReader {
 #[derive(Serialize)]
 struct Place {
     sequence_id: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -318,10 +320,15 @@ impl Ledger for ServerLedger {
         }
     }
 
-    async fn move_reader(&self, position: ReaderPosition) -> Result<(), LedgerError> {
+    async fn move_reader(
+        &self,
+        position: ReaderPosition,
+        from: Option<SequenceId>,
+    ) -> Result<(), LedgerError> {
         let target = format!("/readers/{}", part(position.reader.as_str()));
         let sequence_id = position.sequence_id.0;
-        let body = Place { sequence_id };
+        let from = from.map(|from| from.0);
+        let body = Place { sequence_id, from };
         let moved = self.change(Method::PUT, &target, Some(&body));
         let Moved { existed: _ } = moved.await?;
         Ok(())
@@ -376,6 +383,9 @@ fn in_core_words(code: &str, fault: &LedgerFault) -> Option<LedgerError> {
         "ledger_trimmed" => Some(LedgerError::Trimmed {
             after: place(fault.sequence_id)?,
             first: place(fault.first_id)?,
+        }),
+        "reader_moved" => Some(LedgerError::ReaderMoved {
+            sequence_id: place(fault.sequence_id)?,
         }),
         "ledger_beyond" => Some(LedgerError::Beyond {
             sequence_id: place(fault.sequence_id)?,

@@ -114,11 +114,16 @@ impl Ledger for EngineLedger {
         found.map_err(|error| ledger_error(error, false))
     }
 
-    async fn move_reader(&self, position: ReaderPosition) -> Result<(), LedgerError> {
+    async fn move_reader(
+        &self,
+        position: ReaderPosition,
+        from: Option<SequenceId>,
+    ) -> Result<(), LedgerError> {
         self.submit(MoveReader {
             ledger: self.name.clone(),
             reader: position.reader,
             to: Some(position.sequence_id),
+            from,
         })
         .await?;
         Ok(())
@@ -126,8 +131,13 @@ impl Ledger for EngineLedger {
 
     async fn forget_reader(&self, reader: ReaderName) -> Result<bool, LedgerError> {
         let ledger = self.name.clone();
-        let to = None;
-        self.submit(MoveReader { ledger, reader, to }).await
+        self.submit(MoveReader {
+            ledger,
+            reader,
+            to: None,
+            from: None,
+        })
+        .await
     }
 
     async fn readers(&self) -> Result<Vec<ReaderPosition>, LedgerError> {

@@ -83,6 +83,9 @@ const CLOCK_RECHECK: Duration = Duration::from_secs(1);
 /// lack of log space.
 const OVERDUE_RECHECK: Duration = Duration::from_millis(20);
 
+/// How long a stop waits for look-ups in the index of unique ids, which may wait for a disk that does not answer.
+const INDEX_CLOSE_WAIT: Duration = Duration::from_secs(2);
+
 /// Messages whose memory is freed in one step alongside the callers' requests: about 100 µs.
 const HOUSEKEEPING_BUDGET: usize = 1_000;
 
@@ -103,9 +106,9 @@ pub(crate) fn start(
         incarnation: Incarnation(u64::from_le_bytes(*incarnation)),
         secret,
     };
-    let close_index = || options.index.iter().for_each(|index| index.close());
     let recovered = Driver::recover(storage, &options, begin);
-    let (mut driver, report) = recovered.inspect_err(|_| close_index())?;
+    let close = |_: &_| options.index.iter().for_each(|index| close_index(index));
+    let (mut driver, report) = recovered.inspect_err(close)?;
     driver.set_clock_drops(clock.dropped());
     let maintenance = options.maintenance.clone().unwrap_or_else(|| {
         MaintenanceThreads::named(format!("{}-maint", options.thread_name), NonZeroUsize::MIN)
@@ -195,12 +198,21 @@ pub(crate) fn start(
             shared.inbox.close(StopReason::ShutDown);
             shared.pending.finish();
             if let Some(index) = &shared.index {
-                index.close();
+                close_index(index);
             }
             return Err(error);
         }
     }
     Ok((shared, report))
+}
+
+fn close_index(index: &FolderIndex) {
+    if !index.close_within(INDEX_CLOSE_WAIT) {
+        tracing::warn!(
+            folder = %index.folder().display(),
+            "the index of unique ids is in use still: it cannot be opened again before the disk has answered"
+        );
+    }
 }
 
 fn spawn(name: String, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StartError> {
@@ -224,7 +236,7 @@ fn own(shared: &Shared, driver: Driver<AnswerSender>, helpers: Helpers, options:
     }));
     shared.readers.end();
     if let Some(index) = &shared.index {
-        index.close();
+        close_index(index);
     }
     let reason = ended.unwrap_or_else(|_panic| {
         shared.failed(StopReason::Panicked);

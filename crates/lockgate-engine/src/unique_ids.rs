@@ -128,6 +128,22 @@ fn missing(machine: &Machine, has: impl Fn(u64) -> Option<u64>) -> Vec<Missing> 
     missing.collect()
 }
 
+/// Compares the spaces of a backup, each with up to where it is complete, with the state in it. Returns what does not fit.
+pub(crate) fn misfits(machine: &Machine, spaces: &[(u64, u64)]) -> Vec<String> {
+    let has = |space| {
+        let found = spaces.binary_search_by_key(&space, |(space, _)| *space);
+        found.ok().map(|found| spaces[found].1)
+    };
+    let missing = missing(machine, has);
+    let mut misfits = told(machine, &missing);
+    let spaces = spaces.iter().map(|(space, _)| *space).collect();
+    let strays = strays(machine, spaces).into_iter();
+    misfits.extend(
+        strays.map(|space| format!("number {space}: the state has no such queue or ledger")),
+    );
+    misfits
+}
+
 fn told(machine: &Machine, missing: &[Missing]) -> Vec<String> {
     let spaces = missing.iter().map(|&(space, up_to, has, is_ahead)| {
         let name = name(machine, space);

@@ -4,8 +4,9 @@ use std::{
     collections::BTreeMap,
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
     },
 };
 
@@ -43,6 +44,8 @@ pub struct UniqueIndex {
     pub(crate) merges_failed: AtomicU64,
     /// Locked for as long as the index is open.
     pub(crate) _lock: Option<Lock>,
+    /// Gone when the index is closed. The last field, because fields are dropped in their order.
+    pub(crate) closed: OnceLock<mpsc::Sender<()>>,
 }
 
 /// What is known of a space without asking the tree.
@@ -66,6 +69,13 @@ pub struct Looked {
 }
 
 impl UniqueIndex {
+    /// What is disconnected when the index is closed. Call it once.
+    pub(crate) fn when_closed(&self) -> mpsc::Receiver<()> {
+        let (sender, closed) = mpsc::channel();
+        let _only = self.closed.set(sender);
+        closed
+    }
+
     /// Looks ids up. Blocks on the disk for those that are there, and for about one in a hundred of those that are
     /// not.
     ///

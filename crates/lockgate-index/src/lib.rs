@@ -76,5 +76,5 @@ pub use folder::FolderIndex;
 pub use index::{Looked, UniqueIndex};
 pub use look::LookedIndex;
 pub use open::{IndexOptions, IndexReport};
-pub use pieces::{IndexView, PIECE_BYTES_MAX};
+pub use pieces::{IndexView, PIECE_BYTES_MAX, PieceCheck};
 pub use salvage::Salvaged;

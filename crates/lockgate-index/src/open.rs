@@ -6,7 +6,7 @@ use std::{
     io::{self, ErrorKind},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, RwLock,
+        Arc, Mutex, OnceLock, RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -180,6 +180,7 @@ pub(crate) fn open_at(
         failed: AtomicBool::new(false),
         merges_failed: AtomicU64::new(0),
         _lock: lock,
+        closed: OnceLock::new(),
     };
     if report.new && index.tree.approximate_len() > 0 {
         return Err(IndexError::damaged(folder, "it has ids but no format"));

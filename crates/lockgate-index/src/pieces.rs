@@ -16,7 +16,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use lsm_tree::{AbstractTree, AnyIngestion, Guard, IterGuardImpl};
+use lsm_tree::{AbstractTree, Guard, IterGuardImpl};
 
 use crate::{
     IndexError, IndexOptions, IndexReport, UniqueIndex,
@@ -127,80 +127,102 @@ pub(crate) fn build(
     pieces: impl IntoIterator<Item = Result<Vec<u8>, IndexError>>,
 ) -> Result<(), IndexError> {
     let (tree, ..) = open_tree(folder, &folder.join(LOADING), options)?;
-    let mut loader = Loader {
-        folder,
-        tree: guarded(folder, || tree.ingestion())?,
-        last: Vec::new(),
-        spaces: 0,
-        ids: 0,
-        ended: false,
+    let mut tree = guarded(folder, || tree.ingestion())?;
+    let mut write = |key: &[u8], value: &[u8]| guarded(folder, || tree.write(key, value));
+    write(&FORMAT_KEY, &[FORMAT])?;
+    let mut check = PieceCheck {
+        last: FORMAT_KEY.to_vec(),
+        ..PieceCheck::default()
     };
-    loader.row(&FORMAT_KEY, &[FORMAT])?;
-    let mut number = 0;
     for piece in pieces {
-        let piece = piece?;
-        let loaded = loader.piece(number, &piece)?;
-        loaded.map_err(|what| IndexError::Piece { number, what })?;
-        number += 1;
+        check.read(&piece?, &mut write)?;
     }
-    if !loader.ended {
-        let what = "it is missing";
-        return Err(IndexError::Piece { number, what });
-    }
-    guarded(folder, || loader.tree.finish())
+    check.finish()?;
+    guarded(folder, || tree.finish())
 }
 
-struct Loader<'a> {
-    folder: &'a Path,
-    tree: AnyIngestion<'a>,
+/// Reads pieces of a [view](UniqueIndex::view) in their order, and finds out whether an index can be made of them,
+/// without a disk.
+#[derive(Debug, Default)]
+pub struct PieceCheck {
+    number: u64,
     last: Vec<u8>,
-    spaces: u64,
+    spaces: Vec<(u64, u64)>,
     ids: u64,
     ended: bool,
 }
 
-impl Loader<'_> {
-    /// The inner error says what is wrong with the piece.
-    fn piece(&mut self, number: u64, piece: &[u8]) -> Result<Result<(), &'static str>, IndexError> {
-        let (kind, mut rest) = match open_piece(number, piece) {
-            Ok(opened) => opened,
-            Err(what) => return Ok(Err(what)),
-        };
+impl PieceCheck {
+    /// Reads the next piece.
+    ///
+    /// # Errors
+    /// [`IndexError::Piece`].
+    pub fn piece(&mut self, piece: &[u8]) -> Result<(), IndexError> {
+        self.read(piece, &mut |_, _| Ok(()))
+    }
+
+    /// The spaces of the pieces, each with up to where it is complete, and how many ids there were.
+    ///
+    /// # Errors
+    /// [`IndexError::Piece`] if the last piece was not read.
+    pub fn finish(self) -> Result<(Vec<(u64, u64)>, u64), IndexError> {
+        let Self {
+            number,
+            spaces,
+            ids,
+            ended,
+            ..
+        } = self;
+        match ended {
+            true => Ok((spaces, ids)),
+            false => {
+                let what = "it is missing";
+                Err(IndexError::Piece { number, what })
+            }
+        }
+    }
+
+    /// As [`piece`](Self::piece), and gives each row to `write`.
+    fn read(
+        &mut self,
+        piece: &[u8],
+        write: &mut impl FnMut(&[u8], &[u8]) -> Result<(), IndexError>,
+    ) -> Result<(), IndexError> {
+        let number = self.number;
+        self.number += 1;
+        let bad = |what| IndexError::Piece { number, what };
+        let (kind, mut rest) = open_piece(number, piece).map_err(bad)?;
         if self.ended {
-            return Ok(Err("it comes after the end"));
+            return Err(bad("it comes after the end"));
         }
         let mut rows = Rows(Vec::new());
         while !rest.is_empty() {
             rows.0.clear();
             let read = match kind {
-                SPACES => rows.space(&mut rest).map(|()| self.spaces += 1),
+                SPACES => rows.space(&mut rest).map(|space| self.spaces.push(space)),
                 IDS => rows.run(&mut rest).map(|count| self.ids += count),
                 END => self.end(&mut rest),
                 _ => None,
             };
             if read.is_none() {
-                return Ok(Err("its rows have another shape"));
+                return Err(bad("its rows have another shape"));
             }
             for (key, value) in &rows.0 {
                 if *key <= self.last {
-                    return Ok(Err("its rows are not in order"));
+                    return Err(bad("its rows are not in order"));
                 }
-                self.row(key, value)?;
+                self.last.clone_from(key);
+                write(key, value)?;
             }
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
     fn end(&mut self, rest: &mut &[u8]) -> Option<()> {
         let counts = (u64(rest)?, u64(rest)?);
-        self.ended = rest.is_empty() && counts == (self.spaces, self.ids);
+        let spaces = self.spaces.len() as u64;
+        self.ended = rest.is_empty() && counts == (spaces, self.ids);
         self.ended.then_some(())
-    }
-
-    fn row(&mut self, key: &[u8], value: &[u8]) -> Result<(), IndexError> {
-        self.last.clear();
-        self.last.extend_from_slice(key);
-        guarded(self.folder, || self.tree.write(key, value))
     }
 }
 
@@ -208,7 +230,7 @@ impl Loader<'_> {
 struct Rows(Vec<(Vec<u8>, Vec<u8>)>);
 
 impl Rows {
-    fn space(&mut self, rest: &mut &[u8]) -> Option<()> {
+    fn space(&mut self, rest: &mut &[u8]) -> Option<(u64, u64)> {
         let (space, up_to) = (u64(rest)?, u64(rest)?);
         let row = SpaceRow {
             up_to,
@@ -216,7 +238,7 @@ impl Rows {
         };
         self.0
             .push((rows::space_key(space).into(), row.encode().into()));
-        Some(())
+        Some((space, up_to))
     }
 
     fn run(&mut self, rest: &mut &[u8]) -> Option<u64> {

@@ -630,6 +630,8 @@ pub struct MoveReader {
     pub reader: ReaderName,
     /// The last event that it is done with; `None`: the reader is forgotten.
     pub to: Option<SequenceId>,
+    /// Only if it is there now, where one that is not known is at 0. `None`: wherever it is.
+    pub from: Option<SequenceId>,
 }
 
 /// Ends a ledger: nothing is appended any more.

@@ -217,6 +217,8 @@ fn restore_into(
             RestoreError::NoBackup
             | RestoreError::NewerFormat { .. }
             | RestoreError::Damaged { .. }
+            | RestoreError::Ids(_)
+            | RestoreError::MissingIds { .. }
             | RestoreError::Image(_) => Exit::Refused,
             _ => Exit::Failed,
         };

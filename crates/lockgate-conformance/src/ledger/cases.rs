@@ -24,7 +24,8 @@ use super::{
         what_many_send_is_appended_once,
     },
     reads::{
-        a_page_has_bounds, a_running_hash_is_over_the_payloads, a_seal_wakes_whoever_waits,
+        a_page_has_bounds, a_reader_moves_only_from_where_it_is_expected,
+        a_running_hash_is_over_the_payloads, a_seal_wakes_whoever_waits,
         an_append_wakes_whoever_waits, events_are_kept_for_the_retention,
         places_of_readers_are_kept, trimmed_events_are_gone_and_their_ids_are_not,
         what_was_answered_survives_a_restart,
@@ -56,6 +57,7 @@ pub(super) async fn run<F: Fixture>(fixture: &mut F) -> Vec<&'static str> {
         an_append_wakes_whoever_waits,
         a_seal_wakes_whoever_waits,
         places_of_readers_are_kept,
+        a_reader_moves_only_from_where_it_is_expected,
         trimmed_events_are_gone_and_their_ids_are_not,
         events_are_kept_for_the_retention,
         one_of_many_writers_appends_each_event,

@@ -164,7 +164,7 @@ pub async fn the_largest_numbers_are_refused_or_for_ever<L: Ledger>(ledger: &L) 
         sequence_id: last,
     };
     let beyond = |error| matches!(error, Err(LedgerError::Beyond { .. }));
-    assert!(beyond(ledger.move_reader(position).await));
+    assert!(beyond(ledger.move_reader(position, None).await));
     assert!(beyond(ledger.trim(last).await.map(drop)));
     let after = ReadLedger {
         after: last,

@@ -109,8 +109,12 @@ impl<L: Ledger> Ledger for Lossy<L> {
         self.ledger.find(unique_id).await
     }
 
-    async fn move_reader(&self, position: ReaderPosition) -> Result<(), LedgerError> {
-        self.maybe(self.ledger.move_reader(position)).await
+    async fn move_reader(
+        &self,
+        position: ReaderPosition,
+        from: Option<SequenceId>,
+    ) -> Result<(), LedgerError> {
+        self.maybe(self.ledger.move_reader(position, from)).await
     }
 
     async fn forget_reader(&self, reader: ReaderName) -> Result<bool, LedgerError> {

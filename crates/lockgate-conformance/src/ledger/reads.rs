@@ -160,19 +160,19 @@ pub(super) async fn places_of_readers_are_kept<F: Fixture>(f: &mut F, name: &str
     assert_eq!(ledger.readers().await, Ok(Vec::new()));
     add(&ledger, &["a", "b", "c"]).await;
     for (name, place) in [("b", 0), ("a/ß ✓", 3), ("B", 1), ("b", 2)] {
-        ledger.move_reader(at(name, place)).await.unwrap();
+        ledger.move_reader(at(name, place), None).await.unwrap();
     }
     let beyond = LedgerError::Beyond {
         sequence_id: SequenceId(4),
         head: SequenceId(3),
     };
     for name in ["b", "new"] {
-        let moved = ledger.move_reader(at(name, 4)).await;
+        let moved = ledger.move_reader(at(name, 4), None).await;
         assert_eq!(moved, Err(beyond.clone()));
     }
     let all = [at("B", 1), at("a/ß ✓", 3), at("b", 2)];
     assert_eq!(ledger.readers().await.unwrap(), all);
-    ledger.move_reader(at("a/ß ✓", 1)).await.unwrap();
+    ledger.move_reader(at("a/ß ✓", 1), None).await.unwrap();
     assert_eq!(ledger.forget_reader(reader("B")).await, Ok(true));
     assert_eq!(ledger.forget_reader(reader("B")).await, Ok(false));
     let again = plain(f, name).await;
@@ -180,8 +180,56 @@ pub(super) async fn places_of_readers_are_kept<F: Fixture>(f: &mut F, name: &str
     assert_eq!(again.readers().await.unwrap(), all);
     // A reader holds nothing back, and may be at an event that is gone.
     ledger.trim(SequenceId(4)).await.unwrap();
-    ledger.move_reader(at("c", 1)).await.unwrap();
+    ledger.move_reader(at("c", 1), None).await.unwrap();
     assert_eq!(ledger.readers().await.unwrap().len(), 3);
+    true
+}
+
+/// Of two that move one reader, none undoes what it has not seen.
+pub(super) async fn a_reader_moves_only_from_where_it_is_expected<F: Fixture>(
+    f: &mut F,
+    name: &str,
+) -> bool {
+    let (ledger, again) = (plain(f, name).await, plain(f, name).await);
+    add(&ledger, &["a", "b", "c", "d"]).await;
+    let moved = |now| {
+        Err(LedgerError::ReaderMoved {
+            sequence_id: SequenceId(now),
+        })
+    };
+    // From, to, and what becomes of it. One that is not known is at 0.
+    let steps = [
+        (1, 2, moved(0)),
+        (0, 0, Ok(())),
+        (0, 0, Ok(())),
+        (0, 3, Ok(())),
+        (0, 1, moved(3)),
+        (0, 3, moved(3)),
+        (2, 4, moved(3)),
+        (3, 3, Ok(())),
+        (3, 2, Ok(())),
+        (2, 4, Ok(())),
+    ];
+    for (from, to, result) in steps {
+        let from = Some(SequenceId(from));
+        let step = again.move_reader(at("r", to), from).await;
+        assert_eq!(step, result, "from {from:?} to {to}");
+    }
+    let beyond = ledger.move_reader(at("r", 5), Some(SequenceId(1))).await;
+    assert!(matches!(beyond, Err(LedgerError::Beyond { .. })));
+    assert_eq!(ledger.readers().await.unwrap(), [at("r", 4)]);
+    let ledgers = [&ledger, &again];
+    for round in 0..20 {
+        // Both have seen the same, and one of them moves it.
+        let (from, to) = (Some(SequenceId(4 - round % 2)), 4 - (round + 1) % 2);
+        let [one, other] = ledgers.map(|ledger| ledger.move_reader(at("r", to), from));
+        let (one, other) = tokio::join!(one, other);
+        assert_eq!(
+            one.is_ok() as u8 + other.is_ok() as u8,
+            1,
+            "{one:?} {other:?}"
+        );
+    }
     true
 }
 
@@ -284,7 +332,7 @@ pub(super) async fn what_was_answered_survives_a_restart<F: Fixture>(
     let ledger = open(f, &name, hashed).await;
     let events = vec![unique("u", "a"), from_input("i", "b"), event("c")];
     ledger.append(append(events)).await.unwrap();
-    ledger.move_reader(at("r", 2)).await.unwrap();
+    ledger.move_reader(at("r", 2), None).await.unwrap();
     let raises = Append {
         epoch: Epoch(8),
         ..append(Vec::new())

@@ -257,6 +257,23 @@ pub struct ReaderPosition {
     pub sequence_id: SequenceId,
 }
 
+impl ReaderPosition {
+    /// Whether a reader that is at `now` may be moved by who expects it at `from`.
+    ///
+    /// # Errors
+    /// `ReaderMoved`.
+    pub fn check_from(
+        now: Option<SequenceId>,
+        from: Option<SequenceId>,
+    ) -> Result<(), LedgerError> {
+        let sequence_id = now.unwrap_or_default();
+        match from.is_none_or(|from| from == sequence_id) {
+            true => Ok(()),
+            false => Err(LedgerError::ReaderMoved { sequence_id }),
+        }
+    }
+}
+
 /// Why a ledger did nothing, or may have done it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -302,6 +319,12 @@ pub enum LedgerError {
         sequence_id: SequenceId,
         /// Where the ledger ends.
         head: SequenceId,
+    },
+    /// The reader is at another place than the one from which it was to be moved: somebody has moved it.
+    #[error("the reader is at {sequence_id}: somebody has moved it")]
+    ReaderMoved {
+        /// Where it is.
+        sequence_id: SequenceId,
     },
     /// The command can never succeed: something is out of its bounds.
     #[error("{why}")]
@@ -356,6 +379,7 @@ impl LedgerError {
             Self::Unavailable { .. }
                 | Self::Unknown { .. }
                 | Self::Moved { .. }
+                | Self::ReaderMoved { .. }
                 | Self::Full { .. }
         )
     }
@@ -446,11 +470,15 @@ pub trait Ledger: Send + Sync + 'static {
 
     /// Keeps how far a reader is, in the place of what was kept. It may go back.
     ///
+    /// `from`: only if it is there now, where a reader that the ledger does not know is at 0. So of two that move one reader,
+    /// such as a leader and a deposed one that has slept, none undoes what it has not seen. `None`: wherever it is.
+    ///
     /// # Errors
-    /// `Beyond`, `NotFound`, `Full`, `Unknown` and `Unavailable`.
+    /// `Beyond`, [`ReaderMoved`](LedgerError::ReaderMoved), `NotFound`, `Full`, `Unknown` and `Unavailable`.
     fn move_reader(
         &self,
         position: ReaderPosition,
+        from: Option<SequenceId>,
     ) -> impl Future<Output = Result<(), LedgerError>> + Send;
 
     /// Forgets a reader. True if there was one.

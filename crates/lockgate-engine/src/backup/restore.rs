@@ -13,7 +13,7 @@ use lockgate_core::{
     RecordGroup, ReserveError, Scanned, Sequence, ShardId, SnapshotStore, Storage, StorageFailure,
     WallTime, ledger::SequenceId,
 };
-use lockgate_index::{FolderIndex, IndexError};
+use lockgate_index::{FolderIndex, IndexError, PieceCheck};
 use lockgate_machine::{
     DropReason, Effect, Effects, EventBlock, ImageError, ImageLoader, Machine, MachineLimits,
     StoredMessage, decode_record, encode_record,
@@ -23,7 +23,7 @@ use super::{
     BackupReport,
     stream::{Kind, Reader},
 };
-use crate::recover::for_each_queue;
+use crate::{recover::for_each_queue, unique_ids::misfits};
 
 /// The result of a restore.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -93,6 +93,15 @@ pub enum RestoreError {
     /// The index of unique ids could not be made.
     #[error("making the index of unique ids")]
     Index(#[source] IndexError),
+    /// The unique ids in the backup are damaged.
+    #[error("reading the unique ids of the backup")]
+    Ids(#[source] IndexError),
+    /// The unique ids in the backup are not those of its state.
+    #[error("the backup does not have the unique ids that it should have, for {}", spaces.join("; "))]
+    MissingIds {
+        /// The queues and ledgers, each with what is wrong.
+        spaces: Vec<String>,
+    },
     /// The log failed.
     #[error("writing the log")]
     Log(#[source] LogError),
@@ -161,14 +170,20 @@ pub fn restore_with_index(
     if index.is_none() && machine.needs_index() {
         return Err(RestoreError::NoIndex);
     }
+    let mut spaces = Vec::new();
     if kind == Kind::Ids {
         let index = index.ok_or(RestoreError::NoIndex)?;
         let mut failed = None;
+        let mut check = PieceCheck::default();
         let loaded = index.load(iter::from_fn(|| {
             if kind != Kind::Ids {
                 return None;
             }
             let piece = mem::take(&mut content);
+            if let Err(error) = check.piece(&piece) {
+                failed = Some(RestoreError::Ids(error));
+                return None;
+            }
             match stream.block(&mut content) {
                 Ok(next) => kind = next,
                 Err(error) => {
@@ -182,7 +197,9 @@ pub fn restore_with_index(
             return Err(error);
         }
         loaded.map_err(RestoreError::Index)?;
+        (spaces, _) = check.finish().map_err(RestoreError::Ids)?;
     }
+    check_ids(&machine, &spaces)?;
 
     let epoch = machine.term().epoch.max(head.epoch).next();
     let begun = storage.log.begin_epoch(epoch);
@@ -230,10 +247,14 @@ pub fn verify_backup(input: &mut dyn Read) -> Result<BackupReport, RestoreError>
     let mut content = Vec::new();
     let mut loader = ImageLoader::new(MachineLimits::default());
     let (mut records, mut messages, mut blocks) = (0_u64, 0, Vec::new());
+    let mut ids: Option<PieceCheck> = None;
     loop {
         match stream.block(&mut content)? {
             Kind::Piece => loader.piece(&content)?,
-            Kind::Ids => {}
+            Kind::Ids => {
+                let ids = ids.get_or_insert_default();
+                ids.piece(&content).map_err(RestoreError::Ids)?;
+            }
             Kind::Message => {
                 records += 1;
                 match moved(&content, &stream)? {
@@ -252,6 +273,9 @@ pub fn verify_backup(input: &mut dyn Read) -> Result<BackupReport, RestoreError>
     stream.end()?;
     let mut machine = loader.finish_checked()?;
     while machine.housekeep(usize::MAX).is_unfinished() {}
+    let spaces = ids.map(PieceCheck::finish).transpose();
+    let (spaces, _) = spaces.map_err(RestoreError::Ids)?.unwrap_or_default();
+    check_ids(&machine, &spaces)?;
     let kept = blocks.into_iter();
     let events = kept
         .map(|(ledger, first, events)| machine.kept_of(ledger, first, events))
@@ -266,6 +290,15 @@ pub fn verify_backup(input: &mut dyn Read) -> Result<BackupReport, RestoreError>
         unreadable_events: machine.kept_events().saturating_sub(events),
         bytes: stream.bytes,
     })
+}
+
+/// Whether the index of a backup with these spaces is that of its state, as a start will ask.
+fn check_ids(machine: &Machine, spaces: &[(u64, u64)]) -> Result<(), RestoreError> {
+    let spaces = misfits(machine, spaces);
+    match spaces.is_empty() {
+        true => Ok(()),
+        false => Err(RestoreError::MissingIds { spaces }),
+    }
 }
 
 /// Messages, and blocks of events, with bytes in the log.

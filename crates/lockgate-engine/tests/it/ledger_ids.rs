@@ -14,7 +14,10 @@ use lockgate_engine::{
 use lockgate_machine::{Command, CreateLedger, DeleteLedger};
 use lockgate_sim::{FaultyDisk, ManualClock};
 
-use crate::support::{Shard, local_log, until};
+use crate::support::{Shard, blocks, local_log, until, with_blocks};
+
+/// The kind of blocks of a backup with unique ids.
+const IDS: u8 = 4;
 
 /// All ids leave memory at once.
 fn options(index: &Path) -> EngineOptions {
@@ -95,7 +98,7 @@ async fn moved(ledger: &EngineLedger) {
             reader: reader.clone(),
             sequence_id: SequenceId(0),
         };
-        ledger.move_reader(position).await.unwrap();
+        ledger.move_reader(position, None).await.unwrap();
         ledger.forget_reader(reader.clone()).await.unwrap();
     }
 }
@@ -178,6 +181,32 @@ async fn a_backup_has_the_ids_of_ledgers_as_of_its_instant() {
     engine.shutdown().await;
 
     assert!(verify_backup(&mut &backup[..]).is_ok());
+    // Without its ids, or with half of them.
+    let blocks = blocks(&backup);
+    let ids: Vec<_> = (0..blocks.len())
+        .filter(|at| blocks[*at].0 == IDS)
+        .collect();
+    assert!(ids.len() > 1);
+    let without = |gone: &[usize]| {
+        let kept = (0..blocks.len()).filter(|at| !gone.contains(at));
+        let kept: Vec<_> = kept.map(|at| blocks[at].clone()).collect();
+        with_blocks(&backup, &kept)
+    };
+    for (gone, what) in [
+        (&ids[..], "ledger trades: it must be complete up to event"),
+        (&ids[..1], "another piece is there in its place"),
+        (&ids[ids.len() - 1..], "it is missing"),
+    ] {
+        let broken = without(gone);
+        let refused = verify_backup(&mut &broken[..]).unwrap_err();
+        let told = lockgate_core::with_sources(&refused).to_string();
+        assert!(told.contains(what), "{told}");
+        let place = FolderIndex::new(folder.path().join(what), IndexOptions::default());
+        let log = local_log(&FaultyDisk::new());
+        let refused = restore_with_index(&mut &broken[..], log, Some(&place), None);
+        let told = lockgate_core::with_sources(&refused.unwrap_err()).to_string();
+        assert!(told.contains(what), "{told}");
+    }
     let refused = restore(&mut &backup[..], local_log(&FaultyDisk::new()), None);
     assert!(matches!(refused, Err(RestoreError::NoIndex)), "{refused:?}");
     let (copy, restored) = (FaultyDisk::new(), options(&folder.path().join("copy")));

@@ -6,18 +6,19 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use lockgate_core::{
     Epoch, LedgerName, Position, UniqueId,
-    ledger::{Append, Chain, Event, LedgerOptions, NewEvent, SequenceId},
+    ledger::{Append, Chain, Event, LedgerError, LedgerOptions, NewEvent, SequenceId},
 };
 use lockgate_engine::{Answer, EngineError, EngineOptions, StartError, Work, restore};
 use lockgate_machine::{
-    AppendEvents, Command, CreateLedger, EventPlaces, LocateEvents, Query, QueryReply,
-    QueueSettings, Reply, SettleAction, TrimLedger, read_events,
+    AppendEvents, Command, CreateLedger, DeleteLedger, DescribeLedger, EventPlaces, ListLedgers,
+    LocateEvents, Query, QueryReply, QueueSettings, Rejection, Reply, SettleAction, TrimLedger,
+    read_events,
 };
 use lockgate_sim::{FaultyDisk, ManualClock};
 
 use crate::{
     maintenance::{options, refusal},
-    support::{Shard, create, local_log, send, settle, text},
+    support::{Shard, blocks, create, local_log, send, settle, text, with_blocks},
 };
 
 fn ledger() -> LedgerName {
@@ -136,6 +137,39 @@ fn a_read_shows_nothing_that_can_be_taken_back() {
             (SequenceId(1), 1)
         );
     }
+}
+
+#[test]
+fn that_a_ledger_is_gone_is_not_told_before_its_deletion_is_durable() {
+    let mut shard = Shard::new();
+    make(&mut shard);
+    let waiting = read(&shard, 0, 1_000);
+    assert!(shard.group([waiting]).is_empty(), "there is no event yet");
+    let delete = DeleteLedger { ledger: ledger() };
+    assert!(shard.group([Command::from(delete).into()]).is_empty());
+    let list = ListLedgers {
+        prefix: String::new(),
+        after: None,
+        limit: 9,
+    };
+    let asked = [
+        Work::Query(DescribeLedger { ledger: ledger() }.into()),
+        Work::Query(list.into()),
+        read(&shard, 0, 1_000),
+        append(["a".to_owned()]).into(),
+    ];
+    let answers = shard.group(asked);
+    assert!(answers.is_empty(), "{answers:?}");
+    let answers = shard.sync();
+    let gone = answers.iter().filter(|answered| match &answered.result {
+        Ok(Answer::Query(Err(Rejection::Ledger(refused)))) => {
+            matches!(refused, LedgerError::NotFound { .. })
+        }
+        Ok(Answer::Query(Ok(QueryReply::Ledgers(page)))) => page.ledgers.is_empty(),
+        Ok(Answer::Commands(results)) => matches!(results[0], Ok(Reply::Done) | Err(_)),
+        _ => false,
+    });
+    assert_eq!((gone.count(), answers.len()), (6, 6), "{answers:?}");
 }
 
 #[test]
@@ -301,6 +335,7 @@ fn a_backup_has_the_events_with_their_ids_and_readers() {
     };
     shard.run(Command::TrimLedger(trim)).unwrap();
     let reader = lockgate_machine::MoveReader {
+        from: None,
         ledger: ledger(),
         reader: lockgate_core::ReaderName::new("engine").unwrap(),
         to: Some(SequenceId(20)),
@@ -376,29 +411,13 @@ fn events_that_a_backup_lacks_are_lost() {
     assert_eq!((there.len(), missed), (2, Some(SequenceId(2))));
 }
 
-/// The backup as if its second record had not been readable: every block's checksum covers its number, so all are made anew.
+/// The backup as if its second record had not been readable.
 fn without_a_block(backup: &[u8]) -> Vec<u8> {
-    let (head, mut rest) = backup.split_at(40);
-    let (mut out, mut number, mut messages) = (head.to_vec(), 0_u64, 0_u64);
-    while !rest.is_empty() {
-        let len = u32::from_le_bytes(rest[5..9].try_into().unwrap()) as usize;
-        let (kind, mut content) = (rest[4], rest[9..9 + len].to_vec());
-        rest = &rest[9 + len..];
-        messages += u64::from(kind == 2);
-        if kind == 2 && messages == 2 {
-            continue;
-        }
-        if kind == 3 {
-            content = (messages - 1).to_le_bytes().to_vec();
-        }
-        let mut place = number.to_le_bytes().to_vec();
-        place.push(kind);
-        place.extend_from_slice(&u32::try_from(content.len()).unwrap().to_le_bytes());
-        let sum = crc32c::crc32c_append(crc32c::crc32c(&place), &content);
-        out.extend_from_slice(&sum.to_le_bytes());
-        out.extend_from_slice(&place[8..]);
-        out.extend_from_slice(&content);
-        number += 1;
-    }
-    out
+    let mut blocks = blocks(backup);
+    let is_record = |(_, (kind, _)): &(usize, &(u8, Vec<u8>))| *kind == 2;
+    let (second, _) = blocks.iter().enumerate().filter(is_record).nth(1).unwrap();
+    blocks.remove(second);
+    let records = blocks.iter().filter(|(kind, _)| *kind == 2).count() as u64;
+    blocks.last_mut().unwrap().1 = records.to_le_bytes().to_vec();
+    with_blocks(backup, &blocks)
 }

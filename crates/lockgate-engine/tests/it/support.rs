@@ -131,6 +131,7 @@ pub(crate) struct Shard {
     pub(crate) held: Vec<Answered>,
 }
 
+#[derive(Debug)]
 pub(crate) struct Answered {
     pub(crate) ticket: u64,
     pub(crate) durable: Position,
@@ -220,7 +221,7 @@ impl Shard {
     pub(crate) fn run(&mut self, command: impl Into<Work>) -> Result<Reply, Rejection> {
         let mut answers = self.group([command.into()]);
         answers.extend(self.sync());
-        let [answer] = <[Answered; 1]>::try_from(answers).ok().expect("one answer");
+        let [answer] = <[Answered; 1]>::try_from(answers).unwrap_or_else(|_| panic!("one answer"));
         answer.reply()
     }
 
@@ -231,7 +232,7 @@ impl Shard {
         };
         let mut answers = self.group([work]);
         answers.extend(self.sync());
-        let [answer] = <[Answered; 1]>::try_from(answers).ok().expect("one answer");
+        let [answer] = <[Answered; 1]>::try_from(answers).unwrap_or_else(|_| panic!("one answer"));
         answer.deliveries()
     }
 
@@ -640,4 +641,33 @@ impl Watched {
         self.clock.advance(span);
         self.engine.clock_changed();
     }
+}
+
+/// The bytes of a backup in front of its blocks.
+const BACKUP_HEAD: usize = 40;
+
+/// The blocks of a backup: the kind and the content of each.
+pub(crate) fn blocks(backup: &[u8]) -> Vec<(u8, Vec<u8>)> {
+    let (mut blocks, mut rest) = (Vec::new(), &backup[BACKUP_HEAD..]);
+    while !rest.is_empty() {
+        let len = u32::from_le_bytes(rest[5..9].try_into().unwrap()) as usize;
+        blocks.push((rest[4], rest[9..9 + len].to_vec()));
+        rest = &rest[9 + len..];
+    }
+    blocks
+}
+
+/// The backup with other blocks. Every block's checksum covers its number, so all are made anew.
+pub(crate) fn with_blocks(backup: &[u8], blocks: &[(u8, Vec<u8>)]) -> Vec<u8> {
+    let mut out = backup[..BACKUP_HEAD].to_vec();
+    for (number, (kind, content)) in (0_u64..).zip(blocks) {
+        let mut place = number.to_le_bytes().to_vec();
+        place.push(*kind);
+        place.extend_from_slice(&u32::try_from(content.len()).unwrap().to_le_bytes());
+        let sum = crc32c::crc32c_append(crc32c::crc32c(&place), content);
+        out.extend_from_slice(&sum.to_le_bytes());
+        out.extend_from_slice(&place[8..]);
+        out.extend_from_slice(content);
+    }
+    out
 }

@@ -7,8 +7,8 @@ use lockgate_engine::{
     StartError, restore, restore_with_index, verify_backup,
 };
 use lockgate_machine::{
-    Command, DeleteQueue, DescribeQueue, QueueSettings, Rejection, Reply, Sent, SettingsError,
-    Transact,
+    Command, DeleteQueue, DescribeQueue, Purge, QueueSettings, Rejection, Reply, Sent,
+    SettingsError, Transact,
 };
 use lockgate_sim::{FaultyDisk, ManualClock};
 
@@ -122,6 +122,15 @@ async fn ids_leave_memory_for_the_index_and_stay_known_over_restarts() {
         assert!(is_duplicate_of(&engine, number).await.is_some(), "{number}");
     }
     assert_eq!(is_duplicate_of(&engine, MANY + 4).await, None);
+    // A purge takes the id of the next command of its batch out of memory, where it was when the batch was looked up.
+    let purge = Command::from(Purge { queue: name("q") });
+    let batch = [purge, send("q", unique("x", &id(MANY + 4)))];
+    let batch = batch.into_iter().collect::<Batch<Command>>();
+    let results = engine.submit_all(batch).await.unwrap();
+    assert!(
+        matches!(&results[1], Ok(Reply::Sent(sent)) if !sent.duplicate),
+        "{results:?}"
+    );
     engine.shutdown().await;
 }
 
@@ -448,5 +457,25 @@ async fn a_removal_of_what_the_log_still_has_is_ended() {
     let engine = start(&disk, &accepting).unwrap();
     assert_eq!(is_duplicate_of(&engine, 1).await, None);
     engine.shutdown().await;
+    start(&disk, &options).unwrap().shutdown().await;
+}
+
+/// Payloads that are being read hold up no stop either.
+#[tokio::test]
+async fn a_look_up_that_hangs_does_not_hold_up_the_stop() {
+    let (disk, folder) = (FaultyDisk::new(), tempfile::tempdir().unwrap());
+    let options = options(&folder.path().join("index"));
+    let engine = start(&disk, &options).unwrap();
+    engine.submit(create("q", forever())).await.unwrap();
+    fill(&engine, &options).await;
+    // What a look-up holds for as long as the disk does not answer.
+    let used = options.index.as_ref().unwrap().get().unwrap();
+    engine.shutdown().await;
+    let refused = start(&disk, &options).unwrap_err();
+    assert!(
+        matches!(refused, StartError::Index(IndexError::InUse { .. })),
+        "{refused:?}"
+    );
+    drop(used);
     start(&disk, &options).unwrap().shutdown().await;
 }

@@ -7,9 +7,16 @@ mod model;
 mod pieces;
 
 use std::{
+    fs::{self, File},
     path::Path,
-    sync::atomic::{AtomicBool, Ordering},
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
+    time::Duration,
 };
 
 use tempfile::TempDir;
@@ -161,6 +168,51 @@ fn an_index_of_a_folder_is_made_when_it_is_needed() {
     place.close();
     assert!(place.set_aside().unwrap().is_some());
     assert!(place.open().unwrap().is_none());
+}
+
+/// A look-up may wait for a disk that does not answer.
+#[test]
+fn closing_an_index_that_is_in_use_can_be_given_up() {
+    let folder = folder();
+    let place = FolderIndex::new(folder.path().join("index"), SMALL);
+    let used = place.open_or_make().unwrap();
+    assert!(!place.close_within(Duration::ZERO));
+    assert!(place.get().is_none());
+    assert!(matches!(
+        place.open_or_make(),
+        Err(IndexError::InUse { .. })
+    ));
+    drop(used);
+    drop(place.open_or_make().unwrap());
+    assert!(place.close_within(Duration::MAX));
+    assert!(place.close_within(Duration::ZERO), "it is closed");
+}
+
+#[test]
+fn an_index_that_is_being_opened_holds_up_nobody_who_asks_whether_it_is_open() {
+    let folder = folder();
+    let tree = folder.path().join("index/ids");
+    fs::create_dir_all(&tree).unwrap();
+    // Who reads this file waits until somebody has written to it.
+    let current = tree.join("current");
+    let made = Command::new("mkfifo").arg(&current).status();
+    assert!(made.unwrap().success());
+    let place = Arc::new(FolderIndex::new(folder.path().join("index"), SMALL));
+    let opens = thread::spawn({
+        let place = place.clone();
+        move || place.open().map(drop)
+    });
+    // Waits until the other thread reads it.
+    let disk = File::options().write(true).open(&current).unwrap();
+    let (sender, asked) = mpsc::channel();
+    thread::spawn({
+        let place = place.clone();
+        move || sender.send(place.get().is_some() || !place.close_within(Duration::ZERO))
+    });
+    assert_eq!(asked.recv_timeout(Duration::from_secs(60)), Ok(false));
+    drop(disk);
+    let refused = opens.join().unwrap();
+    assert!(matches!(refused, Err(IndexError::Damaged { .. })));
 }
 
 /// Whoever looks up never misses an id up to where the space was complete, whatever is written and merged meanwhile.

@@ -1,7 +1,7 @@
 //! Copies by pieces.
 
 use super::{SMALL, folder, ids, look, open};
-use crate::{IndexError, PIECE_BYTES_MAX, UniqueIndex, open::LOADING};
+use crate::{IndexError, PIECE_BYTES_MAX, PieceCheck, UniqueIndex, open::LOADING};
 
 /// An index with more ids than fit into a piece, and its pieces.
 fn pieces() -> Vec<Vec<u8>> {
@@ -68,9 +68,20 @@ fn a_view_can_leave_out_what_came_later() {
     assert_eq!((look(&copy, 1, 5), look(&copy, 1, 6)), (Some(5), None));
 }
 
+/// The spaces and the number of ids, without a disk.
+fn checked(pieces: &[Vec<u8>]) -> Result<(Vec<(u64, u64)>, u64), IndexError> {
+    let mut check = PieceCheck::default();
+    for piece in pieces {
+        check.piece(piece)?;
+    }
+    check.finish()
+}
+
 #[test]
 fn pieces_that_do_not_fit_leave_nothing() {
     let right = pieces();
+    let spaces = vec![(1, 9), (2, 8), (4, 6)];
+    assert_eq!(checked(&right).unwrap(), (spaces, 50_003));
     let sealed = |number: u64, kind: u8, rows: &[u8]| {
         let mut piece = [&[0; 4], &number.to_le_bytes()[..], &[kind], rows].concat();
         let checksum = crc32c::crc32c(&piece[4..]);
@@ -121,8 +132,9 @@ fn pieces_that_do_not_fit_leave_nothing() {
         let mut pieces = right.clone();
         change(&mut pieces);
         let error =
-            UniqueIndex::load(folder.path(), &SMALL, pieces.into_iter().map(Ok)).unwrap_err();
+            UniqueIndex::load(folder.path(), &SMALL, pieces.iter().cloned().map(Ok)).unwrap_err();
         assert_eq!(error.to_string(), what);
+        assert_eq!(checked(&pieces).unwrap_err().to_string(), what);
         assert!(!folder.path().join(LOADING).exists());
         assert!(UniqueIndex::open(folder.path(), &SMALL).unwrap().1.new);
     }

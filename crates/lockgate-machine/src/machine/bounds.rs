@@ -34,8 +34,10 @@ pub struct MachineLimits {
     /// Whether there is an index on disk beside the log, for unique ids that are remembered for ever. Default: no.
     pub unique_id_index: bool,
     /// How many bytes the unique ids, inputs and readers of all ledgers may take: 64 for a unique id, and 128 and its
-    /// name for each of the others. Where they would take more, appends are refused. When they take half of it, unique ids
-    /// leave memory for the index, if there is one. Default: 1 GiB.
+    /// name for each of the others. Where they would take more, appends are refused, and also where one ledger would take more
+    /// than three times what is left: so none fills it, and the next one has some. An append that forgets as much as it adds
+    /// is never refused for that. When they take half of it, unique ids leave memory for the index, if there is one. Default:
+    /// 1 GiB.
     pub ledger_bytes_max: u64,
 }
 

@@ -8,11 +8,7 @@ use std::{cmp::Reverse, collections::BTreeMap};
 
 use lockgate_core::{LedgerId, Level, Now, QueueId, Sequence, ledger::SequenceId};
 
-use super::{
-    Machine,
-    draft::Draft,
-    state::{IndexedIds, Queue},
-};
+use super::{Machine, draft::Draft, state::Queue};
 use crate::{
     Command, Effect, FindLookedUp, IdAnswer, IdSpace, IdsToIndex, Query, Rejection, Reply,
     SendMessage, Transact,
@@ -42,10 +38,14 @@ impl Machine {
         queue: &Queue,
         digest: u128,
     ) -> Result<Option<Sequence>, Rejection> {
-        let IndexedIds { up_to, forgotten } = queue.indexed.unwrap_or_default();
+        let indexed = queue.indexed.unwrap_or_default();
+        // A purge ahead of it in one batch has forgotten all ids, also those in memory that nobody has looked up.
+        let Some(up_to) = indexed.asked_up_to() else {
+            return Ok(None);
+        };
         let id = (IdSpace::Queue(queue.id), digest);
         let found = in_index(draft.looked_up.as_deref(), id, up_to)?;
-        Ok(found.filter(|&found| found > forgotten))
+        Ok(found.filter(|&found| found > indexed.forgotten))
     }
 
     /// The unique ids of a command that have to be looked up in the index before it can be decided, each with its
@@ -68,7 +68,7 @@ impl Machine {
         };
         let needed = sends.iter().filter_map(|send| {
             let queue = &self.queues[*self.queue_names.get(&send.queue)?];
-            let up_to = queue.indexed.map(|ids| ids.up_to)?;
+            let up_to = queue.indexed?.asked_up_to()?;
             let key = send.message.key.as_ref().or(send.message.group.as_ref());
             let digest = self.unique_digest(&queue.settings, send, key, now.machine);
             let digest = digest.ok()??;

@@ -500,6 +500,13 @@ pub(super) struct IndexedIds {
     pub(super) forgotten: Sequence,
 }
 
+impl IndexedIds {
+    /// Up to which number the index must be asked for an id that is not in memory; `None`: whatever it has does not count.
+    pub(super) fn asked_up_to(self) -> Option<Sequence> {
+        (self.up_to > self.forgotten).then_some(self.up_to)
+    }
+}
+
 /// Sequence numbers that may be given out at level `memory` before their records are written.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reserve {

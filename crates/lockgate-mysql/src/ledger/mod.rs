@@ -378,17 +378,48 @@ impl Ledger for MysqlLedger {
         found.map(|found| place("sequence_id", found)).transpose()
     }
 
-    async fn move_reader(&self, position: ReaderPosition) -> Result<(), LedgerError> {
+    async fn move_reader(
+        &self,
+        position: ReaderPosition,
+        from: Option<SequenceId>,
+    ) -> Result<(), LedgerError> {
         // A head never falls. What is written is flushed behind it.
         let rows = self.ask(append::HEAD, Vec::new(), false).await?.rows;
         append::head(self.name(), rows.first())?.reaches(position.sequence_id)?;
-        let sql = "INSERT INTO {ledger}_readers (reader, sequence_id) VALUES (?, ?)
-            ON DUPLICATE KEY UPDATE sequence_id = VALUES(sequence_id)";
-        let parameters = vec![
-            position.reader.as_str().into(),
-            number(position.sequence_id.0).into(),
-        ];
-        self.ask(sql, parameters, true).await.map(drop)
+        let sql = match from {
+            None => {
+                "INSERT INTO {ledger}_readers (reader, sequence_id) VALUES (?, ?)
+                ON DUPLICATE KEY UPDATE sequence_id = VALUES(sequence_id)"
+            }
+            // One that is not there is at 0.
+            Some(SequenceId::START) => {
+                "INSERT INTO {ledger}_readers (reader, sequence_id) VALUES (?, ?)
+                ON DUPLICATE KEY UPDATE
+                    sequence_id = IF(sequence_id = 0, VALUES(sequence_id), sequence_id)"
+            }
+            Some(_) => {
+                "UPDATE {ledger}_readers SET reader = ?, sequence_id = ?
+                WHERE reader = ? AND sequence_id = ?"
+            }
+        };
+        let (reader, place) = (position.reader.as_str(), position.sequence_id);
+        loop {
+            let mut parameters = vec![reader.into(), number(place.0).into()];
+            if let Some(from) = from.filter(|from| *from > SequenceId::START) {
+                parameters.extend([reader.into(), number(from.0).into()]);
+            }
+            let moved = self.ask(sql, parameters, true).await?;
+            let Some(from) = from.filter(|_| moved.changed == 0) else {
+                return Ok(());
+            };
+            let readers = self.readers().await?;
+            let now = readers.iter().find(|now| now.reader == position.reader);
+            ReaderPosition::check_from(now.map(|now| now.sequence_id), Some(from))?;
+            // Nothing was to be changed; or the reader has got there meanwhile, and the next round moves it.
+            if from == place {
+                return Ok(());
+            }
+        }
     }
 
     async fn forget_reader(&self, reader: ReaderName) -> Result<bool, LedgerError> {

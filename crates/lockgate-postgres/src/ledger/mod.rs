@@ -346,21 +346,49 @@ impl Ledger for PostgresLedger {
             .transpose()
     }
 
-    async fn move_reader(&self, position: ReaderPosition) -> Result<(), LedgerError> {
-        let sql = "INSERT INTO {ledger}.readers (reader, sequence_id)
-            SELECT $1, $2 FROM {ledger}.head WHERE head.sequence_id >= $2
-            ON CONFLICT (reader) DO UPDATE SET sequence_id = EXCLUDED.sequence_id RETURNING 1";
-        let reader = position.reader.as_str();
-        loop {
-            if let Ok(sequence_id) = i64::try_from(position.sequence_id.0)
-                && self
-                    .change(sql, &[text(&reader), int8(&sequence_id)])
-                    .await?
-            {
-                return Ok(());
+    async fn move_reader(
+        &self,
+        position: ReaderPosition,
+        from: Option<SequenceId>,
+    ) -> Result<(), LedgerError> {
+        let sql = match from {
+            None => {
+                "INSERT INTO {ledger}.readers (reader, sequence_id)
+                SELECT $1, $2 FROM {ledger}.head WHERE head.sequence_id >= $2
+                ON CONFLICT (reader) DO UPDATE SET sequence_id = EXCLUDED.sequence_id RETURNING 1"
             }
-            // If the ledger has got there meanwhile, the next round moves the reader.
+            // One that is not there is at 0.
+            Some(SequenceId::START) => {
+                "INSERT INTO {ledger}.readers (reader, sequence_id)
+                SELECT $1, $2 FROM {ledger}.head WHERE head.sequence_id >= $2
+                ON CONFLICT (reader) DO UPDATE SET sequence_id = EXCLUDED.sequence_id
+                WHERE readers.sequence_id = 0 RETURNING 1"
+            }
+            Some(_) => {
+                "UPDATE {ledger}.readers SET sequence_id = $2 FROM {ledger}.head
+                WHERE readers.reader = $1 AND readers.sequence_id = $3 AND head.sequence_id >= $2
+                RETURNING 1"
+            }
+        };
+        let reader = position.reader.as_str();
+        let expected = number(from.unwrap_or_default().0);
+        loop {
+            if let Ok(sequence_id) = i64::try_from(position.sequence_id.0) {
+                let mut parameters = vec![text(&reader), int8(&sequence_id)];
+                if from.is_some_and(|from| from > SequenceId::START) {
+                    parameters.push(int8(&expected));
+                }
+                if self.change(sql, &parameters).await? {
+                    return Ok(());
+                }
+            }
+            // If ledger and reader have got there meanwhile, the next round moves the reader.
             self.head().await?.reaches(position.sequence_id)?;
+            if from.is_some() {
+                let readers = self.readers().await?;
+                let now = readers.iter().find(|now| now.reader == position.reader);
+                ReaderPosition::check_from(now.map(|now| now.sequence_id), from)?;
+            }
         }
     }
 

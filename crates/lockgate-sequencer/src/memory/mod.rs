@@ -141,8 +141,12 @@ impl Ledger for MemoryLedger {
         Ok(self.at_once(|state| state.find(&unique_id)))
     }
 
-    async fn move_reader(&self, position: ReaderPosition) -> Result<(), LedgerError> {
-        self.at_once(|state| state.move_reader(position))
+    async fn move_reader(
+        &self,
+        position: ReaderPosition,
+        from: Option<SequenceId>,
+    ) -> Result<(), LedgerError> {
+        self.at_once(|state| state.move_reader(position, from))
     }
 
     async fn forget_reader(&self, reader: ReaderName) -> Result<bool, LedgerError> {

@@ -5,7 +5,7 @@
 //! - The place of each unique id, and of each input that is not settled, is at most `last`.
 //! - A command that is refused changes nothing.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
 use bytes::Bytes;
 use lockgate_core::{
@@ -69,7 +69,15 @@ impl State {
         }
         let inputs = decision.inputs.iter();
         let inputs: u64 = inputs.map(|(input, _)| id_bytes(input.as_str())).sum();
-        self.check_room(decision.new.iter().map(bytes_of).sum::<u64>() + inputs)?;
+        let more = decision.new.iter().map(bytes_of).sum::<u64>() + inputs;
+        let new_inputs: HashSet<&InputId> =
+            decision.inputs.iter().map(|(input, _)| input).collect();
+        let forgotten: HashSet<&InputId> = settled.iter().collect();
+        let forgotten = forgotten
+            .into_iter()
+            .filter(|input| self.inputs.contains_key(*input) || new_inputs.contains(input));
+        let less: u64 = forgotten.map(|input| id_bytes(input.as_str())).sum();
+        self.check_room(more.saturating_sub(less))?;
 
         let mut appended = decision.appended;
         appended.head.first_id = self.head.first_id;
@@ -124,10 +132,16 @@ impl State {
         self.unique_ids.get(unique_id).copied()
     }
 
-    pub(super) fn move_reader(&mut self, position: ReaderPosition) -> Result<(), LedgerError> {
+    pub(super) fn move_reader(
+        &mut self,
+        position: ReaderPosition,
+        from: Option<SequenceId>,
+    ) -> Result<(), LedgerError> {
         self.head.reaches(position.sequence_id)?;
+        let before = self.readers.get(&position.reader).copied();
+        ReaderPosition::check_from(before, from)?;
         let bytes = id_bytes(position.reader.as_str());
-        if !self.readers.contains_key(&position.reader) {
+        if before.is_none() {
             self.check_room(bytes)?;
             self.bytes += bytes;
         }

@@ -209,15 +209,17 @@ impl Publisher {
         &self,
         ledger: &L,
         fence: &Fence,
+        from: SequenceId,
         to: SequenceId,
     ) -> Result<(), Setback> {
-        // Whoever leads now may be further, and a move can go back.
+        // Whoever leads now may be further, and a move can go back. If this process sleeps behind the check, the reader is not
+        // where it is expected any more.
         fence.check().map_err(over)?;
         let position = ReaderPosition {
             reader: self.reader.clone(),
             sequence_id: to,
         };
-        let moved = ledger.move_reader(position).await;
+        let moved = ledger.move_reader(position, Some(from)).await;
         moved.map(drop).map_err(|error| self.told(error))
     }
 
@@ -241,7 +243,7 @@ impl Publisher {
                 match place.unmoved.take() {
                     Some((from, to)) if kept == from => {
                         place.unmoved = Some((from, to));
-                        self.move_to(ledger, fence, to).await?;
+                        self.move_to(ledger, fence, from, to).await?;
                         place.unmoved = None;
                         to
                     }
@@ -281,7 +283,7 @@ impl Publisher {
         let count = results.iter().take_while(|result| result.is_ok()).count();
         if let Some(last) = count.checked_sub(1).and_then(|last| page.events.get(last)) {
             place.unmoved = Some((after, last.sequence_id));
-            self.move_to(ledger, fence, last.sequence_id).await?;
+            self.move_to(ledger, fence, after, last.sequence_id).await?;
             (place.after, place.unmoved) = (Some(last.sequence_id), None);
             self.published.send_replace(last.sequence_id);
         }

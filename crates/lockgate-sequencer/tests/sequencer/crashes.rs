@@ -46,8 +46,12 @@ impl Ledger for Steps {
         self.0.find(unique_id).await
     }
 
-    async fn move_reader(&self, position: ReaderPosition) -> Result<(), LedgerError> {
-        steps(self.0.move_reader(position)).await
+    async fn move_reader(
+        &self,
+        position: ReaderPosition,
+        from: Option<SequenceId>,
+    ) -> Result<(), LedgerError> {
+        steps(self.0.move_reader(position, from)).await
     }
 
     async fn forget_reader(&self, reader: ReaderName) -> Result<bool, LedgerError> {

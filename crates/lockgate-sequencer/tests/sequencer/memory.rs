@@ -78,7 +78,7 @@ async fn a_full_ledger_refuses_and_loses_nothing() {
         reader: reader.clone(),
         sequence_id: SequenceId(1),
     };
-    let refused = ledger.move_reader(place.clone()).await;
+    let refused = ledger.move_reader(place.clone(), None).await;
     assert!(matches!(refused, Err(LedgerError::Full { .. })));
     assert_eq!(ledger.head().await, Ok(first.head));
 
@@ -89,7 +89,7 @@ async fn a_full_ledger_refuses_and_loses_nothing() {
     };
     ledger.append(settles).await.unwrap();
     // The unique id is there still, so the same again has no room but for a reader's place in the stead of its input.
-    ledger.move_reader(place).await.unwrap();
+    ledger.move_reader(place, None).await.unwrap();
     let plain = NewEvent {
         unique_id: None,
         input: None,
@@ -103,4 +103,31 @@ async fn a_full_ledger_refuses_and_loses_nothing() {
         ..plain
     };
     ledger.append(append(vec![with_input])).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_full_ledger_takes_an_append_that_forgets_as_much_as_it_adds() {
+    let ledger = MemoryLedger::new(LedgerOptions::default()).bytes_max(128 + 129);
+    let input = |text: &str| InputId::new(text).unwrap();
+    let append = |event_input: &str, settled: &[&str]| Append {
+        epoch: Epoch(1),
+        head: None,
+        events: vec![NewEvent {
+            input: Some(input(event_input)),
+            ..NewEvent::default()
+        }],
+        settled: settled.iter().map(|text| input(text)).collect(),
+    };
+    ledger.append(append("a", &[])).await.unwrap();
+    ledger.trim(SequenceId(2)).await.unwrap();
+    for settled in [&[][..], &["z"]] {
+        let full = ledger.append(append("b", settled)).await;
+        assert!(matches!(full, Err(LedgerError::Full { .. })), "{full:?}");
+    }
+    ledger.append(append("b", &["a", "a"])).await.unwrap();
+    ledger.trim(SequenceId(3)).await.unwrap();
+    // One that comes and goes at once takes nothing beside its event.
+    ledger.append(append("c", &["c"])).await.unwrap();
+    let full = ledger.append(append("d", &[])).await;
+    assert!(matches!(full, Err(LedgerError::Full { .. })), "{full:?}");
 }

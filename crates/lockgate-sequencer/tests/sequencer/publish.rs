@@ -130,12 +130,16 @@ impl Ledger for Unmoved {
         self.0.find(unique_id).await
     }
 
-    async fn move_reader(&self, position: ReaderPosition) -> Result<(), LedgerError> {
+    async fn move_reader(
+        &self,
+        position: ReaderPosition,
+        from: Option<SequenceId>,
+    ) -> Result<(), LedgerError> {
         if self.1.fetch_add(1, Ordering::Relaxed) < 5 {
             let why = "the disk is full".to_owned();
             return Err(LedgerError::Unavailable { why });
         }
-        self.0.move_reader(position).await
+        self.0.move_reader(position, from).await
     }
 
     async fn forget_reader(&self, reader: ReaderName) -> Result<bool, LedgerError> {

@@ -502,11 +502,59 @@ async fn a_sink_that_is_too_far_behind_ends_the_term() {
         reader: reader("engine"),
         sequence_id: SequenceId(2),
     };
-    ledger.move_reader(place).await.unwrap();
+    ledger.move_reader(place, None).await.unwrap();
     sequencer.inaugurate(&term(2), &fence(2)).await.unwrap();
     execute_until(&mut sequencer, 2, || next_has(&engine, 3)).await;
     let first = engine.events()[0].sequence_id;
     assert_eq!(first, SequenceId(3));
+}
+
+/// A sink of a leader that sleeps while it sends: the next one has published all meanwhile.
+struct Overtaken {
+    engine: Engine,
+    ledger: MemoryLedger,
+}
+
+impl Sink for Overtaken {
+    type Id = u64;
+
+    fn sink_capabilities(&self) -> SinkCapabilities {
+        let mut can = self.engine.sink_capabilities();
+        can.batch_max = 2;
+        can
+    }
+
+    async fn send_batch(
+        &self,
+        messages: Vec<Message>,
+    ) -> Vec<Result<Accepted<u64>, TransportError>> {
+        let results = self.engine.send_batch(messages).await;
+        let place = ReaderPosition {
+            reader: reader("engine"),
+            sequence_id: SequenceId(5),
+        };
+        self.ledger.move_reader(place, None).await.unwrap();
+        results
+    }
+}
+
+#[tokio::test]
+async fn a_deposed_leader_that_has_slept_moves_no_reader_back() {
+    let (source, ledger) = (Named::new(|_| Fails::No), filled(5).await);
+    let engine = Engine::new(|_| None);
+    let sink = Overtaken {
+        engine: engine.clone(),
+        ledger: ledger.clone(),
+    };
+    let mut sequencer = sequencer(source.clone(), ledger.clone()).publish(reader("engine"), sink);
+    sequencer.inaugurate(&term(1), &fence(1)).await.unwrap();
+    // It is done when all is published.
+    source.queue.close();
+    while sequencer.execute(&fence(1)).await.unwrap() != Next::Done {}
+    // Otherwise it would be at 2, and publish what the next leader has published.
+    assert_eq!(engine.events().len(), 2);
+    let readers = ledger.readers().await.unwrap();
+    assert_eq!(readers[0].sequence_id, SequenceId(5));
 }
 
 /// A ledger that stays away ends the term, and what was received is given back.

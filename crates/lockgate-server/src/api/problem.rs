@@ -91,6 +91,7 @@ codes! {
     LedgerMoved = "ledger_moved", 409, "The head of the ledger is another one";
     LedgerDeposed = "ledger_deposed", 409, "The ledger has seen a later epoch than that of the writer";
     LedgerSealed = "ledger_sealed", 409, "The ledger is sealed";
+    ReaderMoved = "reader_moved", 409, "The reader is not where it was expected";
     LedgerBeyond = "ledger_beyond", 409, "The ledger has not got to that place";
     Deposed = "deposed", 409, "The term of the fence is over: the server has seen a later one of that election";
     ProducerFenced = "producer_fenced", 409, "Another incarnation of the producer has opened the queue";

@@ -195,7 +195,7 @@ async fn the_page_shows_ledgers_up_to_its_limit() {
                 reader: ReaderName::new(reader).unwrap(),
                 sequence_id: SequenceId(1),
             };
-            ledger.move_reader(position).await.unwrap();
+            ledger.move_reader(position, None).await.unwrap();
         }
     }
     let page = page(&server).await;

@@ -230,7 +230,7 @@ async fn follow(client: &Client, args: &LedgerFollow) -> Result<(), Failure> {
             };
             // To move it twice does no harm.
             loop {
-                match ledger.move_reader(position.clone()).await {
+                match ledger.move_reader(position.clone(), None).await {
                     Ok(()) => break,
                     Err(LedgerError::Unknown { .. } | LedgerError::Unavailable { .. })
                         if retry.again().await => {}
@@ -315,7 +315,7 @@ async fn readers(client: &Client, args: &LedgerReaders) -> Result<(), Failure> {
             reader: reader(name)?,
             sequence_id: SequenceId(to),
         };
-        ledger.move_reader(position).await?;
+        ledger.move_reader(position, None).await?;
         let shown = json!({"reader": name, "sequence_id": to});
         return tell(
             args.json,

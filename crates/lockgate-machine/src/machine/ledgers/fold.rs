@@ -49,6 +49,7 @@ impl Machine {
         }
         let name = state.name.clone();
         self.ledgers.by_name.remove(&name);
+        self.ledgers.deleted_at = self.folding_at;
         self.note_ledger(ledger.0);
         self.arm_ledger(ledger.0);
         Some(())
@@ -69,6 +70,7 @@ impl Machine {
         // If the record of its creation is lost, its number is not given out again.
         ledgers.made = ledgers.made.max(id);
         let state = ledgers.by_id.get_mut(&id)?;
+        let bytes_before = state.bytes;
         let next = state.head.sequence_id.next();
         let count = block.events.len() as u64;
         if count > 0 && block.first < next {
@@ -103,14 +105,14 @@ impl Machine {
                 state
                     .ids
                     .reserve(digest, Sequence(place), position, expires);
-                ledgers.bytes += (state.ids.held() - before) as u64 * ID_BYTES;
+                state.bytes += (state.ids.held() - before) as u64 * ID_BYTES;
             }
         }
         for (input, place) in inputs {
             if state.by_input.contains_key(input) {
                 continue;
             }
-            ledgers.bytes += named_bytes(input.as_str());
+            state.bytes += named_bytes(input.as_str());
             let entry = InputEntry {
                 input: input.clone(),
                 event: place.0,
@@ -121,9 +123,10 @@ impl Machine {
         for input in settled {
             if let Some(index) = state.by_input.remove(input) {
                 state.inputs.remove(index);
-                ledgers.bytes -= named_bytes(input.as_str());
+                state.bytes -= named_bytes(input.as_str());
             }
         }
+        ledgers.bytes = ledgers.bytes - bytes_before + state.bytes;
         self.note_ledger(id);
         self.arm_ledger(id);
         Some(())
@@ -140,6 +143,7 @@ impl Machine {
         let up_to = up_to.min(state.head.sequence_id);
         state.indexed = state.indexed.max(up_to);
         let forgotten = state.ids.expire(MachineTime(state.indexed.0), usize::MAX);
+        state.bytes -= forgotten as u64 * ID_BYTES;
         ledgers.bytes -= forgotten as u64 * ID_BYTES;
         self.has_indexed_ids = true;
         Some(())
@@ -164,8 +168,14 @@ impl Machine {
             None => state.readers.remove(reader),
         };
         match (before, to) {
-            (None, Some(_)) => ledgers.bytes += bytes,
-            (Some(_), None) => ledgers.bytes -= bytes,
+            (None, Some(_)) => {
+                state.bytes += bytes;
+                ledgers.bytes += bytes;
+            }
+            (Some(_), None) => {
+                state.bytes -= bytes;
+                ledgers.bytes -= bytes;
+            }
             _ => {}
         }
         state.changed_at = position;
@@ -254,25 +264,26 @@ impl Machine {
             }
             left -= 1;
         }
+        let bytes_before = state.bytes;
         if state.is_deleted {
             let forgotten = state.ids.expire(MachineTime::MAX, left as usize);
-            ledgers.bytes -= forgotten as u64 * ID_BYTES;
+            state.bytes -= forgotten as u64 * ID_BYTES;
             left = left.saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX));
             while left > 0
                 && let Some((input, index)) = state.by_input.pop_first()
             {
                 state.inputs.remove(index);
-                ledgers.bytes -= named_bytes(input.as_str());
+                state.bytes -= named_bytes(input.as_str());
                 left -= 1;
             }
             if state.blocks.len() == 0 && state.ids.held() == 0 && state.by_input.is_empty() {
-                // These are few.
-                let readers = state.readers.keys().map(AsRef::as_ref);
-                ledgers.bytes -= readers.map(named_bytes).sum::<u64>();
+                // Its readers, which are few, go with it.
+                ledgers.bytes -= bytes_before;
                 ledgers.by_id.remove(&id);
                 return;
             }
         }
+        ledgers.bytes = ledgers.bytes - bytes_before + state.bytes;
         self.arm_ledger(id);
     }
 

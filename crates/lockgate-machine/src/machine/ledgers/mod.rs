@@ -19,7 +19,7 @@ use std::{
 
 use lockgate_core::{
     Epoch, InputId, LedgerId, LedgerName, Level, Now, Position, UniqueId,
-    ledger::{Append, EventHash, LedgerError, ReadLedger, SequenceId},
+    ledger::{Append, EventHash, LedgerError, ReadLedger, ReaderPosition, SequenceId},
     with_prefix,
 };
 
@@ -33,23 +33,28 @@ use crate::{
     LocateEvents, MoveReader, Query, Rejection, Reply, StaleReason, StoredEvent, dedup::digest,
 };
 
+/// How often what a ledger takes may be in what it leaves of the memory of ledgers: 3, so one alone gets three quarters.
+const LEDGER_SHARE: u64 = 3;
+
 /// The most readers of a ledger.
 const READERS_MAX: usize = 1_000;
 
 impl Machine {
-    /// The record of the log that must be durable before anything is told of that ledger. `None`: all are, or there is no
-    /// such ledger.
+    /// The record of the log that must be durable before anything is told of that ledger, also that there is none. `None`:
+    /// all are.
     #[must_use]
     pub fn ledger_rests_on(&self, ledger: &LedgerName) -> Option<Position> {
-        let (_, state) = self.ledgers.named(ledger)?;
-        self.unless_durable(state.changed_at)
+        let named = self.ledgers.named(ledger);
+        let changed_at = named.map_or(self.ledgers.deleted_at, |(_, state)| state.changed_at);
+        self.unless_durable(changed_at)
     }
 
     /// The same for all ledgers. Walks them.
     #[must_use]
     pub fn ledgers_rest_on(&self) -> Option<Position> {
         let changed = self.ledgers.by_id.values().map(|ledger| ledger.changed_at);
-        changed.max().and_then(|at| self.unless_durable(at))
+        let changed = changed.max().max(Some(self.ledgers.deleted_at));
+        changed.and_then(|at| self.unless_durable(at))
     }
 
     /// The ledgers that got events, or were sealed or deleted, since the last call; one may come more than once. Changes
@@ -166,8 +171,8 @@ impl Machine {
         draft: &mut Draft,
         name: &LedgerName,
     ) -> Result<(LedgerId, &LedgerState), Rejection> {
+        draft.rest_on(self.ledger_rests_on(name));
         let (id, state) = self.named_ledger(name)?;
-        draft.rest_on(self.unless_durable(state.changed_at));
         Ok((LedgerId(id), state))
     }
 
@@ -294,11 +299,15 @@ impl Machine {
             |input: &&InputId| state.by_input.contains_key(*input) || new_inputs.contains(*input);
         let settled: Vec<_> = append.settled.iter().filter(is_known).cloned().collect();
         let ids = decided.new.iter().filter(|event| event.unique_id.is_some());
-        let inputs = decided
-            .inputs
-            .iter()
-            .map(|(input, _)| named_bytes(input.as_str()));
-        self.check_ledger_room(ids.count() as u64 * ID_BYTES + inputs.sum::<u64>())?;
+        let bytes = |input: &InputId| named_bytes(input.as_str());
+        let inputs = decided.inputs.iter().map(|(input, _)| bytes(input));
+        // One that is named twice is forgotten once.
+        let forgotten: HashSet<&InputId> = settled.iter().collect();
+        self.check_ledger_room(
+            state,
+            ids.count() as u64 * ID_BYTES + inputs.sum::<u64>(),
+            forgotten.into_iter().map(bytes).sum(),
+        )?;
         let first = decided.new.first();
         let first = first.map_or(state.head.sequence_id.next(), |event| event.sequence_id);
         let is_change = !decided.new.is_empty()
@@ -329,21 +338,39 @@ impl Machine {
         Ok(Reply::Appended(Box::new(appended)))
     }
 
-    fn check_ledger_room(&self, more: u64) -> Result<(), Rejection> {
+    /// Whether the memory of ledgers has room for `more` bytes of that ledger, which gives back `less` of its own.
+    ///
+    /// What one ledger may take depends on what all others leave: as much room stays for each of them, and for the next one.
+    fn check_ledger_room(
+        &self,
+        state: &LedgerState,
+        more: u64,
+        less: u64,
+    ) -> Result<(), Rejection> {
+        let Some(grows) = more.checked_sub(less).filter(|grows| *grows > 0) else {
+            return Ok(());
+        };
         let max = self.limits.ledger_bytes_max;
-        match more > 0 && self.ledgers.bytes.saturating_add(more) > max {
-            true => Err(LedgerError::Full {
-                why: format!(
-                    "the unique ids, inputs and readers of all ledgers may take {max} bytes of memory: {}",
-                    match self.limits.unique_id_index {
-                        true => "try again, because unique ids leave it for their index on disk; or settle inputs",
-                        false => "this log has no index on disk for unique ids, so delete a ledger",
-                    }
-                ),
-            }
-            .into()),
-            false => Ok(()),
+        let own = state.bytes.saturating_add(grows);
+        let left = max.saturating_sub(self.ledgers.bytes.saturating_add(grows));
+        if own <= left.saturating_mul(LEDGER_SHARE) {
+            return Ok(());
         }
+        let what_to_do = match self.limits.unique_id_index {
+            true => {
+                "try again, because unique ids leave it for their index on disk; or settle inputs"
+            }
+            false => {
+                "settle inputs, or delete a ledger: this log has no index on disk for unique ids"
+            }
+        };
+        let left = max.saturating_sub(self.ledgers.bytes);
+        let why = format!(
+            "the unique ids, inputs and readers of all ledgers may take {max} bytes of memory, and those of one ledger \
+             {LEDGER_SHARE} times what it leaves. This one has {} and would get {grows} more, and {left} are left: {what_to_do}",
+            state.bytes
+        );
+        Err(LedgerError::Full { why }.into())
     }
 
     pub(super) fn decide_move_reader(
@@ -355,19 +382,20 @@ impl Machine {
             ledger: name,
             reader,
             to,
+            from,
         } = command;
         let (ledger, state) = self.ledger_of(draft, name)?;
         let before = state.readers.get(reader).copied();
         if let Some(to) = to {
             state.head.reaches(*to)?;
-            if before.is_none() {
-                if state.readers.len() >= READERS_MAX {
-                    let why =
-                        format!("a ledger keeps the places of {READERS_MAX} readers: forget one");
-                    return Err(LedgerError::Full { why }.into());
-                }
-                self.check_ledger_room(named_bytes(reader.as_str()))?;
+        }
+        ReaderPosition::check_from(before, *from)?;
+        if to.is_some() && before.is_none() {
+            if state.readers.len() >= READERS_MAX {
+                let why = format!("a ledger keeps the places of {READERS_MAX} readers: forget one");
+                return Err(LedgerError::Full { why }.into());
             }
+            self.check_ledger_room(state, named_bytes(reader.as_str()), 0)?;
         }
         if before != *to {
             let moved = Effect::ReaderMoved {

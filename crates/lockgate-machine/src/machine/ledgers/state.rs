@@ -41,6 +41,8 @@ pub(in crate::machine) struct Ledgers {
     pub(super) bytes: u64,
     /// Ledgers that got events or were sealed or deleted since they were last taken. Volatile.
     pub(super) changed: Vec<LedgerName>,
+    /// The record of the log that deleted one last. Volatile.
+    pub(super) deleted_at: Position,
 }
 
 /// An input that is not settled yet.
@@ -68,6 +70,8 @@ pub(in crate::machine) struct LedgerState {
     pub(in crate::machine) inputs: Slab<InputEntry, 64>,
     pub(super) by_input: BTreeMap<InputId, u32>,
     pub(super) readers: BTreeMap<ReaderName, SequenceId>,
+    /// What its unique ids, inputs and readers take.
+    pub(super) bytes: u64,
     /// The timer by which old events go, and when it fires.
     pub(in crate::machine) timer: u32,
     pub(super) timer_at: WallTime,
@@ -126,6 +130,7 @@ impl LedgerState {
             inputs: Slab::default(),
             by_input: BTreeMap::new(),
             readers: BTreeMap::new(),
+            bytes: 0,
             timer: NONE,
             timer_at: WallTime(0),
             changed_at: Position(0),
@@ -158,7 +163,7 @@ impl LedgerState {
         }
     }
 
-    /// What its unique ids, inputs and readers take.
+    /// What its unique ids, inputs and readers take, counted.
     fn memory(&self) -> u64 {
         let inputs = self.by_input.keys().map(InputId::as_str);
         let readers = self.readers.keys().map(ReaderName::as_str);
@@ -251,6 +256,7 @@ impl LedgerState {
             indexed: SequenceId(0),
             by_input: BTreeMap::new(),
             readers,
+            bytes: 0,
             timer,
             timer_at,
             changed_at: Position(0),
@@ -269,6 +275,7 @@ impl LedgerState {
         self.by_input = inputs
             .map(|(index, entry)| (entry.input.clone(), index))
             .collect();
+        self.bytes = self.memory();
         match self.by_input.len() == self.inputs.len() {
             true => Ok(()),
             false => Err(damaged("a ledger has an input twice")),
@@ -303,6 +310,7 @@ impl Ledgers {
     }
 
     pub(in crate::machine) fn forget_positions(&mut self) {
+        self.deleted_at = Position(0);
         for ledger in self.by_id.values_mut() {
             ledger.changed_at = Position(0);
             ledger.ids.forget_positions();
@@ -336,7 +344,7 @@ impl Ledgers {
     pub(in crate::machine) fn rebuild(&mut self, seed: HashSeed) -> Result<(), ImageError> {
         for (&id, ledger) in &mut self.by_id {
             ledger.rebuild(seed)?;
-            self.bytes += ledger.memory();
+            self.bytes += ledger.bytes;
             let name = ledger.name.clone();
             if id == 0 || id > self.made {
                 return Err(damaged("a ledger has a number that was not given out"));
@@ -427,6 +435,11 @@ impl Ledgers {
             );
             let bytes: u64 = ledger.blocks.iter().map(live_bytes).sum();
             expect(bytes == ledger.log_bytes, ledger, "its bytes do not add up");
+            expect(
+                ledger.memory() == ledger.bytes,
+                ledger,
+                "its memory does not add up",
+            );
         }
         let memory: u64 = self.by_id.values().map(LedgerState::memory).sum();
         if memory != self.bytes {

@@ -307,6 +307,49 @@ fn a_purge_forgets_indexed_ids_too_unless_told_otherwise() {
     );
 }
 
+/// A batch is looked up as one before its first command is decided, and a purge in it takes ids out of memory.
+#[test]
+fn behind_a_purge_no_id_has_to_be_looked_up() {
+    let mut run = check(
+        "
+        queue q window=forever
+        send q id=a                     => #1
+        send q id=b                     => #2
+        index 1                         => 1 ids
+        ",
+    );
+    let send = |id: &str| {
+        let message = Message::new("x").with_unique_id(UniqueId::new(id).unwrap());
+        Command::Send(Box::new(SendMessage {
+            queue: name("q"),
+            message,
+        }))
+    };
+    assert_eq!(run.machine.ids_to_look_up(&send("b"), run.now), []);
+    run.lines("purge q                  => dropped 2");
+    for id in ["a", "b", "c"] {
+        assert_eq!(run.machine.ids_to_look_up(&send(id), run.now), []);
+        let sent = run.machine.decide(&send(id), run.now).outcome;
+        assert!(
+            matches!(sent, Ok(Reply::Sent(sent)) if !sent.duplicate),
+            "{sent:?}"
+        );
+    }
+    run.lines(
+        "
+        send q id=b                     => #3
+        index 1                         => 1 ids
+        ",
+    );
+    assert_eq!(run.machine.ids_to_look_up(&send("a"), run.now).len(), 1);
+    run.lines(
+        "
+        send q id=a                     => #4
+        send q id=b                     => #3 duplicate
+        ",
+    );
+}
+
 #[test]
 fn ids_for_ever_are_from_the_creation_on_or_never() {
     check(

@@ -444,6 +444,7 @@ fn readers_move_within_the_ledger_and_are_forgotten() {
         ledger: ledger("l"),
         reader: ReaderName::new("engine").unwrap(),
         to: to.map(SequenceId),
+        from: None,
     };
     let beyond = refusal(give(&mut run, to(Some(3))));
     assert!(matches!(beyond, LedgerError::Beyond { .. }));
@@ -459,6 +460,25 @@ fn readers_move_within_the_ledger_and_are_forgotten() {
     assert_eq!(described.readers[0].sequence_id, SequenceId(1));
     assert!(give(&mut run, to(None)).unwrap());
     assert!(!give(&mut run, to(None)).unwrap());
+    // One that is not known is at 0, and a refused move is none.
+    let step = |from, place| MoveReader {
+        from: Some(SequenceId(from)),
+        ..to(Some(place))
+    };
+    let records = run.log.len();
+    for (from, place, now) in [(1, 2, 0), (0, 1, 1), (0, 2, 1), (2, 0, 1), (1, 2, 2)] {
+        let moved = give(&mut run, step(from, place));
+        match now == place {
+            true => drop(moved.unwrap()),
+            false => assert_eq!(
+                refusal(moved),
+                LedgerError::ReaderMoved {
+                    sequence_id: SequenceId(now)
+                }
+            ),
+        }
+    }
+    assert_eq!(run.log.len(), records + 2);
     run.check_recovery();
 }
 
@@ -466,7 +486,7 @@ fn readers_move_within_the_ledger_and_are_forgotten() {
 #[test]
 fn ids_beyond_the_bound_are_refused_and_nothing_is_forgotten() {
     let mut run = Run::with_limits(MachineLimits {
-        ledger_bytes_max: 200,
+        ledger_bytes_max: 4 * 64,
         ledgers_max: 1,
         ..MachineLimits::default()
     });
@@ -491,6 +511,103 @@ fn ids_beyond_the_bound_are_refused_and_nothing_is_forgotten() {
     run.tick();
     create(&mut run, LedgerOptions::default());
     assert_eq!(places(&mut run, append(1, &["a#1"])), "1");
+}
+
+/// Whoever hears that a ledger is gone must not find it again after a power cut.
+#[test]
+fn that_a_ledger_is_gone_rests_on_its_deletion() {
+    let mut run = made();
+    run.set_syncing(false);
+    let deleted_at = run.log.len();
+    let l = ledger("l");
+    give(&mut run, DeleteLedger { ledger: l.clone() }).unwrap();
+    let deleted_at = Some(run.log[deleted_at].0);
+    let late = Command::from(append(1, &["a"]));
+    let decision = run.machine.decide(&late, run.now);
+    assert!(matches!(
+        decision.outcome,
+        Err(Rejection::Ledger(LedgerError::NotFound { .. }))
+    ));
+    assert_eq!(decision.rests_on, deleted_at);
+    assert_eq!(run.machine.ledger_rests_on(&l), deleted_at);
+    assert_eq!(run.machine.ledgers_rest_on(), deleted_at);
+    run.sync();
+    assert_eq!(run.machine.decide(&late, run.now).rests_on, None);
+    assert_eq!(run.machine.ledger_rests_on(&l), None);
+    assert_eq!(run.machine.ledgers_rest_on(), None);
+}
+
+/// Inputs never leave memory for an index, so a ledger whose inputs nobody settles must not stop the others.
+#[test]
+fn one_ledger_leaves_room_for_the_others() {
+    // An input of one letter takes 129 bytes.
+    let mut run = Run::with_limits(MachineLimits {
+        ledger_bytes_max: 16 * 129,
+        unique_id_index: true,
+        ..MachineLimits::default()
+    });
+    create(&mut run, LedgerOptions::default());
+    let names = ["second", "third"].map(ledger);
+    for name in names.clone() {
+        let options = LedgerOptions::default();
+        give(&mut run, CreateLedger { name, options }).unwrap();
+    }
+    // How many inputs the ledger takes before it is full.
+    let fill = |run: &mut Run, name: &LedgerName| {
+        let mut taken = 0;
+        loop {
+            let letter = char::from(b'a' + taken);
+            let mut command = append(1, &[&format!("x<{letter}")]);
+            command.ledger = name.clone();
+            match give(run, command) {
+                Ok(_) => taken += 1,
+                Err(Rejection::Ledger(LedgerError::Full { .. })) => return taken,
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    let [second, third] = names;
+    assert_eq!(fill(&mut run, &ledger("l")), 12);
+    assert_eq!(fill(&mut run, &second), 3);
+    assert_eq!(fill(&mut run, &third), 0);
+    let full = refusal(give(&mut run, append(1, &["x<z"])));
+    assert!(matches!(full, LedgerError::Full { .. }), "{full}");
+    // What the first one gives back is for all of them.
+    let mut settles = append(1, &[]);
+    settles.append.settled = ["a", "b", "c", "d", "e", "f", "g", "h"].map(input).to_vec();
+    places(&mut run, settles);
+    assert_eq!(fill(&mut run, &third), 6);
+    assert_eq!(run.recovered().problems(), Vec::<String>::new());
+    run.check_recovery();
+}
+
+#[test]
+fn an_append_that_forgets_as_much_as_it_adds_is_never_full() {
+    let mut run = Run::with_limits(MachineLimits {
+        ledger_bytes_max: 4 * 129,
+        ..MachineLimits::default()
+    });
+    create(&mut run, LedgerOptions::default());
+    assert_eq!(places(&mut run, append(1, &["x<a", "x<b", "x<c"])), "1 2 3");
+    let with = |events: &[&str], settled: &[&str]| {
+        let mut command = append(1, events);
+        command.append.settled = settled.iter().map(|text| input(text)).collect();
+        command
+    };
+    for (events, settled) in [
+        (&["x<d"][..], &[][..]),
+        (&["x<d"], &["z"]),
+        (&["x<d", "x<e"], &["a", "a"]),
+    ] {
+        let full = refusal(give(&mut run, with(events, settled)));
+        assert!(matches!(full, LedgerError::Full { .. }), "{full}");
+    }
+    assert_eq!(places(&mut run, with(&["x<d"], &["a"])), "4");
+    // An input that comes and goes in one append takes nothing.
+    assert_eq!(places(&mut run, with(&["x<e"], &["e"])), "5");
+    assert_eq!(places(&mut run, with(&[], &["b", "c"])), "");
+    assert_eq!(places(&mut run, append(1, &["x<f", "x<g"])), "6 7");
+    run.check_recovery();
 }
 
 /// A record that was lost is a gap that a reader sees; what came behind it is there.
@@ -710,6 +827,7 @@ impl Seen {
             ledger: ledger("random"),
             reader: ReaderName::new(&reader).unwrap(),
             to: to.map(SequenceId),
+            from: None,
         };
         let reply = run.give(&Command::MoveReader(command));
         let before = match to {

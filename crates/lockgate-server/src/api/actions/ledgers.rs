@@ -250,7 +250,8 @@ impl Service {
         let moved = machine::MoveReader {
             ledger: ledger_of(request, Verb::Receive, ledger)?,
             reader: named("reader", ReaderName::new(reader))?,
-            to: input.map(|input| SequenceId(input.sequence_id)),
+            to: input.as_ref().map(|input| SequenceId(input.sequence_id)),
+            from: input.and_then(|input| input.from).map(SequenceId),
         };
         let existed = self.engine.submit(moved).await?;
         Ok(ReaderMoved { existed })
@@ -385,6 +386,14 @@ impl From<LedgerError> for Problem {
                 LedgerFault {
                     sequence_id: Some(after.0),
                     first_id: Some(first.0),
+                    ..LedgerFault::default()
+                },
+            ),
+            LedgerError::ReaderMoved { sequence_id } => (
+                Code::ReaderMoved,
+                "who else moves it? Read from there",
+                LedgerFault {
+                    sequence_id: Some(sequence_id.0),
                     ..LedgerFault::default()
                 },
             ),

@@ -258,6 +258,9 @@ pub(crate) struct LedgerReader {
 pub(crate) struct MoveReader {
     /// The last event that it is done with. It may be before the one that was kept.
     pub(crate) sequence_id: u64,
+    /// Move it only if it is there now; one that is not known is at 0. Default: wherever it is.
+    #[serde(default)]
+    pub(crate) from: Option<u64>,
 }
 
 /// What became of a reader.
@@ -297,7 +300,8 @@ pub(crate) struct LedgerFault {
     /// With `ledger_trimmed`: the first event that it keeps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) first_id: Option<u64>,
-    /// With `ledger_trimmed`: behind which event was asked. With `ledger_beyond`: which place was named.
+    /// With `ledger_trimmed`: behind which event was asked. With `ledger_beyond`: which place was named. With
+    /// `reader_moved`: where the reader is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sequence_id: Option<u64>,
     /// With `ledger_deposed`: the term of the writer.

@@ -411,7 +411,12 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
         Operation::ListReaders => ledger("read", to.ok::<LedgerReaders>()),
         Operation::MoveReader => Described {
             body: to.input::<MoveReader>(),
-            codes: &[Code::LedgerNotFound, Code::LedgerBeyond, Code::LedgerFull],
+            codes: &[
+                Code::LedgerNotFound,
+                Code::LedgerBeyond,
+                Code::ReaderMoved,
+                Code::LedgerFull,
+            ],
             ..ledger("receive", to.ok::<ReaderMoved>())
         },
         Operation::ForgetReader => ledger("receive", to.ok::<ReaderMoved>()),
