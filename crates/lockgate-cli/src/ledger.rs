@@ -186,7 +186,8 @@ impl From<LedgerError> for Failure {
         };
         let hint = match &error {
             LedgerError::NotFound { ledger } => Some(format!(
-                "see what ledgers there are with `lockgate ledger list`, or make it with `lockgate ledger create {ledger}`"
+                "see what ledgers the server has with `lockgate ledger list`; make it there with `lockgate ledger create {ledger}`, \
+                 or in a database with --create of `ledger append` or `sequence`"
             )),
             LedgerError::Moved { head } => {
                 Some(format!("to append behind what is there: --expect {head}"))

@@ -195,6 +195,17 @@ pub enum StartError {
         /// The queues and ledgers, each with what its index lacks, in words.
         spaces: Vec<String>,
     },
+    /// The index of unique ids is that of another log. Nothing was changed.
+    /// [`EngineOptions::accept_loss`](crate::EngineOptions::accept_loss) sets it aside.
+    #[error(
+        "the index of unique ids in {} belongs to another log; nothing that is stored was changed. Put back the index that belongs \
+         to this log and start again, or accept the loss: then the index is set aside, and ids that are not in memory are forgotten",
+        folder.display()
+    )]
+    OtherIndex {
+        /// The index's folder.
+        folder: std::path::PathBuf,
+    },
     /// The index of unique ids has some of what the log has never had. Nothing was changed.
     /// [`EngineOptions::accept_loss`](crate::EngineOptions::accept_loss) removes them.
     #[error(

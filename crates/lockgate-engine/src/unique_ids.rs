@@ -3,8 +3,10 @@
 
 use std::{mem, path::Path, sync::Arc};
 
-use lockgate_core::{LogError, Now, Sequence, StorageFailure, with_sources};
-use lockgate_index::{FolderIndex, IndexError, IndexOptions, LookedIndex, Salvaged, UniqueIndex};
+use lockgate_core::{LogError, Now, Sequence, StorageFailure, ledger::EventHash, with_sources};
+use lockgate_index::{
+    FolderIndex, IndexError, IndexOptions, LookedIndex, Owner, Salvaged, UniqueIndex,
+};
 use lockgate_machine::{Command, EngineCommand, IdAnswer, IdSpace, IdsToIndex, Machine};
 
 use crate::{
@@ -52,7 +54,29 @@ pub(crate) fn open(machine: &Machine, options: &EngineOptions) -> Result<(), Sta
         }
         opened => opened.map_err(StartError::Index)?,
     };
+    let owner = machine.secret().map(|secret| owner(&secret));
+    let whose = index.as_ref().and_then(|index| index.owner());
+    let index = match index {
+        Some(index) if is_other(owner, whose) => {
+            if !options.accept_loss {
+                let folder = place.folder().to_owned();
+                return Err(StartError::OtherIndex { folder });
+            }
+            drop(index);
+            place.close();
+            let aside = place.set_aside().map_err(StartError::Index)?;
+            tracing::warn!(
+                ?aside,
+                "the index of unique ids of another log was set aside"
+            );
+            None
+        }
+        index => index,
+    };
     refuse_strays(machine, options, index.as_deref())?;
+    if let (Some(index), Some(owner), None) = (&index, owner, whose) {
+        index.set_owner(owner).map_err(StartError::Index)?;
+    }
     let has = |space| index.as_ref().and_then(|index| index.up_to(space));
     let missing = missing(machine, has);
     if missing.is_empty() {
@@ -68,7 +92,7 @@ pub(crate) fn open(machine: &Machine, options: &EngineOptions) -> Result<(), Sta
     );
     // Complete from here on, with what is there.
     let complete = || {
-        let index = place.open_or_make()?;
+        let index = made(place, owner)?;
         for &(space, up_to, _, is_ahead) in &missing {
             // Of a queue or ledger whose deletion the log has lost, what is left has no use.
             while index.up_to(space.number()).is_none()
@@ -83,6 +107,28 @@ pub(crate) fn open(machine: &Machine, options: &EngineOptions) -> Result<(), Sta
         index.sync()
     };
     complete().map_err(StartError::Index)
+}
+
+/// Whose an index of that shard is.
+pub(crate) fn owner(secret: &[u8; 32]) -> Owner {
+    let hash = EventHash::START.next(secret).0;
+    *hash.first_chunk().expect("32 bytes are more than 16")
+}
+
+/// `whose`: an index without an owner is of an earlier build, or of a backup.
+fn is_other(owner: Option<Owner>, whose: Option<Owner>) -> bool {
+    owner
+        .zip(whose)
+        .is_some_and(|(owner, whose)| owner != whose)
+}
+
+/// The index, open; a new one belongs to that owner.
+fn made(place: &FolderIndex, owner: Option<Owner>) -> Result<Arc<UniqueIndex>, IndexError> {
+    let index = place.open_or_make()?;
+    if let (Some(owner), None) = (owner, index.owner()) {
+        index.set_owner(owner)?;
+    }
+    Ok(index)
 }
 
 /// Keeps what can be read of a damaged index.
@@ -181,6 +227,11 @@ pub struct IndexLook {
 pub fn look_at_index(machine: &Machine, folder: &Path) -> Result<IndexLook, StartError> {
     let index = LookedIndex::open(folder, &IndexOptions::default()).map_err(StartError::Index)?;
     let index = index.as_ref();
+    let owner = machine.secret().map(|secret| owner(&secret));
+    if is_other(owner, index.and_then(LookedIndex::owner)) {
+        let folder = folder.to_owned();
+        return Err(StartError::OtherIndex { folder });
+    }
     let spaces = index.map(LookedIndex::all_spaces).unwrap_or_default();
     let spaces = strays(machine, spaces);
     if !spaces.is_empty() {
@@ -309,10 +360,11 @@ fn answers(index: &UniqueIndex, mut ids: Vec<(IdSpace, u128)>) -> Result<Answers
 /// the same leave memory, so an index that cannot merge its runs does not fill it.
 pub(crate) fn add(
     place: &FolderIndex,
+    owner: Owner,
     to_index: &[IdsToIndex],
 ) -> (Vec<EngineCommand>, Result<(), LogError>) {
     let failed = |error| failed("adding unique ids to their index", error);
-    let index = match place.open_or_make() {
+    let index = match made(place, Some(owner)) {
         Ok(index) => index,
         Err(error) => return (Vec::new(), Err(failed(error))),
     };
@@ -387,7 +439,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let options = IndexOptions::default();
         let place = FolderIndex::new(folder.path().to_owned(), options);
-        let (commands, result) = add(&place, &[ids(1, 1..=500), ids(2, 1..=9)]);
+        let (commands, result) = add(&place, [7; 16], &[ids(1, 1..=500), ids(2, 1..=9)]);
         result.unwrap();
         assert_eq!(told(&commands), [(1, 500), (2, 9)]);
         let mut intact = Vec::new();
@@ -401,7 +453,7 @@ mod tests {
         }
         let mut up_to = 500;
         loop {
-            let (commands, result) = add(&place, &[ids(1, up_to + 1..=up_to + 500)]);
+            let (commands, result) = add(&place, [7; 16], &[ids(1, up_to + 1..=up_to + 500)]);
             up_to += 500;
             assert_eq!(told(&commands), [(1, up_to)]);
             assert!(up_to < 50_000, "no merge has failed");
@@ -423,7 +475,7 @@ mod tests {
         let file = folder.path().join("file");
         fs::write(&file, "no folder").unwrap();
         let place = FolderIndex::new(file, IndexOptions::default());
-        let (commands, result) = add(&place, &[ids(1, 1..=5)]);
+        let (commands, result) = add(&place, [7; 16], &[ids(1, 1..=5)]);
         assert!(commands.is_empty() && result.is_err());
     }
 }

@@ -12,7 +12,7 @@ use std::{
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::IndexError;
+use crate::{IndexError, open::TREE};
 
 /// Names the current list of runs.
 pub(crate) const CURRENT: &str = "current";
@@ -153,4 +153,19 @@ fn end_fits(mut file: File) -> std::io::Result<bool> {
     file.take(table_length).read_to_end(&mut bytes)?;
     let checksum = u128::from(number(6)) | u128::from(number(14)) << 64;
     Ok(xxh3_128(&bytes) == checksum)
+}
+
+/// Removes files that a write has left which has failed, as each does while the disk is full. A run is never empty. Whoever calls
+/// this is the only one that writes.
+pub(crate) fn remove_empty_runs(folder: &Path) {
+    let runs = fs::read_dir(folder.join(TREE).join(RUNS));
+    for run in runs.into_iter().flatten().flatten() {
+        if run
+            .metadata()
+            .is_ok_and(|run| run.is_file() && run.len() == 0)
+        {
+            // What stays is removed when the index is opened.
+            let _ = fs::remove_file(run.path());
+        }
+    }
 }

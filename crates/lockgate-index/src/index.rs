@@ -13,8 +13,8 @@ use std::{
 use lsm_tree::{AbstractTree, AnyTree, Guard, SequenceNumberCounter, compaction::Leveled};
 
 use crate::{
-    IndexError,
-    open::Lock,
+    IndexError, files,
+    open::{Lock, Owner},
     rows::{self, SpaceRow},
 };
 
@@ -32,6 +32,7 @@ pub struct UniqueIndex {
     pub(crate) seqno: SequenceNumberCounter,
     /// The first number that nobody sees yet.
     pub(crate) visible: SequenceNumberCounter,
+    pub(crate) owner: Mutex<Option<Owner>>,
     pub(crate) spaces: RwLock<BTreeMap<u64, Known>>,
     /// Held while ids are added, written, merged or removed.
     pub(crate) writer: Mutex<()>,
@@ -355,12 +356,16 @@ impl UniqueIndex {
 
     /// Writes what is in memory as a run, and merges runs until none is due.
     pub(crate) fn write(&self, _writer: &MutexGuard<'_, ()>) -> Result<(), IndexError> {
-        self.guarded(|| {
+        let flushed = self.guarded(|| {
             self.tree.rotate_memtable();
             // Nobody reads an older state by its number: a view holds the runs that it reads.
             self.tree
                 .flush(&self.tree.get_flush_lock(), self.visible.get())
-        })?;
+        });
+        if let Err(error) = flushed {
+            files::remove_empty_runs(&self.folder);
+            return Err(error);
+        }
         for known in self.spaces_mut().values_mut() {
             known.durable = Some(known.row.up_to);
         }

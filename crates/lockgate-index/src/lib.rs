@@ -75,6 +75,6 @@ pub use error::IndexError;
 pub use folder::FolderIndex;
 pub use index::{Looked, UniqueIndex};
 pub use look::LookedIndex;
-pub use open::{IndexOptions, IndexReport};
+pub use open::{IndexOptions, IndexReport, Owner};
 pub use pieces::{IndexView, PIECE_BYTES_MAX, PieceCheck};
 pub use salvage::Salvaged;

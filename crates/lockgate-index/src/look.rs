@@ -12,7 +12,7 @@ use std::{
 use crate::{
     IndexError, IndexOptions, UniqueIndex,
     files::{self, RUNS},
-    open::{TREE, check_options, lock_to_look, open_at},
+    open::{Owner, TREE, check_options, lock_to_look, open_at},
 };
 
 /// An index that is only read: nothing in its folder changes, also not what a crash has left there. Nobody can open the
@@ -49,6 +49,12 @@ impl LookedIndex {
             index,
             _links: links,
         }))
+    }
+
+    /// Whose ids these are, as [`UniqueIndex::owner`] says it.
+    #[must_use]
+    pub fn owner(&self) -> Option<Owner> {
+        self.index.owner()
     }
 
     /// Up to where a space is complete; `None` if the index does not know the space or removes it.

@@ -6,7 +6,7 @@ use std::{
     io::{self, ErrorKind},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, OnceLock, RwLock,
+        Arc, Mutex, OnceLock, PoisonError, RwLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -34,6 +34,11 @@ pub(crate) const SALVAGED: &str = "salvaged";
 const LOCK: &str = "lock";
 /// Files that are kept open at most.
 const OPEN_FILES: usize = 128;
+
+/// Whose ids an index has: any bytes, as long as no two logs have the same.
+pub type Owner = [u8; OWNER_BYTES];
+
+const OWNER_BYTES: usize = 16;
 
 /// How an index is opened.
 #[derive(Clone, Debug)]
@@ -146,16 +151,19 @@ pub(crate) fn open_at(
     files::check(folder, tree)?;
     let (tree, seqno, visible) = open_tree(folder, tree, options)?;
     let format = guarded(folder, || tree.get(FORMAT_KEY, visible.get()))?;
+    let mut owner: Option<Owner> = None;
     match format.as_deref() {
-        Some(&[FORMAT]) => {}
-        Some(&[found]) => {
+        Some([FORMAT, whose @ ..]) if matches!(whose.len(), 0 | OWNER_BYTES) => {
+            owner = whose.try_into().ok();
+        }
+        Some(&[found, ..]) if found != FORMAT => {
             return Err(IndexError::Format {
                 folder: folder.to_owned(),
                 found,
                 known: FORMAT,
             });
         }
-        Some(_) => return Err(IndexError::damaged(folder, "its format is no byte")),
+        Some(_) => return Err(IndexError::damaged(folder, "its format has another length")),
         None => {}
     }
     let spaces = read_spaces(folder, &tree, visible.get())?;
@@ -173,6 +181,7 @@ pub(crate) fn open_at(
         tree,
         seqno,
         visible,
+        owner: Mutex::new(owner),
         spaces: RwLock::new(spaces),
         writer: Mutex::new(()),
         unwritten_max: options.memory / 8,
@@ -303,6 +312,27 @@ pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
 }
 
 impl UniqueIndex {
+    /// Whose ids these are, as [`set_owner`](Self::set_owner) has said.
+    #[must_use]
+    pub fn owner(&self) -> Option<Owner> {
+        *self.owner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says whose ids these are, and makes that durable: so the index of another log is recognised, though it has as many ids. An
+    /// index that is [made of pieces](Self::load) has no owner yet.
+    ///
+    /// # Errors
+    /// The index may have the owner or not.
+    pub fn set_owner(&self, owner: Owner) -> Result<(), IndexError> {
+        let writer = self.writer();
+        let mut value = vec![FORMAT];
+        value.extend_from_slice(&owner);
+        self.change(|seqno| self.tree.insert(FORMAT_KEY, value, seqno).1)?;
+        self.write(&writer)?;
+        *self.owner.lock().unwrap_or_else(PoisonError::into_inner) = Some(owner);
+        Ok(())
+    }
+
     /// Writes the format, so that an index without ids is one too.
     fn write_format(&self) -> Result<(), IndexError> {
         self.change(|seqno| self.tree.insert(FORMAT_KEY, [FORMAT], seqno).1)?;

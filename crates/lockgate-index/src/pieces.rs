@@ -22,7 +22,8 @@ use crate::{
     IndexError, IndexOptions, IndexReport, UniqueIndex,
     error::guarded,
     open::{
-        LOADING, TREE, check_options, lock, open_locked, open_tree, remove_unfinished, sync_folder,
+        LOADING, Owner, TREE, check_options, lock, open_locked, open_tree, remove_unfinished,
+        sync_folder,
     },
     rows::{self, FORMAT, FORMAT_KEY, SpaceRow},
     salvage::Skip,
@@ -109,7 +110,7 @@ impl UniqueIndex {
             });
         }
         remove_unfinished(folder)?;
-        let loaded = build(folder, options, pieces);
+        let loaded = build(folder, options, None, pieces);
         if loaded.is_err() {
             // The next open removes it, if this does not.
             let _ = remove_unfinished(folder);
@@ -124,12 +125,15 @@ impl UniqueIndex {
 pub(crate) fn build(
     folder: &Path,
     options: &IndexOptions,
+    owner: Option<Owner>,
     pieces: impl IntoIterator<Item = Result<Vec<u8>, IndexError>>,
 ) -> Result<(), IndexError> {
     let (tree, ..) = open_tree(folder, &folder.join(LOADING), options)?;
     let mut tree = guarded(folder, || tree.ingestion())?;
     let mut write = |key: &[u8], value: &[u8]| guarded(folder, || tree.write(key, value));
-    write(&FORMAT_KEY, &[FORMAT])?;
+    let mut format = vec![FORMAT];
+    format.extend(owner.into_iter().flatten());
+    write(&FORMAT_KEY, &format)?;
     let mut check = PieceCheck {
         last: FORMAT_KEY.to_vec(),
         ..PieceCheck::default()

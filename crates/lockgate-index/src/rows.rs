@@ -2,7 +2,7 @@
 //!
 //! | key | value |
 //! |---|---|
-//! | `0` | the format, one byte |
+//! | `0` | the format, one byte, and 16 bytes that say whose ids these are, if that was said |
 //! | `0`, space | up to where the space is complete, and 1 if it is being removed, else 0 |
 //! | `1`, space, id | the number for which the id stands |
 //!

@@ -51,7 +51,7 @@ impl UniqueIndex {
             tree: damaged.tree.clone(),
             read: None,
         });
-        let built = build(folder, options, view.by_ref());
+        let built = build(folder, options, damaged.owner(), view.by_ref());
         if built.is_err() {
             // The next open removes it, if this does not.
             let _ = remove_unfinished(folder);

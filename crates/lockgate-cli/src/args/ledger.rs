@@ -97,7 +97,7 @@ Examples:
   lockgate ledger list trades- --json | jq -r .name")]
 pub(crate) struct LedgerList {
     /// Only names that start with this
-    #[arg(value_name = "PREFIX")]
+    #[arg(value_name = "PREFIX", value_parser = ledger_prefix)]
     pub(crate) prefix: Option<String>,
 
     /// Stop after this many ledgers
@@ -454,6 +454,16 @@ pub(crate) struct LedgerDelete {
 fn ledger(text: &str) -> Result<String, String> {
     crate::ledger::check(text)?;
     Ok(text.to_owned())
+}
+
+fn ledger_prefix(text: &str) -> Result<String, String> {
+    match text.contains("://") {
+        true => Err(
+            "this lists ledgers of the server: each ledger in a database has a URL of its own"
+                .to_owned(),
+        ),
+        false => Ok(text.to_owned()),
+    }
 }
 
 fn ledger_name(text: &str) -> Result<String, String> {

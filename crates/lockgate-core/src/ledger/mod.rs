@@ -199,6 +199,20 @@ pub struct LedgerOptions {
     pub retention: Option<Millis>,
 }
 
+/// In words, for messages: `with hashes, and events kept for 86400000 ms at least`.
+impl fmt::Display for LedgerOptions {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hashes = if self.hashed { "with" } else { "without" };
+        match self.retention {
+            Some(span) => write!(
+                out,
+                "{hashes} hashes, and events kept for {span} ms at least"
+            ),
+            None => write!(out, "{hashes} hashes, and events kept for ever"),
+        }
+    }
+}
+
 /// Reads events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadLedger {

@@ -243,7 +243,7 @@ impl Maintenance {
         });
         let (commands, added) = match to_index.is_empty() {
             true => (Vec::new(), Ok(())),
-            false => unique_ids::add(&place, &to_index),
+            false => unique_ids::add(&place, unique_ids::owner(&self.shared.secret), &to_index),
         };
         let done = removed.and(added);
         if is_change {

@@ -217,29 +217,22 @@ async fn a_start_says_which_ids_are_missing_and_can_do_without() {
 async fn an_index_that_is_ahead_of_its_log_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let options = options(&folder.path().join("index"));
-    let engine = start(&FaultyDisk::new(), &options).unwrap();
+    let disk = FaultyDisk::new();
+    let engine = start(&disk, &options).unwrap();
     engine.submit(create("q", forever())).await.unwrap();
+    engine.shutdown().await;
+    let older = FaultyDisk::from_image(disk.image());
+    let engine = start(&disk, &options).unwrap();
     fill(&engine, &options).await;
     engine.shutdown().await;
 
     // As after an older copy of the log was put back.
-    let older = FaultyDisk::new();
-    let engine = start(
-        &older,
-        &EngineOptions {
-            index: None,
-            ..options.clone()
-        },
-    )
-    .unwrap();
-    engine.shutdown().await;
     let empty = FolderIndex::new(folder.path().join("empty"), IndexOptions::default());
     let lent = EngineOptions {
         index: Some(Arc::new(empty)),
         ..options.clone()
     };
     let engine = start(&older, &lent).unwrap();
-    engine.submit(create("q", forever())).await.unwrap();
     assert_eq!(is_duplicate_of(&engine, 1).await, None);
     engine.shutdown().await;
     let error = start(&older, &options).map(drop).unwrap_err();
@@ -325,6 +318,34 @@ async fn accepting_a_loss_keeps_what_index_and_log_share() {
     let engine = start(&disk, &accepting).unwrap();
     assert_eq!(is_duplicate_of(&engine, 1).await, None);
     engine.shutdown().await;
+}
+
+/// An index of another log may have as many ids of as many queues.
+#[tokio::test]
+async fn an_index_of_another_log_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = |name: &str| options(&folder.path().join(name));
+    let disks = [FaultyDisk::new(), FaultyDisk::new()];
+    for (disk, options) in disks.iter().zip([place("a"), place("b")]) {
+        let engine = start(disk, &options).unwrap();
+        engine.submit(create("q", forever())).await.unwrap();
+        fill(&engine, &options).await;
+        engine.shutdown().await;
+    }
+    let other = place("b");
+    let error = start(&disks[0], &other).map(drop).unwrap_err();
+    assert!(matches!(error, StartError::OtherIndex { .. }), "{error}");
+    let engine = start(&disks[0], &place("a")).unwrap();
+    assert_eq!(is_duplicate_of(&engine, 1).await, Some(1));
+    engine.shutdown().await;
+    let accepting = EngineOptions {
+        accept_loss: true,
+        ..other
+    };
+    let engine = start(&disks[0], &accepting).unwrap();
+    assert_eq!(is_duplicate_of(&engine, 1).await, None);
+    engine.shutdown().await;
+    assert!(folder.path().join("b/damaged-1").exists());
 }
 
 /// Ids of what the log has never had belong to another log. A queue that got such a number would take them for its own.

@@ -102,13 +102,13 @@ pub(super) async fn run(client: &Client, args: &LedgerAppend) -> Result<(), Fail
     };
     if appender.duplicates > 0 {
         let there = count(appender.duplicates, "event");
-        note(&format!("{there} came before, and stand where they stood"));
+        note(&format!("{there} came before: nothing was added for that"));
     }
     let appended = count(appender.appended, "event");
     outcome.map_err(
         |failure| match failure.is_signal() || appender.appended == 0 {
             true => failure,
-            false => failure.and_hint(format!("{appended} of this run are in the ledger")),
+            false => failure.and_hint(format!("the ledger has {appended} of this run")),
         },
     )
 }

@@ -326,6 +326,7 @@ fn start_failure(error: StartError, settings: &Resolved) -> Failure {
         | StartError::Missing { .. }
         | StartError::MissingIds { .. }
         | StartError::StrayIds { .. }
+        | StartError::OtherIndex { .. }
         | StartError::Index(IndexError::Damaged { .. })
         | StartError::OtherShard { .. }
         | StartError::UnfinishedRestore => true,
@@ -337,6 +338,7 @@ fn start_failure(error: StartError, settings: &Resolved) -> Failure {
         error,
         StartError::MissingIds { .. }
             | StartError::StrayIds { .. }
+            | StartError::OtherIndex { .. }
             | StartError::Index(IndexError::Damaged { .. })
     );
     let exit = match &error {

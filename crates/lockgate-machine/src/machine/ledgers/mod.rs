@@ -187,7 +187,7 @@ impl Machine {
             draft.rest_on(self.unless_durable(state.changed_at));
             if state.options() != *options {
                 let why = format!(
-                    "ledger {name} exists with other options: {:?}, and not {options:?}",
+                    "ledger {name} exists with other options: {}, and not {options}",
                     state.options()
                 );
                 return Err(LedgerError::Invalid { why }.into());
