@@ -13,7 +13,7 @@ use lockgate_records::{
 };
 use tokio::sync::Notify;
 
-use crate::asked::{Connection, Purpose, unavailable};
+use crate::asked::{Connection, Purpose, not_done, unavailable};
 
 /// The version of the tables: a program that knows lower ones only cannot use the ledger.
 const VERSION: i64 = 2;
@@ -111,8 +111,11 @@ impl Purpose for Store {
         let sql = format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK}); {sql}; COMMIT");
         let made = connection.client.batch_execute(&sql).await;
         made.map_err(|error| {
-            let why = with_sources(&error);
-            unavailable(format!("making the tables of the ledger: {why}"))
+            let making = |why| format!("making the tables of the ledger: {why}");
+            match not_done(&error) {
+                RecordsError::Denied { why } => RecordsError::Denied { why: making(why) },
+                _ => unavailable(making(with_sources(&error))),
+            }
         })?;
         self.was_there.store(true, Relaxed);
         Ok(())
