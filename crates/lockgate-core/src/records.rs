@@ -270,6 +270,12 @@ pub enum RecordsError {
         /// What happened to the answer.
         why: String,
     },
+    /// The store does not let the caller do that. Nothing happened.
+    #[error("the store refuses access: {why}")]
+    Denied {
+        /// Why.
+        why: String,
+    },
     /// The command did not happen, and may succeed later.
     #[error("the store does not answer now: {why}")]
     Unavailable {

@@ -7,10 +7,12 @@ use std::{
 };
 
 use lockgate_core::{
-    LedgerName, LogError, LogReader, LogSource, Position, QueueId, QueueName, ReadError,
-    RecoveryReport, Scanned, Sequence, StorageFailure,
+    LedgerId, LedgerName, LogError, LogReader, LogSource, Position, QueueId, QueueName, ReadError,
+    RecoveryReport, Scanned, Sequence, StorageFailure, ledger::SequenceId,
 };
-use lockgate_machine::{Effect, EngineCommand, LiveBlock, LiveMessage, Machine, decode_record};
+use lockgate_machine::{
+    Effect, EngineCommand, EventBlock, LiveBlock, LiveMessage, Machine, decode_record,
+};
 
 /// A part of the log that is missing, completely or in part, and the messages with bytes in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,8 +36,8 @@ pub struct MissingPart {
     pub ledgers: Vec<(LedgerName, u64)>,
 }
 
-/// Messages that are complete in the log and that no start can use, because the record that created
-/// their queue is lost.
+/// Messages and events that are complete in the log and that no start can use, because the record that created
+/// their queue or ledger is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WithoutQueue {
@@ -44,23 +46,39 @@ pub struct WithoutQueue {
     pub messages: u64,
     /// How many queues they belong to. The queues' names are lost.
     pub queues: u64,
+    /// How many events these are. Events that the remaining records trim are not counted; those that have become
+    /// older than the retention are.
+    pub events: u64,
+    /// How many ledgers they belong to. The ledgers' names are lost.
+    pub ledgers: u64,
 }
 
 impl fmt::Display for WithoutQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let several = |count| if count == 1 { "" } else { "s" };
-        write!(
-            f,
-            "{} message{} to {} queue{} whose creation is lost",
-            self.messages,
-            several(self.messages),
-            self.queues,
-            several(self.queues),
-        )
+        let count = |count: u64, what: &str| match count {
+            1 => format!("1 {what}"),
+            _ => format!("{count} {what}s"),
+        };
+        let of_queues = (self.messages > 0 || self.events == 0).then(|| {
+            let (messages, queues) = (count(self.messages, "message"), count(self.queues, "queue"));
+            format!("{messages} to {queues} whose creation is lost")
+        });
+        let of_ledgers = (self.events > 0).then(|| {
+            let (events, ledgers) = (count(self.events, "event"), count(self.ledgers, "ledger"));
+            format!("{events} of {ledgers} whose creation is lost")
+        });
+        let both: Vec<_> = of_queues.into_iter().chain(of_ledgers).collect();
+        f.write_str(&both.join(" and "))
     }
 }
 
 impl WithoutQueue {
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.messages == 0 && self.events == 0
+    }
+
     /// Reads the records between the first and the last of `ignored` again. `ignored`: the starts of records
     /// with an effect that folding ignored, in order. `machine`: the state after folding.
     pub(crate) fn count(
@@ -72,7 +90,8 @@ impl WithoutQueue {
         let Some(&first) = ignored.first() else {
             return Ok(Self::default());
         };
-        let mut found = Found::new();
+        let (mut found, mut events) = (Found::new(), FoundEvents::new());
+        let known: BTreeSet<LedgerId> = machine.ledgers().map(|ledger| ledger.id).collect();
         let scanned = reader.scan(first, Position(last.0.saturating_add(1)), &mut |scanned| {
             if let Scanned::Record { record, .. } = scanned {
                 let is_ignored = ignored.binary_search(&record.position).is_ok();
@@ -85,7 +104,16 @@ impl WithoutQueue {
                             let messages = found.entry(stored.queue).or_default();
                             messages.insert(stored.sequence, stored.queue);
                         }
-                        effect => settle(&mut found, &effect),
+                        Effect::EventsAppended(appended) if is_ignored => {
+                            add_events(&mut events, &known, &appended.block);
+                        }
+                        Effect::EventsCompacted(block) if is_ignored => {
+                            add_events(&mut events, &known, &block);
+                        }
+                        effect => {
+                            settle(&mut found, &effect);
+                            trim(&mut events, &effect);
+                        }
                     }
                 }
             }
@@ -103,10 +131,54 @@ impl WithoutQueue {
             }
         }
         let queues = found.values().flat_map(BTreeMap::values);
+        let blocks = events.values().flat_map(BTreeMap::values);
+        let ledgers = events.values().filter(|blocks| !blocks.is_empty());
         Ok(Self {
             messages: queues.clone().count() as u64,
             queues: queues.collect::<BTreeSet<_>>().len() as u64,
+            events: blocks.sum(),
+            ledgers: ledgers.count() as u64,
         })
+    }
+}
+
+/// Events by their ledger: how many begin at each place.
+type FoundEvents = BTreeMap<LedgerId, BTreeMap<SequenceId, u64>>;
+
+/// Adds the events of a ledger that is not known.
+fn add_events(found: &mut FoundEvents, known: &BTreeSet<LedgerId>, block: &EventBlock) {
+    let count = block.events.len() as u64;
+    if count > 0 && !known.contains(&block.ledger) {
+        found
+            .entry(block.ledger)
+            .or_default()
+            .insert(block.first, count);
+    }
+}
+
+/// Removes the events of which this effect lets go.
+fn trim(found: &mut FoundEvents, effect: &Effect) {
+    match effect {
+        Effect::LedgerDeleted { ledger } => drop(found.remove(ledger)),
+        Effect::EventsLost { ledger, first } => {
+            if let Some(blocks) = found.get_mut(ledger) {
+                blocks.remove(first);
+            }
+        }
+        Effect::LedgerTrimmed { ledger, first } => {
+            let Some(blocks) = found.get_mut(ledger) else {
+                return;
+            };
+            let kept = blocks.split_off(first);
+            // The rest of a block in which the first kept event is.
+            let parted = std::mem::replace(blocks, kept).pop_last();
+            if let Some((begins, count)) = parted
+                && let Some(left @ 1..) = (begins.0.saturating_add(count)).checked_sub(first.0)
+            {
+                blocks.insert(*first, left);
+            }
+        }
+        _ => {}
     }
 }
 
@@ -201,11 +273,11 @@ impl fmt::Display for MissingPart {
 /// The most parts that a text names.
 const PARTS_TOLD: usize = 16;
 
-/// A line with the parts, as many as one can read, and with the messages that are useless without them.
+/// A line with the parts, as many as one can read, and with the messages and events that are useless without them.
 pub(crate) fn list(parts: &[MissingPart], without_queue: &WithoutQueue) -> String {
-    match without_queue.messages {
-        0 => list_parts(parts),
-        _ => format!(
+    match without_queue.is_empty() {
+        true => list_parts(parts),
+        false => format!(
             "{}; in the other parts {without_queue} cannot be used either",
             list_parts(parts)
         ),

@@ -32,8 +32,8 @@ pub struct StartReport {
     /// Parts of the log that are too short for the messages that have their bytes in them. A
     /// message whose bytes are missing is dropped as damaged when it comes up for delivery.
     pub cut_short: Vec<MissingPart>,
-    /// Messages that are in the log but lost, because their queue was created in a part that is
-    /// damaged or missing. They cannot be used, and no queue counts them.
+    /// Messages and events that are in the log but lost, because their queue or ledger was created in a part
+    /// that is damaged or missing. They cannot be used, and no queue or ledger counts them.
     pub without_queue: WithoutQueue,
     /// Records with a good checksum that cannot be decoded. They were skipped.
     pub undecodable: u64,
@@ -59,7 +59,7 @@ impl StartReport {
         self.damaged.is_empty()
             && self.missing.is_empty()
             && self.cut_short.is_empty()
-            && self.without_queue.messages == 0
+            && self.without_queue.is_empty()
             && self.undecodable == 0
             && self.snapshots_unreadable.is_empty()
     }

@@ -159,12 +159,17 @@ pub struct Start {
     pub changes: Vec<Change>,
 }
 
-/// Messages whose queue's creation is lost.
+/// Messages and events, of whose queues and ledgers the creation is lost.
 #[derive(Debug, Serialize)]
 pub struct WithoutQueueFound {
     pub messages: u64,
     /// How many queues. Their names are lost.
     pub queues: u64,
+    #[serde(skip_serializing_if = "is_zero")]
+    pub events: u64,
+    /// How many ledgers. Their names are lost.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub ledgers: u64,
     #[serde(skip)]
     pub told: WithoutQueue,
 }
@@ -469,10 +474,12 @@ impl Start {
                 })
                 .collect(),
             without_queue: Some(report.without_queue)
-                .filter(|told| told.messages > 0)
+                .filter(|told| !told.is_empty())
                 .map(|told| WithoutQueueFound {
                     messages: told.messages,
                     queues: told.queues,
+                    events: told.events,
+                    ledgers: told.ledgers,
                     told,
                 }),
             after_crash: report.crashed,

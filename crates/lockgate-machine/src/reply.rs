@@ -497,7 +497,10 @@ pub enum Rejection {
     #[error("the log cannot open a file, as too many are open: nothing was done, try again later")]
     OutOfDescriptors,
     /// The command's effects take more than one record of the log can hold. Returned by the engine.
-    #[error("the command needs a record of {bytes} bytes, the log takes up to {max}")]
+    #[error(
+        "the command needs a record of {bytes} bytes, and this log takes up to {max}: send less at once, or let the log have \
+         larger segments (--segment-size)"
+    )]
     RecordTooLarge {
         /// The bytes that the record would have.
         bytes: u64,

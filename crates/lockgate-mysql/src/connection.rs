@@ -74,6 +74,8 @@ pub(crate) enum Fault {
     NotAsked(String),
     /// The server says no, and has done nothing of it.
     Refused(String),
+    /// The same, because the user may not.
+    Denied(String),
     /// The server has undone it for another's sake.
     Undone(String),
     /// Nobody knows.
@@ -89,6 +91,8 @@ impl Fault {
                 1213 | 1205 | 1020 => Self::Undone(why),
                 // A shutdown, a kill of the statement or of the connection: perhaps it was done by then.
                 1053 | 1317 | 1927 | 3024 | 1969 => Self::Lost(why),
+                // No right: to the database, to the table, to a column.
+                1044 | 1142 | 1143 => Self::Denied(why),
                 _ => Self::Refused(why),
             },
             _ => Self::Lost(why),
@@ -99,6 +103,14 @@ impl Fault {
 pub(crate) fn unavailable(why: impl ToString) -> RecordsError {
     let why = why.to_string();
     RecordsError::Unavailable { why }
+}
+
+/// Why something was not done that changes nothing, or can be done again.
+pub(crate) fn not_done(error: Error) -> RecordsError {
+    match Fault::of(&error) {
+        Fault::Denied(why) => RecordsError::Denied { why },
+        _ => unavailable(error),
+    }
 }
 
 pub(crate) fn invalid(why: String) -> RecordsError {
@@ -170,6 +182,7 @@ impl<P: Purpose> Link<P> {
             match fault {
                 Fault::Undone(_) if tries < TRIES_MAX => tries += 1,
                 Fault::Refused(why) | Fault::Undone(why) => return Err(unavailable(why)),
+                Fault::Denied(why) => return Err(RecordsError::Denied { why }),
                 Fault::Lost(why) if changes => return Err(RecordsError::Unknown { why }),
                 Fault::NotAsked(why) | Fault::Lost(why) if was_lost => {
                     return Err(unavailable(why));
@@ -218,7 +231,11 @@ impl<P: Purpose> Link<P> {
         let made = made.map_err(|_late| unavailable(late(self.timeout)))?;
         let mut connection = made.map_err(|error| {
             let (host, port) = (self.opts.ip_or_hostname(), self.opts.tcp_port());
-            unavailable(format!("{host}:{port}: {error}"))
+            let why = format!("{host}:{port}: {error}");
+            match Fault::of(&error) {
+                Fault::Denied(_) => RecordsError::Denied { why },
+                _ => unavailable(why),
+            }
         })?;
         let seconds = self.timeout.as_secs().max(1);
         let settings = format!(
@@ -307,7 +324,12 @@ impl<P: Purpose> Link<P> {
             for statement in purpose.statements() {
                 let made = connection.query_drop(statement).await;
                 made.map_err(|error| {
-                    unavailable(format!("making the tables of {}: {error}", purpose.name()))
+                    let making = |why| format!("making the tables of {}: {why}", purpose.name());
+                    match not_done(error) {
+                        RecordsError::Denied { why } => RecordsError::Denied { why: making(why) },
+                        RecordsError::Unavailable { why } => unavailable(making(why)),
+                        other => other,
+                    }
                 })?;
             }
         }
@@ -338,7 +360,7 @@ async fn serve(mut connection: Conn, number: u64, mut asks: mpsc::Receiver<Ask>,
             Err(_late) => Err(Fault::Lost(late(limit))),
         };
         let end = match &result {
-            Ok(_) | Err(Fault::Undone(_)) => None,
+            Ok(_) | Err(Fault::Undone(_) | Fault::Denied(_)) => None,
             // One that was refused may have left a transaction open, or its table is gone: the next connect sees to it.
             Err(Fault::Refused(why) | Fault::Lost(why) | Fault::NotAsked(why)) => Some(why.clone()),
         };

@@ -95,6 +95,8 @@ impl Drop for Connection {
 pub(crate) enum Fault {
     /// The server says no, and has done nothing of it.
     Refused(String),
+    /// The same, because the user may not.
+    Denied(String),
     /// The server has undone it for another's sake.
     Undone(String),
     /// Nobody knows.
@@ -114,10 +116,19 @@ impl Fault {
             SqlState::T_R_SERIALIZATION_FAILURE,
             SqlState::T_R_DEADLOCK_DETECTED,
         ];
-        match undone.contains(said.code()) {
-            true => Self::Undone(why),
-            false => Self::Refused(why),
+        match said.code() {
+            code if undone.contains(code) => Self::Undone(why),
+            &SqlState::INSUFFICIENT_PRIVILEGE => Self::Denied(why),
+            _ => Self::Refused(why),
         }
+    }
+}
+
+/// Why something was not done that changes nothing, or can be done again.
+pub(crate) fn not_done(error: &tokio_postgres::Error) -> RecordsError {
+    match Fault::of(error) {
+        Fault::Denied(why) => RecordsError::Denied { why },
+        Fault::Refused(why) | Fault::Undone(why) | Fault::Lost(why) => unavailable(why),
     }
 }
 
@@ -186,6 +197,7 @@ impl<P: Purpose> Link<P> {
             match fault {
                 Fault::Undone(_) if tries < TRIES_MAX => tries += 1,
                 Fault::Undone(why) => return Err(unavailable(why)),
+                Fault::Denied(why) => return Err(RecordsError::Denied { why }),
                 Fault::Refused(why) => {
                     // Perhaps somebody has dropped the schema: the next connect makes it again, or tells.
                     self.forget(&connection).await;
@@ -342,13 +354,13 @@ impl Connection {
 
     pub(crate) async fn batch(&self, sql: &str) -> Result<(), RecordsError> {
         let done = self.client.batch_execute(sql).await;
-        done.map_err(|error| unavailable(with_sources(&error)))
+        done.map_err(|error| not_done(&error))
     }
 
     /// The first column of the first row.
     pub(crate) async fn tell(&self, sql: &str) -> Result<Option<String>, RecordsError> {
         let asked = self.client.simple_query(sql).await;
-        let messages = asked.map_err(|error| unavailable(with_sources(&error)))?;
+        let messages = asked.map_err(|error| not_done(&error))?;
         let row = first_row(&messages);
         Ok(row.and_then(|row| row.get(0)).map(str::to_owned))
     }

@@ -16,20 +16,18 @@ const LONGEST: Duration = Duration::from_millis(640);
 #[derive(Debug, Default)]
 pub struct Backoff {
     failures: u32,
-    closed: Option<(Instant, String)>,
+    closed: Option<(Instant, RecordsError)>,
 }
 
 impl Backoff {
     /// Whether to connect now.
     ///
     /// # Errors
-    /// [`Unavailable`](RecordsError::Unavailable) with the last failure, if it is too early.
+    /// [`Unavailable`](RecordsError::Unavailable) or [`Denied`](RecordsError::Denied) with the last failure, if it is too
+    /// early.
     pub fn check(&self) -> Result<(), RecordsError> {
         match &self.closed {
-            Some((until, why)) if Instant::now() < *until => {
-                let why = why.clone();
-                Err(RecordsError::Unavailable { why })
-            }
+            Some((until, error)) if Instant::now() < *until => Err(error.clone()),
             _ => Ok(()),
         }
     }
@@ -47,10 +45,14 @@ impl Backoff {
         let drawn = u32::try_from(RandomState::new().hash_one(0) >> 33).unwrap_or(0);
         let share = f64::from(drawn) / f64::from(1u32 << 31);
         let pause = longest.mul_f64(0.5 + share / 2.0);
-        let why = match error {
-            RecordsError::Unavailable { why } => why.clone(),
-            other => other.to_string(),
+        let error = match error {
+            error @ (RecordsError::Unavailable { .. } | RecordsError::Denied { .. }) => {
+                error.clone()
+            }
+            other => RecordsError::Unavailable {
+                why: other.to_string(),
+            },
         };
-        self.closed = Some((Instant::now() + pause, why));
+        self.closed = Some((Instant::now() + pause, error));
     }
 }

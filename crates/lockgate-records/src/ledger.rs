@@ -129,6 +129,7 @@ pub fn failed(error: RecordsError) -> LedgerError {
     match error {
         RecordsError::Invalid { why } => LedgerError::Invalid { why },
         RecordsError::Unknown { why } => LedgerError::Unknown { why },
+        RecordsError::Denied { why } => LedgerError::Denied { why },
         RecordsError::Unavailable { why } => LedgerError::Unavailable { why },
         other => LedgerError::Unavailable {
             why: other.to_string(),

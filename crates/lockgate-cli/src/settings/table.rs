@@ -513,7 +513,8 @@ pub(crate) static SEGMENT_SIZE: Setting<u32> = Setting {
         help: "Largest size of the files that the log is made of",
         detail: "From 4MiB to 1GiB. The files of a small log have 8 to 16 MiB and grow with it, up to this. \
                  Small files cost a large log more syncs. On a small disk they save space, because the server \
-                 keeps a few in reserve. You may change it at every start.",
+                 keeps a few in reserve. An append to a ledger needs a record, which has half of a file at most: below \
+                 32MiB, the server refuses appends of 8 MiB. You may change it at every start.",
     },
     read: |texts| {
         one(texts, |text| {

@@ -265,3 +265,22 @@ pub async fn what_is_appended_through_cuts_is_there_once<L: Ledger>(
     let payloads: Vec<_> = page.events.iter().map(|it| it.payload.clone()).collect();
     assert_eq!(payloads, ids);
 }
+
+/// Of a user who may read the head of a ledger with an event, and nothing else, everything else is denied.
+///
+/// # Panics
+/// If it is not.
+pub async fn is_denied<L: Ledger>(ledger: &L) {
+    let denied =
+        |error: LedgerError| assert!(matches!(error, LedgerError::Denied { .. }), "{error:?}");
+    denied(ledger.read(all()).await.unwrap_err());
+    let unique_id = UniqueId::new("a").unwrap();
+    denied(ledger.find(unique_id).await.unwrap_err());
+    denied(ledger.readers().await.unwrap_err());
+    let position = ReaderPosition {
+        reader: ReaderName::new("r").unwrap(),
+        sequence_id: SequenceId(1),
+    };
+    denied(ledger.move_reader(position, None).await.unwrap_err());
+    denied(ledger.append(append_unique(&["b"])).await.unwrap_err());
+}

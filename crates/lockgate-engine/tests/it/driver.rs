@@ -414,10 +414,13 @@ fn a_command_too_large_for_a_record_is_refused_and_leaves_nothing() {
         sends,
         ..Transact::default()
     }));
-    assert!(
-        matches!(refused, Err(Rejection::RecordTooLarge { .. })),
-        "{refused:?}"
-    );
+    let Err(refused @ Rejection::RecordTooLarge { .. }) = refused else {
+        panic!("{refused:?}");
+    };
+    // What to do, too.
+    let told = refused.to_string();
+    assert!(told.contains("send less at once"), "{told}");
+    assert!(told.contains("--segment-size"), "{told}");
     assert_eq!(shard.driver.tail(), before);
     assert!(shard.receive_now("q", 10).is_empty());
 }

@@ -326,6 +326,111 @@ fn events_of_a_file_that_is_missing_are_named_and_missed() {
     assert_eq!(events(&shard), (there, missed));
 }
 
+/// The file that is missing has the creation of a ledger: its events in the other files are of no use, and are counted.
+#[test]
+fn events_of_ledgers_whose_creation_is_missing_are_counted() {
+    let mut shard = Shard::new();
+    make(&mut shard);
+    let body = "x".repeat(10_000);
+    let mut number = 0;
+    let mut more = |shard: &mut Shard| {
+        number += 1;
+        let texts = (0..2).map(|part| format!("{number}/{part} {body}"));
+        shard.run(append(texts)).unwrap();
+    };
+    while shard.driver.tail().0 >> 32 == 1 {
+        more(&mut shard);
+    }
+    (0..5).for_each(|_| more(&mut shard));
+    let blocks = shard.driver.machine().blocks_in(|_| true);
+    let in_others = blocks.iter().filter(|block| block.range.0 >> 32 > 1);
+    let first_left = in_others.clone().next().unwrap().first;
+    let left: u64 = in_others.map(|block| block.events).sum();
+    // Of the first block that is left one event is trimmed.
+    let trim = TrimLedger {
+        ledger: ledger(),
+        first: first_left.next(),
+    };
+    shard.run(Command::TrimLedger(trim)).unwrap();
+    let mut image = shard.disk.kill().image();
+    image.remove("00000001.log").unwrap();
+    let disk = FaultyDisk::from_image(image);
+    let error = refusal(&disk);
+    let StartError::Missing { without_queue, .. } = &error else {
+        panic!("{error:?}");
+    };
+    assert_eq!((without_queue.events, without_queue.ledgers), (left - 1, 1));
+    assert_eq!(without_queue.messages, 0);
+    let told = format!(
+        "{} events of 1 ledger whose creation is lost cannot",
+        left - 1
+    );
+    assert!(error.to_string().contains(&told), "{error}");
+    let accepting = EngineOptions {
+        accept_loss: true,
+        ..options()
+    };
+    let (_, report) = Shard::start(disk, ManualClock::default(), &accepting);
+    assert_eq!(&report.without_queue, without_queue);
+    assert!(!report.is_clean());
+}
+
+/// Events that cannot be read may be so again when their file is put back, so nothing gives them up before a trim.
+#[test]
+fn damaged_events_stay_until_they_are_mended_or_trimmed() {
+    let shard = mixed();
+    let before = events(&shard).0;
+    let blocks = shard.driver.machine().blocks_in(|_| true);
+    let damaged = &blocks[blocks.len() / 2];
+    let (range, first) = (damaged.range, damaged.first);
+    let file = format!("{:08x}.log", range.0 >> 32);
+    let (shard, _) = shard.restarted();
+    let whole = shard.disk.kill().image();
+    let mut image = whole.clone();
+    let payload = before.iter().find(|event| event.sequence_id == first);
+    let payload = payload.unwrap().payload.clone();
+    let bytes = image.get_mut(&file).unwrap();
+    let at = bytes
+        .windows(payload.len())
+        .position(|window| window == payload);
+    bytes[at.unwrap()] ^= 1;
+    let mut shard = Shard::start(
+        FaultyDisk::from_image(image),
+        ManualClock::default(),
+        &options(),
+    )
+    .0;
+    for number in 0..20 {
+        let body = "z".repeat(60_000);
+        shard
+            .run(append([format!("later-{number} {body}")]))
+            .unwrap();
+        shard.keep();
+    }
+    let has_some = |shard: &Shard| {
+        let blocks = shard.driver.machine().blocks_in(|start| start == range);
+        blocks.iter().any(|block| block.first == first)
+    };
+    assert!(has_some(&shard));
+    let mut image = shard.disk.kill().image();
+    image.insert(file.clone(), whole[&file].clone());
+    let (mut shard, report) = Shard::start(
+        FaultyDisk::from_image(image),
+        ManualClock::default(),
+        &options(),
+    );
+    assert!(report.is_clean(), "{report:?}");
+    let (after, lost) = events(&shard);
+    assert_eq!((&after[..before.len()], lost), (&before[..], None));
+    let trim = TrimLedger {
+        ledger: ledger(),
+        first: after.last().unwrap().sequence_id,
+    };
+    shard.run(Command::TrimLedger(trim)).unwrap();
+    shard.keep();
+    assert!(!has_some(&shard));
+}
+
 #[test]
 fn a_backup_has_the_events_with_their_ids_and_readers() {
     let mut shard = mixed();

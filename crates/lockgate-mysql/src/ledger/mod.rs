@@ -259,7 +259,15 @@ impl MysqlLedger {
              WHERE table_schema = DATABASE() AND table_name = '{name}_version'"
         );
         let asked = self.link.ask(&sql, Vec::new(), false).await;
-        Ok(asked.map_err(failed)?.rows.is_empty())
+        if !asked.map_err(failed)?.rows.is_empty() {
+            return Ok(false);
+        }
+        // The server does not say what there is to a user who may do nothing with it.
+        let sql = format!("SELECT 1 FROM {name}_version LIMIT 0");
+        match self.link.ask(&sql, Vec::new(), false).await.map_err(failed) {
+            Err(denied @ LedgerError::Denied { .. }) => Err(denied),
+            _ => Ok(true),
+        }
     }
 
     /// Asks for rows, each of which has the revision of the head, until what is seen stays.

@@ -16,7 +16,7 @@ use lockgate_records::{
 use mysql_async::{Conn, Row, prelude::Queryable as _};
 
 use super::{append::literal, partitions};
-use crate::connection::{Purpose, get, invalid, unavailable};
+use crate::connection::{Purpose, get, invalid, not_done, unavailable};
 
 /// The version of the tables: a program that knows lower ones only cannot use the ledger.
 const VERSION: i64 = 1;
@@ -115,7 +115,7 @@ impl Purpose for Store {
         }
         let version = format!("SELECT MAX(version) FROM {name}_version");
         let version: Option<Option<i64>> =
-            connection.query_first(version).await.map_err(unavailable)?;
+            connection.query_first(version).await.map_err(not_done)?;
         match version.flatten() {
             // Somebody was interrupted, or is at it: who makes ledgers goes on with that.
             None => Ok(self.made_with.is_none() || self.was_made.load(Ordering::Relaxed)),

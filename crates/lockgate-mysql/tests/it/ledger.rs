@@ -7,7 +7,7 @@ use lockgate_conformance::{
         self, Fixture,
         databases::{
             self, all, an_append_to_a_frozen_server_is_given_up, append_unique,
-            events_go_when_they_are_old, the_largest_numbers_are_refused_or_for_ever,
+            events_go_when_they_are_old, is_denied, the_largest_numbers_are_refused_or_for_ever,
             what_is_appended_through_cuts_is_there_once,
         },
     },
@@ -238,6 +238,36 @@ async fn tables_are_made_once_and_then_used_by_others(url: &str) {
     ledger.trim(SequenceId(9)).await.unwrap();
     let left = "SELECT COUNT(*) FROM lockgate_ledger_events";
     assert_eq!(count(url, left).await, 1);
+
+    // What somebody must mend is not told as what passes.
+    for sql in [
+        "CREATE USER reader@'%' IDENTIFIED BY 'secret'",
+        "GRANT SELECT ON lockgate.other TO reader@'%'",
+    ] {
+        client
+            .query_drop("CREATE TABLE IF NOT EXISTS lockgate.other (n INT)")
+            .await
+            .unwrap();
+        client.query_drop(sql).await.unwrap();
+    }
+    let reader = format!("mysql://reader:secret@{host}");
+    let there = MysqlLedgerOptions {
+        create: false,
+        ..MysqlLedgerOptions::default()
+    };
+    let refused = MysqlLedger::connect_with(&reader, there.clone()).await;
+    assert!(
+        matches!(refused, Err(LedgerError::Denied { .. })),
+        "{refused:?}"
+    );
+    for table in ["version", "head", "flushes"] {
+        let grant =
+            format!("GRANT SELECT, UPDATE ON lockgate.lockgate_ledger_{table} TO reader@'%'");
+        client.query_drop(grant).await.unwrap();
+    }
+    let denied = MysqlLedger::connect_with(&reader, there).await.unwrap();
+    assert_eq!(denied.head().await.unwrap().sequence_id, SequenceId(9));
+    is_denied(&denied).await;
 
     // Somebody was interrupted, and goes on.
     for sql in [

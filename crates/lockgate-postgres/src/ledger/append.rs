@@ -145,6 +145,7 @@ pub(super) async fn over(link: &Arc<Link<Store>>, append: Append) -> Result<Made
         }
         (Ok(Err(error)), Ok(_)) => match Fault::of(&error) {
             Fault::Lost(why) => LedgerError::Unknown { why },
+            Fault::Denied(why) => LedgerError::Denied { why },
             Fault::Refused(why) | Fault::Undone(why) => LedgerError::Unavailable { why },
         },
         (Err(why), Ok(_)) => LedgerError::Unknown { why },

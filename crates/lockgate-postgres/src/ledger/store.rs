@@ -13,7 +13,7 @@ use lockgate_records::{
 };
 use tokio::sync::Notify;
 
-use crate::asked::{Connection, Purpose, unavailable};
+use crate::asked::{Connection, Purpose, not_done, unavailable};
 
 /// The version of the tables: a program that knows lower ones only cannot use the ledger.
 const VERSION: i64 = 2;
@@ -99,8 +99,11 @@ impl Purpose for Store {
             .batch_execute(&format!("{sql}; COMMIT"))
             .await;
         made.map_err(|error| {
-            let why = with_sources(&error);
-            unavailable(format!("making the tables of the ledger: {why}"))
+            let making = |why| format!("making the tables of the ledger: {why}");
+            match not_done(&error) {
+                RecordsError::Denied { why } => RecordsError::Denied { why: making(why) },
+                _ => unavailable(making(with_sources(&error))),
+            }
         })?;
         self.was_there.store(true, Relaxed);
         Ok(())

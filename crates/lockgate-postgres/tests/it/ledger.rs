@@ -105,6 +105,42 @@ fn a_ledger_that_is_not_there_is_not_made_unless_it_may_be() {
     );
 }
 
+/// What somebody must mend is not told as what passes.
+#[test]
+fn a_reader_without_rights_is_denied() {
+    over_a_database("a_reader_without_rights_is_denied", async |url, client| {
+        let made = options("denied", LedgerOptions::default());
+        let ledger = PostgresLedger::connect_with(url, made).await.unwrap();
+        ledger.append(append_unique(&["a"])).await.unwrap();
+        let (server, database) = url.rsplit_once('/').unwrap();
+        let user = format!("reader_of_{database}");
+        let create = format!("CREATE ROLE {user} LOGIN PASSWORD 'secret'");
+        client.batch_execute(&create).await.unwrap();
+        let (_, host) = server.rsplit_once('@').unwrap();
+        let theirs = format!("postgres://{user}:secret@{host}/{database}");
+        let there = PostgresLedgerOptions {
+            create: false,
+            ..options("denied", LedgerOptions::default())
+        };
+        let refused = PostgresLedger::connect_with(&theirs, there.clone()).await;
+        assert!(
+            matches!(refused, Err(LedgerError::Denied { .. })),
+            "{refused:?}"
+        );
+        let grant = format!(
+            "GRANT USAGE ON SCHEMA denied TO {user}; GRANT SELECT ON denied.format, denied.head TO {user}"
+        );
+        client.batch_execute(&grant).await.unwrap();
+        let theirs = PostgresLedger::connect_with(&theirs, there).await.unwrap();
+        assert_eq!(theirs.head().await.unwrap().sequence_id, SequenceId(1));
+        databases::is_denied(&theirs).await;
+        let grant = format!("GRANT SELECT ON denied.events TO {user}");
+        client.batch_execute(&grant).await.unwrap();
+        let page = theirs.read(databases::all()).await.unwrap();
+        assert_eq!(page.events.len(), 1, "a right that comes counts at once");
+    });
+}
+
 #[test]
 fn events_go_when_they_are_old() {
     over_a_database("events_go_when_they_are_old", async |url, _| {

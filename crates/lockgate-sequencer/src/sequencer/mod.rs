@@ -17,7 +17,7 @@ use lockgate_core::{
     Sink, Source, TransportError, Unsupported,
     coordination::{ElectionState, EndReason, Fence, FenceError, Term},
     cut_reason,
-    ledger::{Append, Appended, Ledger, LedgerError, NewEvent, SequenceId},
+    ledger::{Append, Appended, Ledger, LedgerError, LedgerHead, NewEvent, SequenceId},
 };
 use tokio::{
     sync::watch,
@@ -59,6 +59,8 @@ pub struct Sequencer<S, L> {
     counts: SequencerCounts,
     /// Where it has seen the head last, if it is sure of it.
     head: Option<SequenceId>,
+    /// The last head that it has seen in this process, whatever has happened since.
+    seen: Option<LedgerHead>,
     /// Inputs that were settled since the last append.
     settled: Vec<InputId>,
     running: Option<Running>,
@@ -126,6 +128,18 @@ pub enum SequencerError {
     /// The source gives no messages.
     #[error("the source gives no messages: {}", lockgate_core::with_sources(.0))]
     Source(#[source] TransportError),
+    /// The ledger lacks events that this process has seen in it. They would get other ones in their places.
+    #[error(
+        "the ledger ends at {head}, and has ended at {seen} before{}: it was restored from an older copy, or made anew. Whoever \
+         follows it has events that it lacks: restore a copy that has them, or sequence into a new ledger",
+        if head == seen { ", with another hash" } else { "" }
+    )]
+    WentBack {
+        /// Where it ended when this process has seen it.
+        seen: SequenceId,
+        /// Where it ends now.
+        head: SequenceId,
+    },
     /// A message has no unique id, and the source has no name for it that lasts.
     #[error(
         "a message of {source_name} has no unique id, and its source has no name for it that lasts, so it could be sequenced twice: \
@@ -247,6 +261,7 @@ impl<S: Source, L: Ledger> Sequencer<S, L> {
             options: SequencerOptions::default(),
             counts: SequencerCounts::default(),
             head: None,
+            seen: None,
             settled: Vec::new(),
             running: None,
         }
@@ -395,23 +410,42 @@ impl<S: Source, L: Ledger> Sequencer<S, L> {
                     match self.ledger.append(append).await {
                         Ok(appended) => {
                             self.settled.drain(..count);
+                            self.see(&appended.head)?;
                             self.head = Some(appended.head.sequence_id);
                             return Ok(appended);
                         }
                         Err(error) => error,
                     }
                 }
-                Err(error) => error,
+                Err(SequencerError::Ledger(error)) => error,
+                Err(error) => return Err(error),
             };
             self.doubt(error, &mut attempt, may_repeat).await?;
         }
     }
 
-    async fn head(&self) -> Result<SequenceId, LedgerError> {
-        match self.head {
-            Some(head) => Ok(head),
-            None => Ok(self.ledger.head().await?.sequence_id),
+    async fn head(&mut self) -> Result<SequenceId, SequencerError> {
+        if let Some(head) = self.head {
+            return Ok(head);
         }
+        let head = self.ledger.head().await?;
+        self.see(&head)?;
+        Ok(head.sequence_id)
+    }
+
+    /// Looks that a head is that of the ledger that this process knows: a head never falls.
+    fn see(&mut self, head: &LedgerHead) -> Result<(), SequencerError> {
+        if let Some(seen) = &self.seen {
+            let (before, now) = (seen.sequence_id, head.sequence_id);
+            if now < before || now == before && head.hash != seen.hash {
+                return Err(SequencerError::WentBack {
+                    seen: before,
+                    head: now,
+                });
+            }
+        }
+        self.seen = Some(*head);
+        Ok(())
     }
 
     /// Waits before the next attempt, or gives up.
@@ -494,7 +528,8 @@ impl<S: Source, L: Ledger> LeaderCareer for Sequencer<S, L> {
     /// Reads the head, so that a switch does not wait for a connection, and looks whether the sinks can carry events.
     async fn warm_up(&mut self, _: &ElectionState) -> Result<(), SequencerError> {
         self.check()?;
-        self.ledger.head().await?;
+        let head = self.ledger.head().await?;
+        self.see(&head)?;
         self.ledger.readers().await?;
         Ok(())
     }
@@ -514,6 +549,7 @@ impl<S: Source, L: Ledger> LeaderCareer for Sequencer<S, L> {
             };
             match self.ledger.append(claim).await {
                 Ok(appended) => {
+                    self.see(&appended.head)?;
                     self.head = Some(appended.head.sequence_id);
                     break;
                 }

@@ -22,8 +22,8 @@ use lockgate_core::{
     Message, MessageName, QueueName, ReaderName, ReceiveRequest, Settlement, Sink,
     SinkCapabilities, Source, SourceCapabilities, TransportError, UniqueId,
     ledger::{
-        Append, EVENT_BYTES_MAX, Event, Ledger, LedgerError, LedgerOptions, NewEvent,
-        ReaderPosition, SequenceId,
+        Append, Appended, EVENT_BYTES_MAX, Event, Ledger, LedgerError, LedgerHead, LedgerOptions,
+        LedgerPage, NewEvent, ReadLedger, ReaderPosition, SequenceId,
     },
 };
 use lockgate_sequencer::{
@@ -559,6 +559,95 @@ async fn a_deposed_leader_that_has_slept_moves_no_reader_back() {
     assert_eq!(engine.events().len(), 2);
     let readers = ledger.readers().await.unwrap();
     assert_eq!(readers[0].sequence_id, SequenceId(5));
+}
+
+/// A ledger in the place of which an older copy can be put.
+#[derive(Clone)]
+struct Restored(Arc<Mutex<MemoryLedger>>);
+
+impl Restored {
+    fn now(&self) -> MemoryLedger {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl Ledger for Restored {
+    async fn append(&self, append: Append) -> Result<Appended, LedgerError> {
+        self.now().append(append).await
+    }
+
+    async fn head(&self) -> Result<LedgerHead, LedgerError> {
+        self.now().head().await
+    }
+
+    async fn read(&self, read: ReadLedger) -> Result<LedgerPage, LedgerError> {
+        self.now().read(read).await
+    }
+
+    async fn find(&self, unique_id: UniqueId) -> Result<Option<SequenceId>, LedgerError> {
+        self.now().find(unique_id).await
+    }
+
+    async fn move_reader(
+        &self,
+        position: ReaderPosition,
+        from: Option<SequenceId>,
+    ) -> Result<(), LedgerError> {
+        self.now().move_reader(position, from).await
+    }
+
+    async fn forget_reader(&self, reader: ReaderName) -> Result<bool, LedgerError> {
+        self.now().forget_reader(reader).await
+    }
+
+    async fn readers(&self) -> Result<Vec<ReaderPosition>, LedgerError> {
+        self.now().readers().await
+    }
+
+    async fn seal(&self, epoch: Epoch) -> Result<LedgerHead, LedgerError> {
+        self.now().seal(epoch).await
+    }
+
+    async fn trim(&self, first: SequenceId) -> Result<LedgerHead, LedgerError> {
+        self.now().trim(first).await
+    }
+}
+
+/// Followers have events that it lacks, and would get others with their numbers.
+#[tokio::test]
+async fn a_ledger_that_was_restored_from_an_older_copy_ends_the_sequencer() {
+    let went_back = |error: SequencerError| match error {
+        SequencerError::WentBack { seen, head } => (seen.0, head.0),
+        other => panic!("{other}"),
+    };
+    let source = Named::new(|_| Fails::No);
+    let ledger = Restored(Arc::new(Mutex::new(filled(3).await)));
+    let mut sequencer = sequencer(source.clone(), ledger.clone());
+    sequencer.inaugurate(&term(1), &fence(1)).await.unwrap();
+    source.push("a").await;
+    execute_until(&mut sequencer, 1, || {
+        source.queue.counts().acknowledged == 1
+    })
+    .await;
+    let newest = ledger.now();
+    let copy = filled(2).await;
+    *ledger.0.lock().unwrap() = copy.clone();
+    source.push("b").await;
+    let error = sequencer.execute(&fence(1)).await.unwrap_err();
+    assert!(error.to_string().contains("older copy"), "{error}");
+    assert_eq!(went_back(error), (4, 2));
+    assert_eq!(bodies(&copy).await.len(), 2, "nothing was appended");
+    // The next term is no better, and neither is one that stands by.
+    let error = sequencer.inaugurate(&term(2), &fence(2)).await;
+    assert_eq!(went_back(error.unwrap_err()), (4, 2));
+    // With all that was seen it goes on.
+    *ledger.0.lock().unwrap() = newest.clone();
+    sequencer.inaugurate(&term(3), &fence(3)).await.unwrap();
+    execute_until(&mut sequencer, 3, || {
+        source.queue.counts().acknowledged == 2
+    })
+    .await;
+    assert_eq!(bodies(&newest).await.len(), 5);
 }
 
 /// A ledger that stays away ends the term, and what was received is given back.

@@ -425,11 +425,14 @@ fn log_start(report: &StartReport) {
              for delivery: if you have all of it, stop at once and put it back"
         );
     }
-    if report.without_queue.messages > 0 {
+    if !report.without_queue.is_empty() {
         error!(
             messages = report.without_queue.messages,
             queues = report.without_queue.queues,
-            "messages that are in the log are lost: the creation of their queues is in what is damaged or not there"
+            events = report.without_queue.events,
+            ledgers = report.without_queue.ledgers,
+            "messages and events that are in the log are lost: the creation of their queues and ledgers is in what is \
+             damaged or not there"
         );
     }
     if report.possibly_lost > 0 {
