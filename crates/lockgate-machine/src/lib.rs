@@ -65,6 +65,7 @@ mod command;
 mod counters;
 mod dedup;
 mod effect;
+mod exchanges;
 mod live;
 mod machine;
 mod query;
@@ -92,6 +93,11 @@ pub use counters::{COUNTERS, Counter, CounterKind, DroppedCounts, QueueTotals};
 pub use effect::{
     AppendedEvents, DeadLetterReason, DropReason, Effect, Effects, EventBlock, Failed, StoredEvent,
     StoredMessage,
+};
+pub use exchanges::{
+    BindTo, Binding, BindingOptions, ExchangeKind, KeyFrom, Published, Unroutable,
+    filter::{Filter, FilterError, FilterScope},
+    pattern::{HeaderPair, HeadersMatch, Pattern, PatternError, TopicPattern},
 };
 pub use live::{LiveMessage, LiveRange};
 pub use machine::{
