@@ -18,7 +18,7 @@ use crate::table::{HashSeed, hash_bytes, mix};
 
 /// The rows of bindings that one entry of an index leads to. Most have one.
 #[derive(Clone, Debug, Default)]
-pub(super) enum Rows {
+pub(crate) enum Rows {
     #[default]
     None,
     One(u32),
@@ -69,9 +69,9 @@ impl Rows {
 
 /// Hashes for texts from users, under the shard's seed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seeded(pub(super) HashSeed);
+pub(crate) struct Seeded(pub(super) HashSeed);
 
-pub(super) struct SeededHasher {
+pub(crate) struct SeededHasher {
     seed: HashSeed,
     state: u64,
 }

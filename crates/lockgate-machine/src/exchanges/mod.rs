@@ -13,6 +13,7 @@ pub(crate) mod filter;
 pub(crate) mod index;
 mod json;
 pub(crate) mod pattern;
+pub(crate) mod reply;
 mod topics;
 
 use std::{cell::OnceCell, fmt, sync::Arc};

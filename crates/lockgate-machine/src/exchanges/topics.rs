@@ -61,7 +61,7 @@ impl Equivalent<Edge> for EdgeRef<'_> {
 }
 
 #[derive(Debug)]
-pub(super) struct Topics {
+pub(crate) struct Topics {
     nodes: Slab<Node, 64>,
     root: u32,
     edges: HashMap<Edge, u32, Seeded>,

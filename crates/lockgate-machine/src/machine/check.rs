@@ -119,6 +119,10 @@ impl Machine {
         for problem in self.ledgers.problems() {
             problems.expect(false, || problem);
         }
+        let has_queue = |queue| self.queue_index(queue).is_some();
+        for problem in self.exchanges.problems(has_queue) {
+            problems.expect(false, || problem);
+        }
         self.check_timers(problems);
     }
 
