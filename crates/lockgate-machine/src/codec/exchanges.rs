@@ -7,7 +7,7 @@ use lockgate_core::{ExchangeId, ExchangeName, RoutingKey};
 
 use super::{
     DecodeError,
-    wire::{CRITICAL, Reader, Writer},
+    wire::{Reader, Writer},
 };
 use crate::{
     BindTo, Binding, BindingOptions, ExchangeKind, Filter, FilterScope, HeaderPair, HeadersMatch,
@@ -24,13 +24,13 @@ const TO_EXCHANGE: u8 = 2;
 const ALL_OF: u8 = 0;
 const ANY_OF: u8 = 1;
 
-// Fields of a binding. Without them, a binding of an older version routes what it should not.
+// Fields of a binding. Every version that knows bindings knows them.
 /// The scope of a filter, and its policy.
-const FILTER: u8 = 1 | CRITICAL;
+const FILTER: u8 = 1;
 /// The name of the header from which a key comes. Empty: it comes from the routing key.
-const KEY_FROM: u8 = 2 | CRITICAL;
+const KEY_FROM: u8 = 2;
 /// There if a queue that is full is left out; it has no value.
-const SKIP_WHEN_FULL: u8 = 3 | CRITICAL;
+const SKIP_WHEN_FULL: u8 = 3;
 
 pub(super) fn write_unroutable(unroutable: Unroutable<ExchangeId>, writer: &mut Writer<'_>) {
     match unroutable {

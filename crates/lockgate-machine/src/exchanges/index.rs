@@ -179,6 +179,19 @@ impl Index {
     }
 }
 
+#[cfg(test)]
+impl Index {
+    /// How much it keeps.
+    pub(super) fn entries(&self) -> usize {
+        match self {
+            Self::Direct(by_key) => by_key.len(),
+            Self::Topic(topics) => topics.entries(),
+            Self::Fanout(all) => all.len(),
+            Self::Headers(index) => index.by_pair.len() + index.all.len(),
+        }
+    }
+}
+
 /// A match of any header is found by each of its headers. A match of all is found by one of them, and then checked: the one
 /// that leads to the fewest others, so that a header which many have in common costs nothing.
 #[derive(Debug)]

@@ -14,6 +14,8 @@ pub(crate) mod index;
 mod json;
 pub(crate) mod pattern;
 pub(crate) mod reply;
+#[cfg(test)]
+mod tests;
 mod topics;
 
 use std::{cell::OnceCell, fmt, sync::Arc};

@@ -363,7 +363,8 @@ impl Parser {
         match (&low, &high) {
             (None, None) => self.fail("it must have a comparison"),
             (Some(low), Some(high))
-                if low.number > high.number || low != high && low.number == high.number =>
+                if low.number > high.number
+                    || low.number == high.number && !(low.is_within && high.is_within) =>
             {
                 self.fail("the lower bound must be below the upper one")
             }

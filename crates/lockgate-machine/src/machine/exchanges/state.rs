@@ -454,7 +454,8 @@ impl Exchanges {
     }
 
     pub(in crate::machine) fn image_bytes(&self) -> u64 {
-        self.bytes / 2 + self.by_id.len() as u64 * 256
+        // Dead ones are left out, because a loaded machine has none.
+        self.live * 100 + self.by_id.len() as u64 * 128
     }
 
     /// The same without what follows from the rows.
