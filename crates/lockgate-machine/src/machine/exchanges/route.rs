@@ -1,9 +1,9 @@
 //! The way of a message from the exchange it is published to.
 //!
 //! [`Machine::route`] is what a publish calls. An exchange looks for its bindings that the message matches; each leads to a queue,
-//! or to an exchange that looks in turn. If an exchange has none, and an alternate, that one looks. All of them look once.
-//! If no queue was found then, the alternate of the exchange that was published to looks, although that exchange had a binding
-//! that the message matches; and so on along the alternates. The last of them says what becomes of the message.
+//! or to an exchange that looks in turn. If such an exchange has none, and an alternate, that one looks. All of them look once.
+//! If no queue was found then, the alternate of the exchange that was published to looks, whether that exchange had a binding
+//! that the message matches or not; and so on along the alternates. The last of them says what becomes of the message.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -131,7 +131,14 @@ impl Machine {
             open.add(at);
             while let Some(id) = open.exchanges.pop_front() {
                 if let Some(state) = self.exchanges.by_id.get(&id) {
-                    self.look(state, message, &mut open, steps, &mut show)?;
+                    let is_matched = self.look(state, message, &mut open, steps, &mut show)?;
+                    // That of `at` is below.
+                    if !is_matched
+                        && id != at
+                        && let Some(alternate) = state.alternate()
+                    {
+                        open.add(alternate);
+                    }
                 }
             }
             let state = self.exchanges.by_id.get(&at);
@@ -152,7 +159,7 @@ impl Machine {
         }
     }
 
-    /// One exchange looks for its bindings.
+    /// One exchange looks for its bindings. Returns whether the message matches one.
     fn look<'m>(
         &'m self,
         state: &'m ExchangeState,
@@ -160,7 +167,7 @@ impl Machine {
         open: &mut Open,
         steps: &mut Steps,
         show: &mut impl FnMut(&'m BindingEntry, Seen<'m>),
-    ) -> Result<(), TooManySteps> {
+    ) -> Result<bool, TooManySteps> {
         let mut rows = Vec::new();
         state.index.find(message, steps, &mut rows)?;
         steps.spend(rows.len())?;
@@ -199,10 +206,7 @@ impl Machine {
             };
             show(entry, seen);
         }
-        if !is_matched && let Some(alternate) = state.alternate() {
-            open.add(alternate);
-        }
-        Ok(())
+        Ok(is_matched)
     }
 }
 
