@@ -39,7 +39,8 @@ fn filters_on_headers_match_as_amazon_documents() {
     let interest = |value| [("customer_interests", "String", value)];
     let price = |value| [("price_usd", "Number", value)];
     let key = |name, value| [(name, "String", value)];
-    let table: &[(&str, &[(&str, &str, &str)], bool)] = &[
+    type Attribute = (&'static str, &'static str, &'static str);
+    let table: &[(&str, &[Attribute], bool)] = &[
         // Exact texts.
         (
             r#"{"customer_interests": ["rugby", "tennis"]}"#,

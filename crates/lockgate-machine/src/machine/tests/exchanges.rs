@@ -5,11 +5,15 @@
 //! | broken | seen as |
 //! |---|---|
 
+mod random;
+mod routes;
+
 use std::{collections::BTreeSet, sync::Arc};
 
 use bytes::Bytes;
 use lockgate_core::{ExchangeId, ExchangeName, Header, Key, Level, Position, QueueId, RoutingKey};
 
+pub(super) use self::random::step;
 use super::{
     harness::{Run, name},
     images::loaded,
@@ -434,162 +438,6 @@ fn the_bindings_of_a_deleted_queue_go_at_once_and_are_freed_in_steps() {
 }
 
 #[test]
-fn each_queue_gets_a_message_once_and_the_first_binding_decides() {
-    let mut run = with_queues(&["a", "b", "c"]);
-    make(&mut run, "e", ExchangeKind::Topic, Unroutable::Reject);
-    make(&mut run, "f", ExchangeKind::Fanout, Unroutable::Reject);
-    bind(&mut run, "e", to_queue("c"), by_topic("x.#"));
-    let mut second = binding("e", to_queue("a"), by_topic("#"));
-    second.options.key_from = Some(KeyFrom::RoutingKey);
-    give(&mut run, second).unwrap();
-    bind(&mut run, "e", to_queue("a"), by_topic("x.y"));
-    bind(&mut run, "e", to_exchange("f"), by_topic("*.y"));
-    bind(&mut run, "f", to_queue("b"), Pattern::Everything);
-    bind(&mut run, "f", to_queue("a"), Pattern::Everything);
-    assert_eq!(queues(&run, "e", "x.y"), ["c", "a", "b"]);
-    let routing = key("x.y");
-    let message = Published::new(&routing, &[], None);
-    let route = run.machine.route(&exchange("e"), &message).unwrap();
-    let a = route.targets[1];
-    assert_eq!((a.exchange, a.binding), (ExchangeId(1), 2));
-    let key = a.options.key_from.as_ref().unwrap().key(&message).unwrap();
-    assert_eq!(key, Some(Key::new("x.y").unwrap()));
-    assert!(route.targets[0].options.key_from.is_none());
-    // The first one goes: then the next one decides.
-    let unbind = Unbind {
-        exchange: exchange("e"),
-        to: to_queue("a"),
-        pattern: by_topic("#"),
-    };
-    give(&mut run, unbind).unwrap();
-    let route = run.machine.route(&exchange("e"), &message).unwrap();
-    assert_eq!(route.targets[1].binding, 3);
-}
-
-#[test]
-fn a_key_comes_from_the_routing_key_or_a_header() {
-    let (routing, empty) = (key("eu"), key(""));
-    let headers = [
-        header("user", "7"),
-        header("bad", "a\nb"),
-        header("none", ""),
-    ];
-    let message = Published::new(&routing, &headers, None);
-    let of = |name: &str| KeyFrom::Header(name.into()).key(&message);
-    assert_eq!(of("user"), Ok(Some(Key::new("7").unwrap())));
-    assert_eq!(of("missing"), Ok(None));
-    assert_eq!(of("none"), Ok(None));
-    assert!(
-        of("bad")
-            .unwrap_err()
-            .to_string()
-            .contains("a key may not contain '\\n'")
-    );
-    assert_eq!(
-        KeyFrom::RoutingKey.key(&message),
-        Ok(Some(Key::new("eu").unwrap()))
-    );
-    assert_eq!(
-        KeyFrom::RoutingKey.key(&Published::new(&empty, &[], None)),
-        Ok(None)
-    );
-}
-
-#[test]
-fn what_no_queue_takes_goes_to_alternates_and_the_last_one_decides() {
-    let mut run = with_queues(&["a", "rest"]);
-    make(&mut run, "last", ExchangeKind::Direct, Unroutable::Drop);
-    make(&mut run, "middle", ExchangeKind::Direct, alternate("last"));
-    make(&mut run, "e", ExchangeKind::Direct, alternate("middle"));
-    make(&mut run, "strict", ExchangeKind::Direct, Unroutable::Reject);
-    bind(&mut run, "e", to_queue("a"), by_key("a"));
-    bind(&mut run, "last", to_queue("rest"), by_key("rest"));
-    let route = |run: &Run, from: &str, routing: &str| {
-        let routing = key(routing);
-        let message = Published::new(&routing, &[], None);
-        let route = run.machine.route(&exchange(from), &message)?;
-        let alternates = route.alternates.clone();
-        Ok::<_, ExchangeError>((names(&run.machine, route), alternates))
-    };
-    let (middle, last) = (ExchangeId(2), ExchangeId(1));
-    assert_eq!(
-        route(&run, "e", "a").unwrap(),
-        (vec!["a".to_owned()], vec![])
-    );
-    let rest = vec!["rest".to_owned()];
-    assert_eq!(
-        route(&run, "e", "rest").unwrap(),
-        (rest.clone(), vec![middle, last])
-    );
-    assert_eq!(route(&run, "e", "x").unwrap(), (vec![], vec![middle, last]));
-    let refused = route(&run, "strict", "x").unwrap_err();
-    assert_eq!(
-        refused.to_string(),
-        "exchange strict has no queue for the message"
-    );
-    let strict = UpdateExchange {
-        exchange: exchange("last"),
-        unroutable: Unroutable::Reject,
-    };
-    give(&mut run, strict).unwrap();
-    let refused = route(&run, "e", "x").unwrap_err().to_string();
-    assert!(
-        refused.contains("nor have its 2 alternates up to last"),
-        "{refused}"
-    );
-
-    // An exchange that a binding leads to has its own alternate, and the one in front of it still has its own if that gives
-    // no queue.
-    make(&mut run, "inner", ExchangeKind::Direct, alternate("strict"));
-    bind(&mut run, "e", to_exchange("inner"), by_key("rest"));
-    assert_eq!(
-        route(&run, "e", "rest").unwrap(),
-        (rest.clone(), vec![middle, last])
-    );
-    bind(&mut run, "strict", to_queue("a"), by_key("rest"));
-    assert_eq!(
-        route(&run, "e", "rest").unwrap(),
-        (vec!["a".to_owned()], vec![])
-    );
-    run.check_recovery();
-}
-
-#[test]
-fn a_long_way_through_exchanges_needs_no_stack() {
-    let way = || {
-        let mut run = with_queues(&["q"]);
-        let names: Vec<_> = (0..3_000).map(|number| format!("e{number}")).collect();
-        let create = |text: &str| CreateExchange {
-            name: exchange(text),
-            kind: ExchangeKind::Fanout,
-            unroutable: Unroutable::Reject,
-        };
-        for text in &names {
-            quick(&mut run, create(text)).unwrap();
-        }
-        for both in names.windows(2) {
-            let next = binding(&both[0], to_exchange(&both[1]), Pattern::Everything);
-            quick(&mut run, next).unwrap();
-        }
-        quick(
-            &mut run,
-            binding("e2999", to_queue("q"), Pattern::Everything),
-        )
-        .unwrap();
-        assert_eq!(queues(&run, "e0", ""), ["q"]);
-        let back = quick(
-            &mut run,
-            binding("e2999", to_exchange("e0"), Pattern::Everything),
-        );
-        assert!(exchange_error(back).contains("cannot lead"));
-        let from_image = loaded(&mut run.machine);
-        assert_eq!(from_image.exchange_figures(), (3_000, 3_000, 3_000 * 512));
-    };
-    let thread = std::thread::Builder::new().stack_size(512 << 10);
-    thread.spawn(way).unwrap().join().unwrap();
-}
-
-#[test]
 fn exchanges_and_bindings_are_bounded() {
     let mut run = Run::with_limits(MachineLimits {
         exchanges_max: 2,
@@ -635,53 +483,6 @@ fn exchanges_and_bindings_are_bounded() {
         ("bindings", 3),
     );
     run.check_recovery();
-}
-
-#[test]
-fn a_route_to_too_many_queues_is_refused() {
-    let mut run = Run::new();
-    make(&mut run, "e", ExchangeKind::Fanout, Unroutable::Reject);
-    for number in 0..=10_000 {
-        let queue = format!("q{number}");
-        make_queue(&mut run, &queue);
-        quick(
-            &mut run,
-            binding("e", to_queue(&queue), Pattern::Everything),
-        )
-        .unwrap();
-        if number == 9_999 {
-            assert_eq!(queues(&run, "e", "").len(), 10_000);
-        }
-    }
-    let routing = key("");
-    let refused = run
-        .machine
-        .route(&exchange("e"), &Published::new(&routing, &[], None));
-    let refused = refused.unwrap_err().to_string();
-    assert!(refused.contains("to more than 10000 queues"), "{refused}");
-}
-
-#[test]
-fn filters_that_take_too_long_refuse_the_publish() {
-    let mut run = Run::new();
-    make(&mut run, "e", ExchangeKind::Fanout, Unroutable::Reject);
-    let filter = Filter::new(FilterScope::Body, r#"{"a": [{"wildcard": "*x*y*"}]}"#).unwrap();
-    for number in 0..100 {
-        let queue = format!("q{number}");
-        make_queue(&mut run, &queue);
-        let mut bind = binding("e", to_queue(&queue), Pattern::Everything);
-        bind.options.filter = Some(filter.clone());
-        quick(&mut run, bind).unwrap();
-    }
-    let routing = key("");
-    let route = |bytes: usize| {
-        let body = Bytes::from(format!(r#"{{"a": "xy{}"}}"#, "z".repeat(bytes)));
-        let message = Published::new(&routing, &[], Some(&body));
-        let route = run.machine.route(&exchange("e"), &message)?;
-        Ok::<_, ExchangeError>(route.targets.len())
-    };
-    assert_eq!(route(500_000), Ok(100));
-    assert!(matches!(route(700_000), Err(ExchangeError::TooMuch { .. })));
 }
 
 #[test]
@@ -793,53 +594,6 @@ fn exchanges_and_bindings_are_listed_in_pages() {
     assert_eq!(page.bindings[0].pattern, by_key("4"));
 }
 
-#[test]
-fn a_route_is_explained() {
-    let mut run = with_queues(&["a", "b"]);
-    make(&mut run, "rest", ExchangeKind::Fanout, Unroutable::Drop);
-    make(&mut run, "e", ExchangeKind::Headers, alternate("rest"));
-    let shop = all_of(&[("shop", "1")]);
-    let mut first = binding("e", to_queue("a"), shop.clone());
-    first.options = filtered(r#"{"event": ["new"]}"#);
-    give(&mut run, first).unwrap();
-    bind(&mut run, "e", to_queue("b"), all_of(&[("shop", "2")]));
-    let explain = |headers: &[(&str, &str)], limit| ExplainRoute {
-        exchange: exchange("e"),
-        routing_key: key(""),
-        headers: headers
-            .iter()
-            .map(|(name, value)| header(name, value))
-            .collect(),
-        body: None,
-        limit,
-    };
-    let route = ask(&run, explain(&[("shop", "1"), ("event", "old")], 10));
-    assert_eq!(route.bindings.len(), 1);
-    assert_eq!(
-        route.bindings[0].binding.pattern.to_string(),
-        "all headers of shop=1"
-    );
-    assert_eq!(
-        route.bindings[0].outcome,
-        StepOutcome::Filtered(
-            "the filter misses the key `event` of the headers: its value meets no condition".into()
-        )
-    );
-    assert_eq!(
-        (route.queues, route.alternates),
-        (0, vec![exchange("rest")])
-    );
-    assert_eq!(route.unroutable, Some(Unroutable::Drop));
-
-    bind(&mut run, "e", to_queue("a"), all_of(&[("event", "new")]));
-    let route = ask(&run, explain(&[("shop", "1"), ("event", "new")], 10));
-    let outcomes: Vec<_> = route.bindings.iter().map(|step| &step.outcome).collect();
-    assert_eq!(outcomes, [&StepOutcome::Routes, &StepOutcome::Again]);
-    assert_eq!((route.queues, route.more, route.unroutable), (1, 0, None));
-    let route = ask(&run, explain(&[("shop", "1"), ("event", "new")], 1));
-    assert_eq!((route.bindings.len(), route.more), (1, 1));
-}
-
 /// A shard without exchanges writes no section of them, so that an older version can read it.
 #[test]
 fn an_image_without_exchanges_is_as_before_there_were_some() {
@@ -947,151 +701,6 @@ fn effects_on_what_is_lost_are_ignored() {
 
 fn run_start() -> lockgate_core::WallTime {
     lockgate_core::WallTime(1)
-}
-
-/// Where a message goes, by looking at every binding.
-fn naive_route(
-    view: &StateView,
-    first: ExchangeId,
-    message: &Published<'_>,
-) -> (Vec<QueueId>, Vec<ExchangeId>, Unroutable<ExchangeId>) {
-    let (mut seen, mut queues, mut alternates) = (vec![first], Vec::new(), Vec::new());
-    let (mut at, mut next) = (first, 0);
-    loop {
-        while let Some(id) = seen.get(next).copied() {
-            next += 1;
-            let mut further = Vec::new();
-            for binding in view.exchanges[&id].bindings.values() {
-                let filter = &binding.options.filter;
-                if binding.pattern.matches(message)
-                    && filter.as_ref().is_none_or(|filter| filter.matches(message))
-                {
-                    further.push(binding.to);
-                }
-            }
-            if let (true, Unroutable::Alternate(id)) = (
-                further.is_empty() && id != at,
-                view.exchanges[&id].unroutable,
-            ) {
-                further.push(BindTo::Exchange(id));
-            }
-            for to in further {
-                match to {
-                    BindTo::Queue(queue) if !queues.contains(&queue) => queues.push(queue),
-                    BindTo::Exchange(id) if !seen.contains(&id) => seen.push(id),
-                    _ => {}
-                }
-            }
-        }
-        let last = view.exchanges[&at].unroutable;
-        match last {
-            Unroutable::Alternate(id) if queues.is_empty() => {
-                alternates.push(id);
-                at = id;
-                if !seen.contains(&id) {
-                    seen.push(id);
-                }
-            }
-            last => return (queues, alternates, last),
-        }
-    }
-}
-
-/// What the random histories know of exchanges.
-#[derive(Debug, Default)]
-pub(super) struct Seen;
-
-impl Seen {
-    const KINDS: [ExchangeKind; 4] = ExchangeKind::ALL;
-
-    fn pattern(kind: ExchangeKind, with: u8) -> Pattern {
-        let topics = ["#", "a.*", "*.b", "a.#", "#.b", "a.b"];
-        match kind {
-            ExchangeKind::Direct => by_key(["a.b", "b", ""][usize::from(with % 3)]),
-            ExchangeKind::Topic => by_topic(topics[usize::from(with % 6)]),
-            ExchangeKind::Fanout => Pattern::Everything,
-            ExchangeKind::Headers => match with % 3 {
-                0 => all_of(&[("a", "1")]),
-                1 => all_of(&[("a", "1"), ("b", "1")]),
-                _ => {
-                    let pairs = vec![pair("a", "1"), pair("b", "2")];
-                    Pattern::Headers(Arc::new(HeadersMatch::any(pairs).unwrap()))
-                }
-            },
-        }
-    }
-
-    /// A step whose numbers choose what is done. Then some messages are routed, and the same by looking at every binding.
-    pub(super) fn step(&mut self, run: &mut Run, what: u8, how: u8, with: u8) {
-        let text = |number: u8| format!("e{}", number % 6);
-        let from = text(how);
-        let kind = Self::KINDS[usize::from(how % 6 % 4)];
-        let unroutable = match with % 5 {
-            0 => Unroutable::Reject,
-            1 => Unroutable::Drop,
-            _ => alternate(&text(with / 5)),
-        };
-        let to = match with % 4 {
-            0 => to_exchange(&text(with / 4)),
-            _ => BindTo::Queue(name(super::random::QUEUES[usize::from(with / 4) % 3])),
-        };
-        let pattern = Self::pattern(kind, what / 16);
-        let command: Command = match what % 16 {
-            0..4 => CreateExchange {
-                name: exchange(&from),
-                kind,
-                unroutable,
-            }
-            .into(),
-            4 => UpdateExchange {
-                exchange: exchange(&from),
-                unroutable,
-            }
-            .into(),
-            5 => DeleteExchange {
-                exchange: exchange(&from),
-                force: with.is_multiple_of(2),
-            }
-            .into(),
-            6 | 7 => Unbind {
-                exchange: exchange(&from),
-                to,
-                pattern,
-            }
-            .into(),
-            _ => {
-                let mut bind = binding(&from, to, pattern);
-                if how > 128 {
-                    bind.options = filtered(r#"{"b": ["1", {"exists": false}]}"#);
-                }
-                bind.into()
-            }
-        };
-        let _ = run.give(&command);
-        let view = run.machine.state_view();
-        for (routing, headers) in [
-            ("a.b", vec![header("a", "1")]),
-            ("b", vec![header("a", "1"), header("b", "1")]),
-            ("", vec![header("b", "2")]),
-        ] {
-            let routing = key(routing);
-            let message = Published::new(&routing, &headers, None);
-            for (id, exchange) in &view.exchanges {
-                let (queues, alternates, last) = naive_route(&view, *id, &message);
-                match run.machine.route(&exchange.name, &message) {
-                    Ok(route) => {
-                        let targets = route.targets.iter();
-                        let targets: Vec<_> = targets.map(|target| target.queue).collect();
-                        assert_eq!((targets, route.alternates), (queues, alternates));
-                    }
-                    Err(ExchangeError::Unroutable { .. }) => {
-                        assert_eq!((queues, last), (vec![], Unroutable::Reject));
-                    }
-                    Err(other) => panic!("{other}"),
-                }
-            }
-        }
-    }
 }
 
 #[test]

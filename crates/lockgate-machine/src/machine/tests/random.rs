@@ -152,7 +152,6 @@ pub(super) struct History {
     ids: Vec<(QueueName, MessageId)>,
     records: super::records::Seen,
     ledger: super::ledgers::Seen,
-    exchanges: super::exchanges::Seen,
 }
 
 pub(super) fn limits() -> MachineLimits {
@@ -176,7 +175,6 @@ impl History {
             ids: Vec::new(),
             records: super::records::Seen::default(),
             ledger: super::ledgers::Seen::default(),
-            exchanges: super::exchanges::Seen::default(),
         };
         history.run.set_syncing(false);
         for queue in ["dead", "loose-dead"].iter().chain(&QUEUES) {
@@ -333,7 +331,7 @@ impl History {
                 self.ledger.step(&mut self.run, what, how, with);
             }
             Step::Exchange { what, how, with } => {
-                self.exchanges.step(&mut self.run, what, how, with);
+                super::exchanges::step(&mut self.run, what, how, with);
             }
             Step::Damaged { which } => {
                 if let Some(&LeaseToken {
