@@ -47,6 +47,10 @@ pub struct QueueId(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LedgerId(pub u32);
 
+/// An exchange's number within its shard. It is never reused, even after the exchange is deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ExchangeId(pub u32);
+
 /// A message's number within its queue: strictly increasing in order of acceptance, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sequence(pub u64);

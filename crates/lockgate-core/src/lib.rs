@@ -54,7 +54,7 @@ pub use disk::{
 pub use error_text::{StorageFailure, with_sources};
 pub use failures::{FailedAttempt, Failures, REASON_BYTES_MAX, cut_reason};
 pub use ids::{
-    Epoch, Incarnation, LeaseNumber, LeaseToken, LedgerId, Location, MessageId,
+    Epoch, ExchangeId, Incarnation, LeaseNumber, LeaseToken, LedgerId, Location, MessageId,
     ParseMessageIdError, Position, QueueId, Sequence, ShardId, ShardIdError, Term,
 };
 pub use key_state::{KeyState, KeyStateWrite, Replaces};
@@ -68,8 +68,8 @@ pub use log::{
 pub use manual_clock::ManualClock;
 pub use message::{Header, Message, PRIORITY_MAX, SizeError};
 pub use names::{
-    ElectionName, HolderName, InputId, Key, LedgerName, NameError, ProducerName, QueueName,
-    ReaderName, RecordName, UniqueId, with_prefix,
+    ElectionName, ExchangeName, HolderName, InputId, Key, LedgerName, NameError, ProducerName,
+    QueueName, ReaderName, RecordName, RoutingKey, UniqueId, with_prefix,
 };
 pub use producer::{MarkError, Produced, ProducerIncarnation, ProducerMark, ProducerRefused};
 pub use records::{

@@ -220,6 +220,85 @@ name!(
 );
 
 name!(
+    /// An exchange's name: 1 to 80 letters, digits, `-`, `_` and `.`.
+    ExchangeName,
+    "exchange name",
+    80,
+    "ASCII letters, digits, '-', '_' and '.'",
+    |c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
+);
+
+/// What a message that is published to an exchange is routed by: up to 255 bytes of any text without control characters. It
+/// may be empty. Dots divide it into words.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RoutingKey(Arc<str>);
+
+impl RoutingKey {
+    /// The longest one, in bytes.
+    pub const MAX_LEN: usize = 255;
+
+    /// Checks a text and makes it a routing key.
+    ///
+    /// # Errors
+    /// If the text is too long, or has a control character.
+    pub fn new(text: &str) -> Result<Self, NameError> {
+        let what = "routing key";
+        if text.len() > Self::MAX_LEN {
+            return Err(NameError::TooLong {
+                what,
+                len: text.len(),
+                max: Self::MAX_LEN,
+            });
+        }
+        if let Some((at, found)) = text.char_indices().find(|(_, c)| c.is_control()) {
+            return Err(NameError::Character {
+                what,
+                found,
+                at,
+                allowed: "all characters but control characters",
+            });
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// Returns the routing key as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Its words. The empty routing key has none.
+    pub fn words(&self) -> impl Iterator<Item = &str> {
+        let words = (!self.0.is_empty()).then(|| self.0.split('.'));
+        words.into_iter().flatten()
+    }
+}
+
+impl Default for RoutingKey {
+    fn default() -> Self {
+        Self("".into())
+    }
+}
+
+impl fmt::Display for RoutingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for RoutingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+impl Borrow<str> for RoutingKey {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+name!(
     /// The name of a reader whose place a ledger keeps: 1 to 128 bytes of any text without control characters.
     ReaderName,
     "reader name",
@@ -257,5 +336,21 @@ mod tests {
         assert!(QueueName::new("orders.fifo").is_ok());
         assert!(Key::new("süß ✓").is_ok());
         assert!(Key::new("a\nb").is_err());
+    }
+
+    #[test]
+    fn a_routing_key_may_be_empty_and_has_words_between_dots() {
+        let words = |text: &str| -> Vec<String> {
+            let key = RoutingKey::new(text).unwrap();
+            key.words().map(str::to_owned).collect()
+        };
+        assert!(words("").is_empty());
+        assert_eq!(words("orders.new.eu"), ["orders", "new", "eu"]);
+        assert_eq!(words("a..b."), ["a", "", "b", ""]);
+        assert!(RoutingKey::new(&"x".repeat(255)).is_ok());
+        let error = RoutingKey::new(&"x".repeat(256)).unwrap_err();
+        assert!(error.to_string().contains("this one has 256"), "{error}");
+        let error = RoutingKey::new("a\0").unwrap_err();
+        assert!(error.to_string().contains("at byte 1"), "{error}");
     }
 }

@@ -18,6 +18,7 @@
 
 mod checksums;
 mod disk;
+mod filter;
 mod golden;
 mod mutate;
 mod page;

@@ -1,14 +1,24 @@
 //! The table of targets.
 
-use std::{panic, thread};
+use std::{panic, sync::Arc, thread};
 
 use lockgate_cli::fuzzing as cli;
-use lockgate_core::{Header, Message, pack};
+use lockgate_core::{ExchangeId, ExchangeName, Header, Message, QueueId, WallTime, pack};
+use lockgate_machine::{
+    BindTo, Binding, BindingOptions, Effect, ExchangeKind, Filter, FilterScope, HeaderPair,
+    HeadersMatch, Pattern, TopicPattern, Unroutable, encode_record,
+};
 use lockgate_server::fuzzing as server;
 
-use crate::{Target, checksums, disk, golden, page, planted, state, words};
+use crate::{Target, checksums, disk, filter, golden, page, planted, state, words};
 
 const IN_JSON: &[(&str, &str)] = &[("{\"a\":", "}"), ("[", "]"), ("\"\\\"", "\\\"\"")];
+const IN_FILTERS: &[(&str, &str)] = &[
+    ("{\"a\":", "}"),
+    ("[", "]"),
+    ("{\"a\":[1],\"$or\":[{\"b\":[1]},", "]}"),
+    ("*a", "*"),
+];
 const IN_HOCON: &[(&str, &str)] = &[("a {", "}"), ("a = [", "]"), ("a.", ""), ("[", "]")];
 const IN_TOML: &[(&str, &str)] = &[("[", "]"), ("{ a = ", " }"), ("a.", "")];
 const IN_QUERY: &[(&str, &str)] = &[
@@ -220,6 +230,15 @@ pub const TARGETS: &[Target] = &[
         words: &[words::PAGES, words::JSON],
         pairs: IN_JSON,
         seeds: pages,
+        ..NONE
+    },
+    Target {
+        name: "filter",
+        about: "filters of bindings, and what they match",
+        decode: filter::read,
+        words: &[words::FILTERS, words::JSON],
+        pairs: IN_FILTERS,
+        seeds: filters,
         ..NONE
     },
     Target {
@@ -569,6 +588,77 @@ fn requests() -> Vec<Vec<u8>> {
     seeds
 }
 
+fn filters() -> Vec<Vec<u8>> {
+    texts(&[
+        "{\"a\": [\"x\", 1, true, null], \"b\": [{\"numeric\": [\">=\", -1.5, \"<\", 10]}]}\n{\"a\": \"x\", \"b\": 2}",
+        "{\"a\": {\"b\": [{\"prefix\": \"x\"}, {\"suffix\": \"y\"}, {\"equals-ignore-case\": \"Z\"}]}}\n\
+         {\"a\": [{\"b\": \"xy\"}]}",
+        "{\"$or\": [{\"a\": [{\"wildcard\": \"a*b\\\\*c\"}]}, {\"b\": [{\"exists\": false}]}]}\n{\"a\": \"ab*c\"}",
+        "{\"a\": [{\"cidr\": \"10.0.0.0/8\"}, {\"anything-but\": {\"prefix\": [\"x\", \"y\"]}}]}\n[\"10.1.2.3\"]",
+        "{\"c\": [{\"anything-but\": [\"x\", 1]}]}\n[1, \"x\", {}]",
+    ])
+}
+
+/// A record about exchanges, which no golden folder has.
+fn exchanges() -> Vec<u8> {
+    let filter = Filter::new(FilterScope::Body, r#"{"a": ["x"]}"#).ok();
+    let exchange = ExchangeId(1);
+    let created = |id, name, kind, unroutable| {
+        Some(Effect::ExchangeCreated {
+            exchange: ExchangeId(id),
+            name: ExchangeName::new(name).ok()?,
+            kind,
+            unroutable,
+            at: WallTime(1),
+        })
+    };
+    let bound = |exchange: u32, to, pattern, options| Effect::Bound {
+        exchange: ExchangeId(exchange),
+        number: 1,
+        binding: Arc::new(Binding {
+            to,
+            pattern,
+            options,
+        }),
+    };
+    let pair = HeaderPair {
+        name: "a".into(),
+        value: Some("x".into()),
+    };
+    let wanted = HeadersMatch::all(vec![pair]).ok().map(Arc::new);
+    let options = BindingOptions {
+        filter,
+        ..BindingOptions::default()
+    };
+    let topic = TopicPattern::new("a.*.#").ok();
+    let effects = [
+        created(1, "a", ExchangeKind::Topic, Unroutable::Drop),
+        created(
+            2,
+            "b",
+            ExchangeKind::Headers,
+            Unroutable::Alternate(exchange),
+        ),
+        topic.map(|topic| {
+            let to = BindTo::Queue(QueueId(1));
+            bound(1, to, Pattern::Topic(topic), options.clone())
+        }),
+        wanted.map(|wanted| {
+            let to = BindTo::Exchange(exchange);
+            bound(2, to, Pattern::Headers(wanted), options)
+        }),
+        Some(Effect::Unbound {
+            exchange,
+            number: 1,
+        }),
+        Some(Effect::ExchangeDeleted { exchange }),
+    ];
+    let effects: Vec<_> = effects.into_iter().flatten().collect();
+    let mut record = Vec::new();
+    encode_record(&effects, &mut record);
+    record
+}
+
 fn records() -> Vec<Vec<u8>> {
     let with_lengths = |records: Vec<Vec<u8>>| {
         let mut input = Vec::new();
@@ -579,7 +669,9 @@ fn records() -> Vec<Vec<u8>> {
         }
         input
     };
-    golden::records().into_iter().map(with_lengths).collect()
+    let mut all = golden::records();
+    all.push(vec![exchanges()]);
+    all.into_iter().map(with_lengths).collect()
 }
 
 fn segments() -> Vec<Vec<u8>> {

@@ -161,6 +161,24 @@ pub(crate) const AWS_JSON: &[&str] = &[
     "Actions",
 ];
 
+/// What filters of bindings have.
+pub(crate) const FILTERS: &[&str] = &[
+    "$or",
+    "prefix",
+    "suffix",
+    "equals-ignore-case",
+    "wildcard",
+    "anything-but",
+    "numeric",
+    "exists",
+    "cidr",
+    ">=",
+    "<=",
+    "10.0.0.0/24",
+    "2001:db8::/32",
+];
+
+/// What stands in JSON.
 pub(crate) const JSON: &[&str] = &[
     "{\"",
     "\":",

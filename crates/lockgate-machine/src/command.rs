@@ -7,8 +7,8 @@ use std::{
 };
 
 use lockgate_core::{
-    BootId, DeleteRecord, Epoch, ExtendRecord, HolderName, Key, KeyStateWrite, LeaseRecord,
-    LeaseToken, LedgerId, LedgerName, Location, Message, MessageId, Millis, Position,
+    BootId, DeleteRecord, Epoch, ExchangeName, ExtendRecord, HolderName, Key, KeyStateWrite,
+    LeaseRecord, LeaseToken, LedgerId, LedgerName, Location, Message, MessageId, Millis, Position,
     ProducerIncarnation, ProducerName, PutRecord, QueueId, QueueName, ReaderName, Record,
     RecordVersion, RecordWritten, ReleaseRecord, Sequence, Term, WallTime,
     coordination::FenceMark,
@@ -17,8 +17,9 @@ use lockgate_core::{
 };
 
 use crate::{
-    CreatedLedger, CreatedQueue, Delivery, EventBlock, MoveCursor, Moved, QueueSettings, Reply,
-    Sent, Settled, StoredMessage, Transacted,
+    BindTo, BindingOptions, Bound, CreatedExchange, CreatedLedger, CreatedQueue, Delivery,
+    EventBlock, ExchangeKind, MoveCursor, Moved, Pattern, QueueSettings, Reply, Sent, Settled,
+    StoredMessage, Transacted, Unroutable,
 };
 
 /// A caller's command. It is atomic: all of its effects happen, or none.
@@ -53,6 +54,11 @@ pub enum Command {
     MoveReader(MoveReader),
     SealLedger(SealLedger),
     TrimLedger(TrimLedger),
+    CreateExchange(CreateExchange),
+    UpdateExchange(UpdateExchange),
+    DeleteExchange(DeleteExchange),
+    Bind(Box<Bind>),
+    Unbind(Unbind),
     Fenced(Box<Fenced<Command>>),
     LookedUp(Box<LookedUp>),
 }
@@ -284,6 +290,11 @@ commands! {
     MoveReader MoveReader (it => it) -> bool { Reply::ReaderMoved(was_there) => was_there }
     SealLedger SealLedger (it => it) -> LedgerHead { Reply::LedgerHead(head) => *head }
     TrimLedger TrimLedger (it => it) -> LedgerHead { Reply::LedgerHead(head) => *head }
+    CreateExchange CreateExchange (it => it) -> CreatedExchange { Reply::Exchange(exchange) => *exchange }
+    UpdateExchange UpdateExchange (it => it) -> () { Reply::Done => () }
+    DeleteExchange DeleteExchange (it => it) -> () { Reply::Done => () }
+    Bind Bind (it => Box::new(it)) -> Bound { Reply::Bound(bound) => bound }
+    Unbind Unbind (it => it) -> bool { Reply::Unbound(existed) => existed }
 }
 
 impl TypedCommand for Command {
@@ -647,4 +658,48 @@ pub struct SealLedger {
 pub struct TrimLedger {
     pub ledger: LedgerName,
     pub first: SequenceId,
+}
+
+/// Makes an exchange. If there is one of that name with the same settings, nothing changes.
+#[derive(Clone, Debug)]
+pub struct CreateExchange {
+    pub name: ExchangeName,
+    pub kind: ExchangeKind,
+    /// What becomes of messages for which it finds no queue.
+    pub unroutable: Unroutable,
+}
+
+/// Changes what becomes of messages for which an exchange finds no queue.
+#[derive(Clone, Debug)]
+pub struct UpdateExchange {
+    pub exchange: ExchangeName,
+    pub unroutable: Unroutable,
+}
+
+/// Deletes an exchange with its bindings.
+#[derive(Clone, Debug)]
+pub struct DeleteExchange {
+    pub exchange: ExchangeName,
+    /// Also if other exchanges lead to it: bindings to it go, and exchanges whose alternate it is refuse what they cannot
+    /// route. Otherwise that refuses the command.
+    pub force: bool,
+}
+
+/// Makes a binding. If the exchange has one of this pattern to this place, its options are replaced, and it keeps its number; if
+/// they are the same, nothing changes.
+#[derive(Clone, Debug)]
+pub struct Bind {
+    pub exchange: ExchangeName,
+    pub to: BindTo,
+    /// Of the kind that the exchange takes.
+    pub pattern: Pattern,
+    pub options: BindingOptions,
+}
+
+/// Removes the binding of this pattern to this place. The reply is whether there was one.
+#[derive(Clone, Debug)]
+pub struct Unbind {
+    pub exchange: ExchangeName,
+    pub to: BindTo,
+    pub pattern: Pattern,
 }

@@ -4,14 +4,15 @@ use std::{collections::BTreeMap, num::NonZeroU64, sync::Arc};
 
 use bytes::Bytes;
 use lockgate_core::{
-    BootId, Epoch, HolderName, InputId, Key, LeaseNumber, LedgerId, LedgerName, Level, MachineTime,
-    Message, MessageId, Millis, Now, Produced, ProducerIncarnation, ProducerName, QueueId,
-    QueueName, ReaderName, RecordName, RecordVersion, Revision, Sequence, Term, UniqueId, WallTime,
+    BootId, Epoch, ExchangeId, ExchangeName, HolderName, InputId, Key, LeaseNumber, LedgerId,
+    LedgerName, Level, MachineTime, Message, MessageId, Millis, Now, Produced, ProducerIncarnation,
+    ProducerName, QueueId, QueueName, ReaderName, RecordName, RecordVersion, Revision, Sequence,
+    Term, UniqueId, WallTime,
     ledger::{Event, EventHash, SequenceId},
 };
 use smallvec::SmallVec;
 
-use crate::{HoldTarget, QueueSettings, slab::NONE};
+use crate::{Binding, ExchangeKind, HoldTarget, QueueSettings, Unroutable, slab::NONE};
 
 /// The effects of one command, in order. They become one log record: all survive or none.
 pub type Effects = SmallVec<[Effect; 1]>;
@@ -237,6 +238,31 @@ pub enum Effect {
     IdsIndexed { queue: QueueId, up_to: Sequence },
     /// The unique ids of a ledger's events up to this one are in the index, and have left memory.
     EventIdsIndexed { ledger: LedgerId, up_to: SequenceId },
+    /// An exchange was made.
+    ExchangeCreated {
+        exchange: ExchangeId,
+        name: ExchangeName,
+        kind: ExchangeKind,
+        unroutable: Unroutable<ExchangeId>,
+        at: WallTime,
+    },
+    /// An exchange does something else with what it cannot route.
+    ExchangeChanged {
+        exchange: ExchangeId,
+        unroutable: Unroutable<ExchangeId>,
+        at: WallTime,
+    },
+    /// An exchange was deleted with its bindings and those to it.
+    ExchangeDeleted { exchange: ExchangeId },
+    /// A binding was made, or the one with that number got other options.
+    Bound {
+        exchange: ExchangeId,
+        /// Its number in the exchange.
+        number: u32,
+        binding: Arc<Binding>,
+    },
+    /// A binding was removed.
+    Unbound { exchange: ExchangeId, number: u32 },
     /// A message's bytes are now in this record: compaction wrote them again. The message is named
     /// by its present queue and number.
     Compacted(Box<StoredMessage>),
@@ -289,6 +315,11 @@ impl Effect {
             Self::EventsLost { .. } => "events lost",
             Self::IdsIndexed { .. } => "ids indexed",
             Self::EventIdsIndexed { .. } => "event ids indexed",
+            Self::ExchangeCreated { .. } => "exchange created",
+            Self::ExchangeChanged { .. } => "exchange changed",
+            Self::ExchangeDeleted { .. } => "exchange deleted",
+            Self::Bound { .. } => "bound",
+            Self::Unbound { .. } => "unbound",
         }
     }
 

@@ -65,6 +65,7 @@ mod command;
 mod counters;
 mod dedup;
 mod effect;
+mod exchanges;
 mod live;
 mod machine;
 mod query;
@@ -82,27 +83,38 @@ pub use codec::{
 };
 pub use columns::ImageError;
 pub use command::{
-    AnyCommand, AppendEvents, Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command,
-    CreateLedger, CreateQueue, DeleteLedger, DeleteQueue, EngineCommand, Fenced, ForgetProducer,
-    Hold, HoldTarget, IdAnswer, IdAnswers, IdSpace, IdsToIndex, KeyAction, LookedUp, Move,
-    MoveReader, MoveTo, OpenProducer, Pause, Purge, Receive, Reschedule, SealLedger, SendMessage,
-    Settle, SettleAction, Transact, TrimLedger, TypedCommand, WriteState,
+    AnyCommand, AppendEvents, Bind, Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command,
+    CreateExchange, CreateLedger, CreateQueue, DeleteExchange, DeleteLedger, DeleteQueue,
+    EngineCommand, Fenced, ForgetProducer, Hold, HoldTarget, IdAnswer, IdAnswers, IdSpace,
+    IdsToIndex, KeyAction, LookedUp, Move, MoveReader, MoveTo, OpenProducer, Pause, Purge, Receive,
+    Reschedule, SealLedger, SendMessage, Settle, SettleAction, Transact, TrimLedger, TypedCommand,
+    Unbind, UpdateExchange, WriteState,
 };
 pub use counters::{COUNTERS, Counter, CounterKind, DroppedCounts, QueueTotals};
 pub use effect::{
     AppendedEvents, DeadLetterReason, DropReason, Effect, Effects, EventBlock, Failed, StoredEvent,
     StoredMessage,
 };
+pub use exchanges::{
+    BindTo, Binding, BindingOptions, ExchangeKind, KeyFrom, Published, Unroutable,
+    filter::{Filter, FilterError, FilterScope},
+    pattern::{HeaderPair, HeadersMatch, Pattern, PatternError, TopicPattern},
+    reply::{
+        BindingDescription, BindingsPage, Bound, CreatedExchange, ExchangeCounts,
+        ExchangeDescription, ExchangesPage, RouteExplanation, RouteStep, StepOutcome,
+    },
+};
 pub use live::{LiveMessage, LiveRange};
 pub use machine::{
-    ClockState, Deadlines, Frozen, Housekeeping, ImageLoader, KeyView, LeaseView, LedgerView,
-    LiveBlock, Machine, MachineLimits, MessageState, MessageView, ProducerView, QueueView,
-    RecordCounts, RecordsView, StateView, Upcoming,
+    ClockState, Deadlines, ExchangeError, ExchangeView, Frozen, Housekeeping, ImageLoader, KeyView,
+    LeaseView, LedgerView, LiveBlock, Machine, MachineLimits, MessageState, MessageView,
+    ProducerView, QueueView, RecordCounts, RecordsView, Route, StateView, Target, Upcoming,
 };
 pub use query::{
-    DescribeLedger, DescribeQueue, ExplainKey, FindEvent, FindLookedUp, FindMessage, GetKeyState,
-    GetRecord, ListKeyStates, ListKeys, ListLedgers, ListMessages, ListProducers, ListQueues,
-    LocateEvents, Query, TypedQuery,
+    DescribeExchange, DescribeLedger, DescribeQueue, ExplainKey, ExplainRoute, FindEvent,
+    FindLookedUp, FindMessage, GetKeyState, GetRecord, ListBindings, ListExchanges, ListKeyStates,
+    ListKeys, ListLedgers, ListMessages, ListProducers, ListQueues, LocateEvents, Query,
+    TypedQuery,
 };
 pub use reply::{
     BlockPlace, CreatedLedger, CreatedQueue, Decision, Delivery, EventPlaces, KeyHeld, KeyPage,

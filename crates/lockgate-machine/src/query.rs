@@ -1,13 +1,15 @@
 //! The queries of a machine.
 
+use bytes::Bytes;
 use lockgate_core::{
-    Key, KeyState, LedgerName, ListRecords, MessageId, ProducerName, QueueName, Record, RecordName,
-    RecordPage, Sequence, UniqueId, ledger::SequenceId,
+    ExchangeName, Header, Key, KeyState, LedgerName, ListRecords, MessageId, ProducerName,
+    QueueName, Record, RecordName, RecordPage, RoutingKey, Sequence, UniqueId, ledger::SequenceId,
 };
 
 use crate::{
-    EventPlaces, IdAnswers, KeyPage, KeyStatePage, KeyStatus, LedgerDescription, LedgersPage,
-    MessagePage, ProducerPage, QueryReply, QueueDescription, QueuePage,
+    BindingsPage, EventPlaces, ExchangeDescription, ExchangesPage, IdAnswers, KeyPage,
+    KeyStatePage, KeyStatus, LedgerDescription, LedgersPage, MessagePage, ProducerPage, QueryReply,
+    QueueDescription, QueuePage, RouteExplanation,
 };
 
 /// A query; it changes nothing.
@@ -30,6 +32,10 @@ pub enum Query {
     LocateEvents(LocateEvents),
     FindEvent(FindEvent),
     FindLookedUp(FindLookedUp),
+    DescribeExchange(DescribeExchange),
+    ListExchanges(ListExchanges),
+    ListBindings(ListBindings),
+    ExplainRoute(Box<ExplainRoute>),
 }
 
 impl Query {
@@ -82,6 +88,26 @@ queries! {
     ListLedgers -> LedgersPage { QueryReply::Ledgers(page) => page }
     LocateEvents -> EventPlaces { QueryReply::EventPlaces(places) => *places }
     FindEvent -> Option<SequenceId> { QueryReply::Event(place) => place }
+    DescribeExchange -> ExchangeDescription { QueryReply::Exchange(description) => *description }
+    ListExchanges -> ExchangesPage { QueryReply::Exchanges(page) => page }
+    ListBindings -> BindingsPage { QueryReply::Bindings(page) => page }
+}
+
+impl From<ExplainRoute> for Query {
+    fn from(query: ExplainRoute) -> Self {
+        Self::ExplainRoute(Box::new(query))
+    }
+}
+
+impl TypedQuery for ExplainRoute {
+    type Reply = RouteExplanation;
+
+    fn reply(reply: QueryReply) -> Option<RouteExplanation> {
+        match reply {
+            QueryReply::Route(route) => Some(*route),
+            _ => None,
+        }
+    }
 }
 
 impl TypedQuery for Query {
@@ -223,4 +249,44 @@ pub struct FindEvent {
 pub struct FindLookedUp {
     pub find: FindEvent,
     pub answers: IdAnswers,
+}
+
+/// Everything about one exchange, without its bindings.
+#[derive(Clone, Debug)]
+pub struct DescribeExchange {
+    pub exchange: ExchangeName,
+}
+
+/// Exchanges by name, in order.
+#[derive(Clone, Debug)]
+pub struct ListExchanges {
+    /// Only names that start with this.
+    pub prefix: String,
+    /// Only names after this one.
+    pub after: Option<ExchangeName>,
+    /// The most exchanges, 1 to [`Query::LIMIT_MAX`].
+    pub limit: usize,
+}
+
+/// Bindings of an exchange, in the order in which they were made. A page may be shorter than asked for, or empty, and still not
+/// be the last.
+#[derive(Clone, Debug)]
+pub struct ListBindings {
+    pub exchange: ExchangeName,
+    /// Only bindings behind the one with this number: the end of the previous page.
+    pub after: Option<u32>,
+    /// The most bindings, 1 to [`Query::LIMIT_MAX`].
+    pub limit: usize,
+}
+
+/// Where a message would go that is published to an exchange, and why.
+#[derive(Clone, Debug)]
+pub struct ExplainRoute {
+    pub exchange: ExchangeName,
+    pub routing_key: RoutingKey,
+    pub headers: Vec<Header>,
+    /// `None`: filters on the body do not match, and say that it is not known.
+    pub body: Option<Bytes>,
+    /// The most bindings to show, 1 to [`Query::LIMIT_MAX`].
+    pub limit: usize,
 }

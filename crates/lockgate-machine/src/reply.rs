@@ -12,7 +12,11 @@ use lockgate_core::{
     limits::Limit,
 };
 
-use crate::{DeadLetterReason, Effects, IdSpace, QueueSettings, QueueTotals, SettingsError};
+use crate::{
+    BindingsPage, Bound, CreatedExchange, DeadLetterReason, Effects, ExchangeDescription,
+    ExchangeError, ExchangesPage, IdSpace, QueueSettings, QueueTotals, RouteExplanation,
+    SettingsError,
+};
 
 /// The decision on a command: its effects, and the reply for its caller.
 #[derive(Clone, Debug)]
@@ -67,6 +71,12 @@ pub enum Reply {
     LedgerHead(Box<LedgerHead>),
     /// The reader was moved or forgotten; whether there was a position of it before.
     ReaderMoved(bool),
+    /// The exchange, which was created now or existed.
+    Exchange(Box<CreatedExchange>),
+    /// The binding, which is there now.
+    Bound(Bound),
+    /// The binding is not there; whether it was there before.
+    Unbound(bool),
 }
 
 /// The answer to the creation of a ledger.
@@ -298,6 +308,9 @@ pub enum Rejection {
     /// A command for a ledger cannot be done as the ledger is now.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+    /// A command for an exchange cannot be done as the exchanges are now.
+    #[error(transparent)]
+    Exchange(#[from] ExchangeError),
     /// The queue does not exist.
     #[error("queue {queue} does not exist")]
     QueueNotFound { queue: QueueName },
@@ -537,6 +550,10 @@ pub enum QueryReply {
     Ledgers(LedgersPage),
     EventPlaces(Box<EventPlaces>),
     Event(Option<SequenceId>),
+    Exchange(Box<ExchangeDescription>),
+    Exchanges(ExchangesPage),
+    Bindings(BindingsPage),
+    Route(Box<RouteExplanation>),
 }
 
 /// A page of queues, in the order of their names.

@@ -3,20 +3,23 @@
 //!
 //! Before you change one, read "Changing it" in the module above.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use lockgate_core::{
-    BootId, Epoch, HolderName, Incarnation, Key, LeaseNumber, LedgerId, LedgerName, MachineTime,
-    NameError, Now, Produced, ProducerIncarnation, ProducerName, QueueId, ReaderName, RecordName,
-    RecordVersion, Revision, Sequence, Term, WallTime, ledger::SequenceId,
+    BootId, Epoch, ExchangeId, ExchangeName, HolderName, Incarnation, Key, LeaseNumber, LedgerId,
+    LedgerName, MachineTime, NameError, Now, Produced, ProducerIncarnation, ProducerName, QueueId,
+    ReaderName, RecordName, RecordVersion, Revision, Sequence, Term, WallTime, ledger::SequenceId,
 };
 
 use super::{
-    DecodeError, events, message, settings,
+    DecodeError, events, exchanges, message, settings,
     wire::{Reader, Writer},
 };
-use crate::{DeadLetterReason, DropReason, Effect, Failed, HoldTarget, QueueSettings};
+use crate::{
+    DeadLetterReason, DropReason, Effect, ExchangeKind, Failed, HoldTarget, QueueSettings,
+    Unroutable,
+};
 
 /// Declares effects with what stands in front of each of them: never reused, and 0 stays free, so that zeroed bytes
 /// are no effect. Those that are their head and no more have its parts here, in their order.
@@ -92,6 +95,10 @@ effects! {
         EVENTS_LOST = 40: EventsLost { ledger, first };
         IDS_INDEXED = 41: IdsIndexed { queue, up_to };
         EVENT_IDS_INDEXED = 42: EventIdsIndexed { ledger, up_to };
+        EXCHANGE_CREATED = 43: ExchangeCreated { exchange, name, kind, unroutable, at };
+        EXCHANGE_CHANGED = 44: ExchangeChanged { exchange, unroutable, at };
+        EXCHANGE_DELETED = 45: ExchangeDeleted { exchange };
+        UNBOUND = 47: Unbound { exchange, number };
     }
     others: {
         QUEUE_CREATED = 4: QueueCreated;
@@ -103,6 +110,7 @@ effects! {
         MOVED = 18: Moved;
         EVENTS_APPENDED = 35: EventsAppended;
         EVENTS_COMPACTED = 39: EventsCompacted;
+        BOUND = 46: Bound;
     }
 }
 
@@ -154,6 +162,10 @@ parts! {
     LedgerName: |name, w| w.bytes(name.as_str().as_bytes()), |r| events::ledger_name(r);
     ReaderName: |name, w| w.bytes(name.as_str().as_bytes()), |r| events::reader_name(r);
     SequenceId: |place, w| w.number(place.0), |r| r.number().map(SequenceId);
+    ExchangeId: |exchange, w| w.number(u64::from(exchange.0)), |r| r.small().map(ExchangeId);
+    ExchangeName: |name, w| w.bytes(name.as_str().as_bytes()), |r| exchanges::exchange_name(r);
+    ExchangeKind: |kind, w| w.byte(*kind as u8), |r| exchanges::read_kind(r);
+    Unroutable<ExchangeId>: |unroutable, w| exchanges::write_unroutable(*unroutable, w), |r| exchanges::read_unroutable(r);
     Bytes: |bytes, w| w.bytes(bytes), |r| Ok(r.bytes()?.to_bytes());
 }
 
@@ -288,6 +300,15 @@ fn write_body(effect: &Effect, writer: &mut Writer<'_>) {
         Effect::Accepted(stored) | Effect::Compacted(stored) => message::write(stored, writer),
         Effect::EventsAppended(appended) => events::write_appended(appended, writer),
         Effect::EventsCompacted(block) => events::write_block(block, writer),
+        Effect::Bound {
+            exchange,
+            number,
+            binding,
+        } => {
+            writer.number(u64::from(exchange.0));
+            writer.number(u64::from(*number));
+            exchanges::write_binding(binding, writer);
+        }
         Effect::Leased {
             queue,
             sequence,
@@ -405,6 +426,13 @@ pub(super) fn read(
         },
         kind::EVENTS_APPENDED => Effect::EventsAppended(Box::new(events::read_appended(r)?)),
         kind::EVENTS_COMPACTED => Effect::EventsCompacted(Box::new(events::read_block(r)?)),
+        kind::BOUND => {
+            return Ok(Effect::Bound {
+                exchange: ExchangeId(r.small()?),
+                number: r.small()?,
+                binding: Arc::new(exchanges::read_binding(r)?),
+            });
+        }
         kind::NACKED => return read_nacked(reader),
         kind::MOVED => return read_moved(reader),
         _ => read_head(number, r)?,

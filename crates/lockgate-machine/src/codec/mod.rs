@@ -20,6 +20,7 @@
 pub(crate) mod batch;
 mod effect;
 pub(crate) mod events;
+pub(crate) mod exchanges;
 mod message;
 mod settings;
 #[cfg(test)]

@@ -39,6 +39,14 @@ pub struct MachineLimits {
     /// is never refused for that. When they take half of it, unique ids leave memory for the index, if there is one. Default:
     /// 1 GiB.
     pub ledger_bytes_max: u64,
+    /// The most exchanges. Each costs about 1 KiB of memory. Default: 10,000.
+    pub exchanges_max: u32,
+    /// The most bindings of all exchanges, including those of deleted queues and exchanges that are not freed yet.
+    /// Default: 1,000,000.
+    pub bindings_max: u32,
+    /// How many bytes all bindings may take: 512 for each, twice its pattern and four times its filter. Where they would
+    /// take more, binds are refused. Default: 1 GiB.
+    pub binding_bytes_max: u64,
 }
 
 impl MachineLimits {
@@ -66,6 +74,9 @@ impl Default for MachineLimits {
             ledgers_max: 10_000,
             unique_id_index: false,
             ledger_bytes_max: 1 << 30,
+            exchanges_max: 10_000,
+            bindings_max: 1_000_000,
+            binding_bytes_max: 1 << 30,
         }
     }
 }

@@ -119,7 +119,15 @@ impl Machine {
         for problem in self.ledgers.problems() {
             problems.expect(false, || problem);
         }
+        for problem in self.problems_of_exchanges() {
+            problems.expect(false, || problem);
+        }
         self.check_timers(problems);
+    }
+
+    pub(crate) fn problems_of_exchanges(&self) -> Vec<String> {
+        let has_queue = |queue| self.queue_index(queue).is_some();
+        self.exchanges.problems(has_queue)
     }
 
     fn origin_messages(&self) -> Vec<u32> {

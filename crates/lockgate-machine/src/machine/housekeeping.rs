@@ -30,7 +30,7 @@ pub(super) struct PurgedContent {
 }
 
 impl Machine {
-    /// Frees about `budget` messages, unique ids, states of keys or producers of purged and deleted content, and a little
+    /// Frees about `budget` messages, unique ids, states of keys, producers or bindings of purged and deleted content, and a little
     /// memory that tables no longer need.
     ///
     /// Changes nothing visible, is not logged, and may be called at any time or never.
@@ -72,8 +72,13 @@ impl Machine {
                 self.dead_producers.pop();
             }
         }
+        let bindings_are_freed = self.exchanges.free(&mut left);
         self.shrink_tables();
-        if self.purged.is_empty() && self.dead_states.is_empty() && self.dead_producers.is_empty() {
+        if bindings_are_freed
+            && self.purged.is_empty()
+            && self.dead_states.is_empty()
+            && self.dead_producers.is_empty()
+        {
             Housekeeping::Finished
         } else {
             Housekeeping::Unfinished

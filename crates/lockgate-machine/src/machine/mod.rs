@@ -7,7 +7,7 @@
 //! - `order`: a message's way through its queue, and which keys are ready.
 //! - `send`, `receive`, `settle`, `transact`, `messages`, `keys`, `queues`: the commands.
 //!   `compact`: the places of messages' bytes in the log, and compaction.
-//! - `ledgers`: event logs with one total order.
+//! - `ledgers`: event logs with one total order. `exchanges`: which queues a published message gets to.
 //! - `records`: versioned values that may be leased. `key_states`: the states of keys.
 //! - `producers`: which records of producers were accepted.
 //! - `failures`: what is kept of failed attempts. `limits`: what limits hold. `holds`: holds that somebody asks for.
@@ -26,6 +26,7 @@ mod bounds;
 mod check;
 mod compact;
 mod draft;
+mod exchanges;
 mod failures;
 mod holds;
 mod housekeeping;
@@ -62,12 +63,13 @@ use std::{
 };
 
 use lockgate_core::{
-    BootId, HolderName, Level, MachineTime, Now, Position, ProducerRefused, QueueId, QueueName,
-    RecordsError, ShardId, Term,
+    BootId, Level, MachineTime, Now, Position, ProducerRefused, QueueId, QueueName, RecordsError,
+    ShardId, Term,
 };
 
 use self::{
     draft::Draft,
+    exchanges::Exchanges,
     housekeeping::PurgedContent,
     key_states::KeyStates,
     ledgers::Ledgers,
@@ -89,7 +91,7 @@ use crate::{
     effect::Arrival,
     live::LiveRanges,
     slab::{NONE, Slab},
-    table::{HashSeed, Table, hash_bytes, hash_pair},
+    table::{HashSeed, Table, hash_pair},
     wheel::Wheel,
 };
 
@@ -98,6 +100,7 @@ use crate::{
 const FOLDED_AT_ONCE: usize = if cfg!(test) { 3 } else { 64 };
 
 pub use self::bounds::MachineLimits;
+pub use self::exchanges::{ExchangeError, ExchangeView, Route, Target};
 pub use self::housekeeping::Housekeeping;
 pub(crate) use self::image::IMAGE_VERSION;
 pub use self::image::{Frozen, ImageLoader};
@@ -173,6 +176,7 @@ pub struct Machine {
     failure_bytes: u64,
     records: RecordTable,
     ledgers: Ledgers,
+    exchanges: Exchanges,
     /// Memory of the states of keys.
     key_state_bytes: u64,
     /// The states of queues that were deleted, until they are freed.
@@ -271,6 +275,7 @@ impl Machine {
             failure_bytes: 0,
             records: RecordTable::default(),
             ledgers: Ledgers::default(),
+            exchanges: Exchanges::default(),
             key_state_bytes: 0,
             dead_states: Vec::new(),
             producer_bytes: 0,
@@ -399,6 +404,11 @@ impl Machine {
             Command::TrimLedger(TrimLedger { ledger, first }) => {
                 self.decide_trim_ledger(draft, ledger, *first)
             }
+            Command::CreateExchange(create) => self.decide_create_exchange(draft, create, now),
+            Command::UpdateExchange(update) => self.decide_update_exchange(draft, update, now),
+            Command::DeleteExchange(delete) => self.decide_delete_exchange(draft, delete),
+            Command::Bind(bind) => self.decide_bind(draft, bind),
+            Command::Unbind(unbind) => self.decide_unbind(draft, unbind),
             Command::Fenced(fenced) => self.decide_fenced(draft, fenced, now),
             Command::LookedUp(looked) => {
                 draft.looked_up = Some(looked.answers.clone());
@@ -651,6 +661,25 @@ impl Machine {
             Effect::EventIdsIndexed { ledger, up_to } => {
                 self.fold_event_ids_indexed(*ledger, *up_to)
             }
+            Effect::ExchangeCreated {
+                exchange,
+                name,
+                kind,
+                unroutable,
+                at,
+            } => self.fold_exchange_created(*exchange, name, *kind, *unroutable, *at),
+            Effect::ExchangeChanged {
+                exchange,
+                unroutable,
+                at,
+            } => self.fold_exchange_changed(*exchange, *unroutable, *at),
+            Effect::ExchangeDeleted { exchange } => self.fold_exchange_deleted(*exchange),
+            Effect::Bound {
+                exchange,
+                number,
+                binding,
+            } => self.fold_bound(*exchange, *number, binding),
+            Effect::Unbound { exchange, number } => self.fold_unbound(*exchange, *number),
         }
     }
 
@@ -938,40 +967,6 @@ impl Machine {
         match self.queue_index(queue) {
             Some(queue) => self.queues[queue].totals.stale_settles += 1,
             None => self.deleted_totals.stale_settles += 1,
-        }
-    }
-
-    /// The interned name, with one more lease counted.
-    fn intern_holder(&mut self, name: &HolderName) -> u32 {
-        let hash = hash_bytes(self.seed, name.as_str().as_bytes());
-        let found = self
-            .by_holder
-            .find(hash, |holder| self.holders[holder].name == *name);
-        let holder = found.unwrap_or_else(|| {
-            let holder = self.holders.insert(Holder {
-                name: name.clone(),
-                leases: 0,
-            });
-            let (holders, seed) = (&self.holders, self.seed);
-            self.by_holder.insert(hash, holder, |holder| {
-                hash_bytes(seed, holders[holder].name.as_str().as_bytes())
-            });
-            holder
-        });
-        self.holders[holder].leases += 1;
-        holder
-    }
-
-    /// Counts one lease less for that name; forgets the name with its last lease.
-    fn release_holder(&mut self, holder: u32) {
-        if holder == NONE {
-            return;
-        }
-        self.holders[holder].leases -= 1;
-        if self.holders[holder].leases == 0 {
-            let name = self.holders.remove(holder).name;
-            let hash = hash_bytes(self.seed, name.as_str().as_bytes());
-            self.by_holder.remove(hash, |other| other == holder);
         }
     }
 }

@@ -9,9 +9,9 @@ use super::{
     state::{State, flag},
 };
 use crate::{
-    DescribeLedger, DescribeQueue, ExplainKey, FindLookedUp, FindMessage, GetKeyState, GetRecord,
-    KeyStatus, KeyWait, ListKeys, ListMessages, ListQueues, Query, QueryReply, QueueCounts,
-    QueueDescription, QueuePage, QueueTotals, Rejection, slab::NONE,
+    DescribeExchange, DescribeLedger, DescribeQueue, ExplainKey, FindLookedUp, FindMessage,
+    GetKeyState, GetRecord, KeyStatus, KeyWait, ListKeys, ListMessages, ListQueues, Query,
+    QueryReply, QueueCounts, QueueDescription, QueuePage, QueueTotals, Rejection, slab::NONE,
 };
 
 /// How many delayed messages of a key a query examines for the first that is due, so that a query
@@ -74,6 +74,16 @@ impl Machine {
                 let answers = Some(&**answers);
                 self.query_event(find, answers).map(QueryReply::Event)
             }
+            Query::DescribeExchange(DescribeExchange { exchange }) => {
+                let description = self.query_exchange(exchange)?;
+                Ok(QueryReply::Exchange(Box::new(description)))
+            }
+            Query::ListExchanges(list) => self.query_exchanges(list).map(QueryReply::Exchanges),
+            Query::ListBindings(list) => self.query_bindings(list).map(QueryReply::Bindings),
+            Query::ExplainRoute(explain) => {
+                let explanation = self.query_route(explain)?;
+                Ok(QueryReply::Route(Box::new(explanation)))
+            }
         }
     }
 
@@ -132,6 +142,7 @@ impl Machine {
             + self.waits.bytes()
             + self.records.entries.bytes()
             + self.ledgers.heap_bytes()
+            + self.exchanges.heap_bytes()
             + usize::try_from(self.records.bytes + self.key_state_bytes).unwrap_or(usize::MAX)
             + self.by_failed_message.bytes()
             + usize::try_from(self.failure_bytes).unwrap_or(usize::MAX)

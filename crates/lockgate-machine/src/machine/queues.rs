@@ -241,6 +241,7 @@ impl Machine {
         }
         self.next_queue = self.next_queue.max(id.0.saturating_add(1));
         self.forget_earlier_debtors(id);
+        self.forget_earlier_bindings(id);
         let index = self.queues.insert(Queue {
             id,
             name: name.clone(),
@@ -335,6 +336,7 @@ impl Machine {
             }
         }
         self.forget_limits(queue.id, queue.limits);
+        self.exchanges.drop_queue(queue.id);
         self.deleted_totals.add(&queue.totals);
         Some(())
     }

@@ -14,11 +14,11 @@ use super::{
     draft::Draft,
     limits::QueueLimits,
     send::check_range,
-    state::{Queue, Timer},
+    state::{Holder, Queue, Timer},
 };
 use crate::{
     DeadLetterReason, Delivery, Effect, KeyPolicy, QueueSettings, Receive, Rejection, Reply,
-    slab::NONE,
+    slab::NONE, table::hash_bytes,
 };
 
 /// Leases up to this length share a synced lease bound; longer ones are synced themselves. Also how
@@ -402,5 +402,41 @@ impl Choice<'_> {
         self.deliveries.len() < self.wanted
             && self.moves_left > 0
             && self.bytes < Receive::BYTES_MAX
+    }
+}
+
+impl Machine {
+    /// The interned name, with one more lease counted.
+    pub(super) fn intern_holder(&mut self, name: &HolderName) -> u32 {
+        let hash = hash_bytes(self.seed, name.as_str().as_bytes());
+        let found = self
+            .by_holder
+            .find(hash, |holder| self.holders[holder].name == *name);
+        let holder = found.unwrap_or_else(|| {
+            let holder = self.holders.insert(Holder {
+                name: name.clone(),
+                leases: 0,
+            });
+            let (holders, seed) = (&self.holders, self.seed);
+            self.by_holder.insert(hash, holder, |holder| {
+                hash_bytes(seed, holders[holder].name.as_str().as_bytes())
+            });
+            holder
+        });
+        self.holders[holder].leases += 1;
+        holder
+    }
+
+    /// Counts one lease less for that name; forgets the name with its last lease.
+    pub(super) fn release_holder(&mut self, holder: u32) {
+        if holder == NONE {
+            return;
+        }
+        self.holders[holder].leases -= 1;
+        if self.holders[holder].leases == 0 {
+            let name = self.holders.remove(holder).name;
+            let hash = hash_bytes(self.seed, name.as_str().as_bytes());
+            self.by_holder.remove(hash, |other| other == holder);
+        }
     }
 }

@@ -3,13 +3,14 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use lockgate_core::{
-    Failures, HolderName, Key, LeaseNumber, LedgerId, Location, MachineTime, MessageId,
+    ExchangeId, Failures, HolderName, Key, LeaseNumber, LedgerId, Location, MachineTime, MessageId,
     ProducerName, QueueId, QueueName, Record, RecordName, RecordVersion, Revision, Sequence, Term,
     WallTime, limits::Debt,
 };
 
 use super::{
     ClockState, Machine,
+    exchanges::ExchangeView,
     key_states::KeyStates,
     ledgers::LedgerView,
     list::List,
@@ -36,6 +37,9 @@ pub struct StateView {
     /// How many ledgers were ever made.
     pub ledgers_made: u32,
     pub ledgers: BTreeMap<LedgerId, LedgerView>,
+    /// How many exchanges were ever made.
+    pub exchanges_made: u32,
+    pub exchanges: BTreeMap<ExchangeId, ExchangeView>,
 }
 
 /// The records of a [`StateView`].
@@ -170,6 +174,8 @@ impl Machine {
             },
             ledgers_made: self.ledgers.made,
             ledgers: self.ledgers.view(),
+            exchanges_made: self.exchanges.made,
+            exchanges: self.exchanges.view(),
         }
     }
 

@@ -341,6 +341,7 @@ impl Machine {
             }
         }
         self.ledgers.forget_positions();
+        self.exchanges.forget_positions();
     }
 
     /// Begins a term under another shard number, for a restore: it changes nothing else, and gives

@@ -15,6 +15,69 @@ fn ledger() -> impl Strategy<Value = LedgerId> {
     any::<u32>().prop_map(LedgerId)
 }
 
+fn exchange() -> impl Strategy<Value = ExchangeId> {
+    any::<u32>().prop_map(ExchangeId)
+}
+
+fn exchange_kind() -> impl Strategy<Value = ExchangeKind> {
+    prop::sample::select(ExchangeKind::ALL.to_vec())
+}
+
+fn unroutable() -> impl Strategy<Value = Unroutable<ExchangeId>> {
+    prop_oneof![
+        Just(Unroutable::Reject),
+        Just(Unroutable::Drop),
+        exchange().prop_map(Unroutable::Alternate),
+    ]
+}
+
+fn pattern() -> impl Strategy<Value = Pattern> {
+    let pair = (text(9), prop::option::of(text(9))).prop_map(|(name, value)| HeaderPair {
+        name: name.into(),
+        value: value.map(Into::into),
+    });
+    let pairs = prop::collection::btree_set(pair, 1..4);
+    prop_oneof![
+        text(9).prop_map(|key| Pattern::RoutingKey(RoutingKey::new(&key).unwrap())),
+        "([a*#]\\.){0,4}b?".prop_map(|text| Pattern::Topic(TopicPattern::new(&text).unwrap())),
+        Just(Pattern::Everything),
+        (any::<bool>(), pairs).prop_map(|(is_any, pairs)| {
+            let pairs = pairs.into_iter().collect();
+            Pattern::Headers(Arc::new(HeadersMatch::checked(is_any, pairs).unwrap()))
+        }),
+    ]
+}
+
+fn binding() -> impl Strategy<Value = Binding> {
+    let key_from = prop_oneof![
+        Just(KeyFrom::RoutingKey),
+        text(9).prop_map(|name| KeyFrom::Header(name.into())),
+    ];
+    let filter = (any::<bool>(), "[a-z ]{1,9}").prop_map(|(is_body, text)| {
+        let scope = [FilterScope::Headers, FilterScope::Body][usize::from(is_body)];
+        Filter::new(scope, &format!(r#"{{"{text}": ["{text}"]}}"#)).unwrap()
+    });
+    let to = prop_oneof![
+        3 => queue().prop_map(BindTo::Queue),
+        1 => exchange().prop_map(BindTo::Exchange),
+    ];
+    let options = (prop::option::of(key_from), any::<bool>());
+    (to, pattern(), prop::option::of(filter), options).prop_map(
+        |(to, pattern, filter, (key_from, skip_when_full))| {
+            let is_to_queue = matches!(to, BindTo::Queue(_));
+            Binding {
+                to,
+                pattern,
+                options: BindingOptions {
+                    filter,
+                    key_from: key_from.filter(|_| is_to_queue),
+                    skip_when_full: skip_when_full && is_to_queue,
+                },
+            }
+        },
+    )
+}
+
 fn block() -> impl Strategy<Value = EventBlock> {
     let event = (prop::option::of(text(9)), bytes()).prop_map(|(id, payload)| StoredEvent {
         unique_id: id.map(|id| UniqueId::new(&id).unwrap()),
@@ -531,6 +594,43 @@ pub(super) fn effect_at(place: usize) -> BoxedStrategy<Effect> {
                 ledger,
                 up_to: SequenceId(up_to),
             })
+            .boxed(),
+        42 => (
+            "[a-z.]{1,80}",
+            exchange_kind(),
+            unroutable(),
+            exchange(),
+            wall(),
+        )
+            .prop_map(
+                |(name, kind, unroutable, exchange, at)| Effect::ExchangeCreated {
+                    exchange,
+                    name: ExchangeName::new(&name).unwrap(),
+                    kind,
+                    unroutable,
+                    at,
+                },
+            )
+            .boxed(),
+        43 => (exchange(), unroutable(), wall())
+            .prop_map(|(exchange, unroutable, at)| Effect::ExchangeChanged {
+                exchange,
+                unroutable,
+                at,
+            })
+            .boxed(),
+        44 => exchange()
+            .prop_map(|exchange| Effect::ExchangeDeleted { exchange })
+            .boxed(),
+        45 => (exchange(), any::<u32>(), binding())
+            .prop_map(|(exchange, number, binding)| Effect::Bound {
+                exchange,
+                number,
+                binding: Arc::new(binding),
+            })
+            .boxed(),
+        46 => (exchange(), any::<u32>())
+            .prop_map(|(exchange, number)| Effect::Unbound { exchange, number })
             .boxed(),
         _ => unreachable!("a new effect needs a strategy here"),
     }

@@ -13,6 +13,7 @@ use crate::{
     live::LiveRanges,
     machine::{
         compact::hash_id,
+        exchanges::ExchangeState,
         failures::memory_of,
         housekeeping::PurgedContent,
         key_sequences::KeySequences,
@@ -242,6 +243,17 @@ impl ImageLoader {
                 ledger.indexed = SequenceId(input.u64()?);
                 Ok(())
             }
+            Kind::Exchanges => {
+                machine.exchanges.made = input.u32()?;
+                machine.exchanges.bindings = Slab::decode_outline(input)?;
+                Ok(())
+            }
+            Kind::Exchange => {
+                let exchange = ExchangeState::decode_outline(input, machine.seed)?;
+                machine.exchanges.by_id.insert(owner, exchange);
+                Ok(())
+            }
+            Kind::BindingPages => machine.exchanges.bindings.read_page(first, input),
             Kind::End => Ok(()),
         }
     }
@@ -380,6 +392,9 @@ impl Machine {
         self.ledgers.rebuild(seed)?;
         let mut ledgers = self.ledgers.by_id.values();
         self.has_indexed_ids |= ledgers.any(|ledger| ledger.indexed > SequenceId(0));
+        let mut exchanges = std::mem::take(&mut self.exchanges);
+        exchanges.rebuild(|queue| self.queue_index(queue).is_some())?;
+        self.exchanges = exchanges;
         let failures = self.failures.iter();
         self.failure_bytes = failures.map(|(_, entry)| memory_of(&entry.failures)).sum();
         // A restore's log may have other ranges.
@@ -401,6 +416,7 @@ impl Machine {
         self.failures.check_complete()?;
         self.debtors.check_complete()?;
         self.records.entries.check_complete()?;
+        self.exchanges.bindings.check_complete()?;
         self.messages.check_complete()
     }
 

@@ -101,10 +101,16 @@ enum Kind {
     IndexedIds = 34,
     /// How far the unique ids of a ledger are in the index; the owner is its number.
     IndexedEventIds = 35,
+    /// How many exchanges were ever made and the outline of the bindings, if there were some.
+    Exchanges = 36,
+    /// Everything of an exchange besides its bindings; the owner is its number.
+    Exchange = 37,
+    /// The pages of the bindings of all exchanges.
+    BindingPages = 38,
 }
 
 impl Kind {
-    const ALL: [Self; 35] = [
+    const ALL: [Self; 38] = [
         Self::Shard,
         Self::Queues,
         Self::Contents,
@@ -139,6 +145,9 @@ impl Kind {
         Self::EventIdPages,
         Self::IndexedIds,
         Self::IndexedEventIds,
+        Self::Exchanges,
+        Self::Exchange,
+        Self::BindingPages,
         Self::End,
     ];
 
@@ -220,6 +229,7 @@ impl Machine {
             + self.key_state_bytes
             + self.producer_bytes
             + self.ledgers.image_bytes()
+            + self.exchanges.image_bytes()
     }
 
     /// A machine that shares the pages, without tables and volatile parts.
@@ -265,6 +275,7 @@ impl Machine {
             debtors: self.debtors.share(),
             records: self.records.share(),
             ledgers: self.ledgers.share(),
+            exchanges: self.exchanges.share(),
             wall: self.wall.share(),
             machine: self.machine.share(),
             awaiting: self.awaiting.clone(),
@@ -431,6 +442,8 @@ impl Machine {
             Kind::Ledgers | Kind::EventBlocks | Kind::InputPages | Kind::EventIdPages => {
                 self.ledgers.by_id.keys().copied().collect()
             }
+            Kind::Exchanges | Kind::BindingPages if self.exchanges.is_unused() => Vec::new(),
+            Kind::Exchange => self.exchanges.by_id.keys().copied().collect(),
             _ => vec![0],
         }
     }
@@ -455,6 +468,8 @@ impl Machine {
             | Kind::Ledgers
             | Kind::IndexedIds
             | Kind::IndexedEventIds
+            | Kind::Exchanges
+            | Kind::Exchange
             | Kind::End
                 if page > 0 =>
             {
@@ -551,6 +566,16 @@ impl Machine {
                 put_u64(out, self.ledgers.by_id.get(&owner)?.indexed.0);
                 Some(0)
             }
+            Kind::Exchanges => {
+                put_u32(out, self.exchanges.made);
+                self.exchanges.bindings.encode_outline(out);
+                Some(0)
+            }
+            Kind::Exchange => {
+                self.exchanges.by_id.get(&owner)?.encode_outline(out);
+                Some(0)
+            }
+            Kind::BindingPages => encode_page(&mut self.exchanges.bindings, page, out),
             Kind::End => Some(0),
         }
     }

@@ -24,7 +24,7 @@ use lockgate_core::{
 };
 
 use self::state::{ID_BYTES, named_bytes};
-pub(super) use self::state::{LedgerState, Ledgers};
+pub(super) use self::state::{LedgerState, Ledgers, put_text, text};
 pub use self::state::{LedgerView, LiveBlock};
 use super::{Machine, draft::Draft, send::check_range};
 use crate::{

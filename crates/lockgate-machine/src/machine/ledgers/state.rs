@@ -472,7 +472,7 @@ impl Row for InputEntry {
     }
 }
 
-fn put_text(out: &mut Vec<u8>, text: &str) {
+pub(in crate::machine) fn put_text(out: &mut Vec<u8>, text: &str) {
     let len = u32::try_from(text.len()).expect("names are short");
     out.extend_from_slice(&len.to_le_bytes());
     out.extend_from_slice(text.as_bytes());
@@ -483,7 +483,7 @@ fn put_optional<const N: usize>(out: &mut Vec<u8>, bytes: Option<[u8; N]>) {
     out.extend_from_slice(bytes.as_ref().map_or(&[], |bytes| &bytes[..]));
 }
 
-fn text<'a>(input: &mut Input<'a>) -> Result<&'a str, ImageError> {
+pub(in crate::machine) fn text<'a>(input: &mut Input<'a>) -> Result<&'a str, ImageError> {
     let len = input.count(1)?;
     str::from_utf8(input.take(len)?).map_err(|_| damaged("a text is not UTF-8"))
 }

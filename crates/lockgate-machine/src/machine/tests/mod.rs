@@ -6,6 +6,7 @@ mod compact;
 mod dead_letters;
 mod dedup;
 mod durability;
+mod exchanges;
 mod failures;
 mod fences;
 pub(super) mod harness;

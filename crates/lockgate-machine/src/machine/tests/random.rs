@@ -15,7 +15,7 @@ use crate::{
     Transact, WriteState,
 };
 
-const QUEUES: [&str; 5] = ["strict", "sqs", "unkeyed", "parking", "memory"];
+pub(super) const QUEUES: [&str; 5] = ["strict", "sqs", "unkeyed", "parking", "memory"];
 
 /// A step of a history; its numbers choose among what exists.
 #[derive(Clone, Debug)]
@@ -87,6 +87,11 @@ pub(super) enum Step {
         how: u8,
         with: u8,
     },
+    Exchange {
+        what: u8,
+        how: u8,
+        with: u8,
+    },
     Damaged {
         which: u8,
     },
@@ -130,6 +135,8 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(queue, key, with)| Step::State { queue, key, with }),
         6 => (any8(), any8(), any8())
             .prop_map(|(what, how, with)| Step::Ledger { what, how, with }),
+        6 => (any8(), any8(), any8())
+            .prop_map(|(what, how, with)| Step::Exchange { what, how, with }),
         1 => any8().prop_map(|which| Step::Damaged { which }),
         4 => (any8(), any::<bool>())
             .prop_map(|(which, stale)| Step::Compact { which, stale }),
@@ -322,6 +329,9 @@ impl History {
             }
             Step::Ledger { what, how, with } => {
                 self.ledger.step(&mut self.run, what, how, with);
+            }
+            Step::Exchange { what, how, with } => {
+                super::exchanges::step(&mut self.run, what, how, with);
             }
             Step::Damaged { which } => {
                 if let Some(&LeaseToken {
