@@ -78,6 +78,10 @@ impl<T: Ticket> Driver<T> {
                 ..
             }) => self.seen_of_ledger(ledger),
             Query::ListLedgers(_) => self.seen_of(self.machine.ledgers_rest_on()),
+            Query::DescribeExchange(_)
+            | Query::ListExchanges(_)
+            | Query::ListBindings(_)
+            | Query::ExplainRoute(_) => self.seen_of(self.machine.exchanges_rest_on()),
             _ => self.promised,
         }
     }

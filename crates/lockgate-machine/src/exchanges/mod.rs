@@ -171,10 +171,11 @@ pub struct Binding {
 
 impl Binding {
     /// What a binding takes of the memory of exchanges beside its texts.
-    const OVERHEAD: u64 = 512;
+    const OVERHEAD: u64 = 768;
 
-    /// What it takes of the memory of exchanges: 512 bytes, twice its pattern, and four times its filter, which is also
-    /// there in its compact form.
+    /// What it takes of the memory of exchanges, no less than what is allocated for it (`tests/bindings.rs`): 768 bytes,
+    /// twice its pattern with 64 bytes for each word or header of it, and four times its filter, which is also there in its
+    /// compact form.
     pub(crate) fn bytes(&self) -> u64 {
         let BindingOptions {
             filter,

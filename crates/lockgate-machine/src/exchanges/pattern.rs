@@ -32,11 +32,11 @@ impl Pattern {
         }
     }
 
-    /// Bytes of its texts, and 16 for each header.
+    /// Bytes of its texts, and 64 for each word of a topic and for each header.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::RoutingKey(key) => key.as_str().len(),
-            Self::Topic(pattern) => pattern.as_str().len(),
+            Self::Topic(pattern) => pattern.as_str().len() + 64 * pattern.0.words().count(),
             Self::Everything => 0,
             Self::Headers(wanted) => wanted.pairs.iter().map(HeaderPair::bytes).sum(),
         }
@@ -215,7 +215,7 @@ pub struct HeaderPair {
 
 impl HeaderPair {
     fn bytes(&self) -> usize {
-        16 + self.name.len() + self.value.as_ref().map_or(0, |value| value.len())
+        64 + self.name.len() + self.value.as_ref().map_or(0, |value| value.len())
     }
 
     /// Whether one of these headers has its name and value.

@@ -152,7 +152,7 @@ fn a_long_way_through_exchanges_needs_no_stack() {
         );
         assert!(exchange_error(back).contains("cannot lead"));
         let from_image = loaded(&mut run.machine);
-        assert_eq!(from_image.exchange_figures(), (3_000, 3_000, 3_000 * 512));
+        assert_eq!(from_image.exchange_figures(), (3_000, 3_000, 3_000 * 768));
     };
     let thread = std::thread::Builder::new().stack_size(512 << 10);
     thread.spawn(way).unwrap().join().unwrap();
