@@ -959,6 +959,7 @@ fn grows(machine: &Machine, command: AnyCommand<'_>) -> bool {
     };
     match command.plain() {
         Command::Send(_)
+        | Command::Publish(_)
         | Command::CreateQueue(_)
         | Command::ChangeQueue(_)
         | Command::PutRecord(_)

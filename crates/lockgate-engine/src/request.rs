@@ -297,6 +297,8 @@ fn state_bytes(write: &KeyStateWrite) -> usize {
 fn command_bytes(command: &Command) -> usize {
     match command.plain() {
         Command::Send(send) => message_bytes(&send.message),
+        // For the first queue.
+        Command::Publish(publish) => message_bytes(&publish.message),
         Command::Transact(Transact {
             settles,
             states,

@@ -10,7 +10,7 @@ use lockgate_core::{
     BootId, DeleteRecord, Epoch, ExchangeName, ExtendRecord, HolderName, Key, KeyStateWrite,
     LeaseRecord, LeaseToken, LedgerId, LedgerName, Location, Message, MessageId, Millis, Position,
     ProducerIncarnation, ProducerName, PutRecord, QueueId, QueueName, ReaderName, Record,
-    RecordVersion, RecordWritten, ReleaseRecord, Sequence, Term, WallTime,
+    RecordVersion, RecordWritten, ReleaseRecord, RoutingKey, Sequence, Term, WallTime,
     coordination::FenceMark,
     ledger::{Append, Appended, LedgerHead, LedgerOptions, SequenceId},
     limits::HoldScope,
@@ -18,8 +18,8 @@ use lockgate_core::{
 
 use crate::{
     BindTo, BindingOptions, Bound, CreatedExchange, CreatedLedger, CreatedQueue, Delivery,
-    EventBlock, ExchangeKind, MoveCursor, Moved, Pattern, QueueSettings, Reply, Sent, Settled,
-    StoredMessage, Transacted, Unroutable,
+    EventBlock, ExchangeKind, MoveCursor, Moved, Pattern, Publication, QueueSettings, Reply, Sent,
+    Settled, StoredMessage, Transacted, Unroutable,
 };
 
 /// A caller's command. It is atomic: all of its effects happen, or none.
@@ -59,6 +59,7 @@ pub enum Command {
     DeleteExchange(DeleteExchange),
     Bind(Box<Bind>),
     Unbind(Unbind),
+    Publish(Box<Publish>),
     Fenced(Box<Fenced<Command>>),
     LookedUp(Box<LookedUp>),
 }
@@ -295,6 +296,7 @@ commands! {
     DeleteExchange DeleteExchange (it => it) -> () { Reply::Done => () }
     Bind Bind (it => Box::new(it)) -> Bound { Reply::Bound(bound) => bound }
     Unbind Unbind (it => it) -> bool { Reply::Unbound(existed) => existed }
+    Publish Publish (it => Box::new(it)) -> Publication { Reply::Published(published) => *published }
 }
 
 impl TypedCommand for Command {
@@ -501,6 +503,23 @@ pub struct CreateQueue {
 #[derive(Clone, Debug)]
 pub struct SendMessage {
     pub queue: QueueName,
+    pub message: Message,
+}
+
+/// Publishes a message to an exchange: every queue that its bindings lead to gets a copy, or none does. A queue's own settings
+/// apply to its copy. The copy's key is what the binding says, or else the key or group of the message: its key where the queue
+/// is keyed, its group elsewhere.
+///
+/// A queue that refuses its copy makes the publish refuse, with
+/// [`PublishRefused`](crate::Rejection::PublishRefused); a full one is left out if its binding says
+/// [`skip_when_full`](crate::BindingOptions::skip_when_full). A queue that knows the unique id of the message answers with the
+/// first message of it.
+#[derive(Clone, Debug)]
+pub struct Publish {
+    pub exchange: ExchangeName,
+    /// By what exchanges of types direct and topic route; it may be empty.
+    pub routing_key: RoutingKey,
+    /// The message. It has no mark of a producer.
     pub message: Message,
 }
 

@@ -263,6 +263,18 @@ pub enum Effect {
     },
     /// A binding was removed.
     Unbound { exchange: ExchangeId, number: u32 },
+    /// A message was published to an exchange. The copies are effects of the same record.
+    Published {
+        exchange: ExchangeId,
+        /// How many queues got it.
+        copies: u64,
+        /// How many queues were left out, because they were full.
+        skipped: u64,
+        /// The exchange found no queue: it went to the alternate, or nowhere.
+        unroutable: bool,
+        /// It went nowhere.
+        dropped: bool,
+    },
     /// A message's bytes are now in this record: compaction wrote them again. The message is named
     /// by its present queue and number.
     Compacted(Box<StoredMessage>),
@@ -320,6 +332,7 @@ impl Effect {
             Self::ExchangeDeleted { .. } => "exchange deleted",
             Self::Bound { .. } => "bound",
             Self::Unbound { .. } => "unbound",
+            Self::Published { .. } => "published",
         }
     }
 

@@ -86,9 +86,9 @@ pub use command::{
     AnyCommand, AppendEvents, Bind, Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command,
     CreateExchange, CreateLedger, CreateQueue, DeleteExchange, DeleteLedger, DeleteQueue,
     EngineCommand, Fenced, ForgetProducer, Hold, HoldTarget, IdAnswer, IdAnswers, IdSpace,
-    IdsToIndex, KeyAction, LookedUp, Move, MoveReader, MoveTo, OpenProducer, Pause, Purge, Receive,
-    Reschedule, SealLedger, SendMessage, Settle, SettleAction, Transact, TrimLedger, TypedCommand,
-    Unbind, UpdateExchange, WriteState,
+    IdsToIndex, KeyAction, LookedUp, Move, MoveReader, MoveTo, OpenProducer, Pause, Publish, Purge,
+    Receive, Reschedule, SealLedger, SendMessage, Settle, SettleAction, Transact, TrimLedger,
+    TypedCommand, Unbind, UpdateExchange, WriteState,
 };
 pub use counters::{COUNTERS, Counter, CounterKind, DroppedCounts, QueueTotals};
 pub use effect::{
@@ -100,8 +100,8 @@ pub use exchanges::{
     filter::{Filter, FilterError, FilterScope},
     pattern::{HeaderPair, HeadersMatch, Pattern, PatternError, TopicPattern},
     reply::{
-        BindingDescription, BindingsPage, Bound, CreatedExchange, ExchangeCounts,
-        ExchangeDescription, ExchangesPage, RouteExplanation, RouteStep, StepOutcome,
+        BindingDescription, BindingsPage, Bound, Copied, CreatedExchange, ExchangeCounts,
+        ExchangeDescription, ExchangesPage, Publication, RouteExplanation, RouteStep, StepOutcome,
     },
 };
 pub use live::{LiveMessage, LiveRange};

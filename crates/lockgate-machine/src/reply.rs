@@ -3,10 +3,10 @@
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use lockgate_core::{
-    Failures, HolderName, Key, KeyState, LeaseToken, LedgerId, LedgerName, Level, Location,
-    MachineTime, MessageId, Millis, Position, ProducerIncarnation, ProducerName, ProducerRefused,
-    QueueId, QueueName, Record, RecordPage, RecordVersion, RecordWritten, RecordsError, Sequence,
-    ShardId, WallTime,
+    ExchangeName, Failures, HolderName, Key, KeyState, LeaseToken, LedgerId, LedgerName, Level,
+    Location, MachineTime, MessageId, Millis, Position, ProducerIncarnation, ProducerName,
+    ProducerRefused, QueueId, QueueName, Record, RecordPage, RecordVersion, RecordWritten,
+    RecordsError, Sequence, ShardId, WallTime,
     coordination::FenceError,
     ledger::{Appended, LedgerError, LedgerHead, LedgerOptions, ReaderPosition, SequenceId},
     limits::Limit,
@@ -14,8 +14,8 @@ use lockgate_core::{
 
 use crate::{
     BindingsPage, Bound, CreatedExchange, DeadLetterReason, Effects, ExchangeDescription,
-    ExchangeError, ExchangesPage, IdSpace, QueueSettings, QueueTotals, RouteExplanation,
-    SettingsError,
+    ExchangeError, ExchangesPage, IdSpace, Publication, QueueSettings, QueueTotals,
+    RouteExplanation, SettingsError,
 };
 
 /// The decision on a command: its effects, and the reply for its caller.
@@ -75,6 +75,8 @@ pub enum Reply {
     Exchange(Box<CreatedExchange>),
     /// The binding, which is there now.
     Bound(Bound),
+    /// To [`Publish`](crate::Publish).
+    Published(Box<Publication>),
     /// The binding is not there; whether it was there before.
     Unbound(bool),
 }
@@ -417,6 +419,16 @@ pub enum Rejection {
     TransactionRefused {
         /// The index of the send, from 0.
         index: usize,
+        source: Box<Rejection>,
+    },
+    /// A queue refused its copy of a message that was published, so nothing happened.
+    #[error(
+        "queue {queue} refused the message that was published to exchange {exchange}: {source}"
+    )]
+    PublishRefused {
+        exchange: ExchangeName,
+        /// The queue.
+        queue: QueueName,
         source: Box<Rejection>,
     },
     /// No message with this id waits in the queue.

@@ -99,6 +99,7 @@ effects! {
         EXCHANGE_CHANGED = 44: ExchangeChanged { exchange, unroutable, at };
         EXCHANGE_DELETED = 45: ExchangeDeleted { exchange };
         UNBOUND = 47: Unbound { exchange, number };
+        PUBLISHED = 48: Published { exchange, copies, skipped, unroutable, dropped };
     }
     others: {
         QUEUE_CREATED = 4: QueueCreated;

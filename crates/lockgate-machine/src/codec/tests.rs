@@ -22,7 +22,7 @@ use crate::{
 
 /// The number of kinds of effects. A new effect makes the match in `place` incomplete. Giving the effect the
 /// next place and raising this number makes every test below need its strategy and its golden bytes.
-const KINDS: usize = 47;
+const KINDS: usize = 48;
 
 fn place(effect: &Effect) -> usize {
     match effect {
@@ -73,6 +73,7 @@ fn place(effect: &Effect) -> usize {
         Effect::ExchangeDeleted { .. } => 44,
         Effect::Bound { .. } => 45,
         Effect::Unbound { .. } => 46,
+        Effect::Published { .. } => 47,
     }
 }
 
@@ -327,6 +328,13 @@ fn examples() -> Vec<Effect> {
             exchange: ExchangeId(2),
             number: 300,
         },
+        Effect::Published {
+            exchange: ExchangeId(2),
+            copies: 300,
+            skipped: 1,
+            unroutable: true,
+            dropped: false,
+        },
     ]
 }
 
@@ -461,6 +469,7 @@ const GOLDEN: [&str; KINDS] = [
     "2d0102",
     "2e2802ac020107020b6f72646572732e2a2e6575010c027b2261223a5b2278225d7d0204757365720300",
     "2f0302ac02",
+    "300602ac02010100",
 ];
 
 fn hex(bytes: &[u8]) -> String {

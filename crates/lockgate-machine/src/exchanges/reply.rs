@@ -1,6 +1,8 @@
 //! What commands and queries about exchanges reply.
 
-use lockgate_core::{ExchangeId, ExchangeName, WallTime};
+use lockgate_core::{ExchangeId, ExchangeName, QueueName, WallTime};
+
+use crate::Sent;
 
 use super::{BindTo, BindingOptions, ExchangeKind, Unroutable, pattern::Pattern};
 
@@ -84,6 +86,24 @@ impl ExchangeCounts {
             ..Self::of_stored(counts)
         };
     }
+}
+
+/// What a publish did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Publication {
+    /// Each queue that has the message now, in the order of its bindings.
+    pub copies: Vec<Copied>,
+    /// How many queues were left out, because they were full and their binding says so.
+    pub skipped: u64,
+    /// There was no queue, and the exchange drops such messages.
+    pub dropped: bool,
+}
+
+/// A queue's copy of a message that was published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Copied {
+    pub queue: QueueName,
+    pub sent: Sent,
 }
 
 /// A page of exchanges, in the order of their names.

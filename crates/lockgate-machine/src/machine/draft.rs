@@ -7,6 +7,9 @@ use smallvec::SmallVec;
 
 use crate::{Effect, Effects, IdAnswers, Sent, StaleReason};
 
+/// Changes to queues that are looked through one by one.
+const DELTAS_MAX: usize = 8;
+
 /// The effects of a command while it is being decided, with the few changes they will make that
 /// later effects of the same command depend on. An empty draft allocates nothing.
 #[derive(Debug)]
@@ -25,7 +28,9 @@ pub(super) struct Draft {
     pub(super) state_bytes: i64,
     /// Keys that come to be held and owed nothing, some perhaps counted twice.
     pub(super) keys_held: u64,
+    /// Of the first queues; those of others are in `more_deltas`, because a publish may go to thousands.
     deltas: SmallVec<[(u32, Delta); 2]>,
+    more_deltas: BTreeMap<u32, Delta>,
     /// What the index says of unique ids in this command.
     pub(super) looked_up: Option<IdAnswers>,
     /// Unique ids sent in this command, by queue and digest.
@@ -65,6 +70,7 @@ impl Default for Draft {
             state_bytes: 0,
             keys_held: 0,
             deltas: SmallVec::new(),
+            more_deltas: BTreeMap::new(),
             looked_up: None,
             unique_ids: BTreeMap::new(),
             marks: BTreeMap::new(),
@@ -92,18 +98,21 @@ impl Draft {
         self.deltas
             .iter()
             .find(|(of, _)| *of == queue)
-            .map_or(Delta::default(), |(_, delta)| *delta)
+            .map(|(_, delta)| delta)
+            .or_else(|| self.more_deltas.get(&queue))
+            .copied()
+            .unwrap_or_default()
     }
 
     pub(super) fn delta_mut(&mut self, queue: u32) -> &mut Delta {
-        let at = self
-            .deltas
-            .iter()
-            .position(|(of, _)| *of == queue)
-            .unwrap_or_else(|| {
+        let at = match self.deltas.iter().position(|(of, _)| *of == queue) {
+            Some(at) => at,
+            None if self.deltas.len() < DELTAS_MAX => {
                 self.deltas.push((queue, Delta::default()));
                 self.deltas.len() - 1
-            });
+            }
+            None => return self.more_deltas.entry(queue).or_default(),
+        };
         &mut self.deltas[at].1
     }
 }

@@ -60,7 +60,12 @@ impl Machine {
             Command::LookedUp(looked) => Some(&*looked.answers),
             _ => None,
         };
+        let copies;
         let sends: &[SendMessage] = match command.plain() {
+            Command::Publish(publish) => {
+                copies = self.copies_of(publish);
+                &copies
+            }
             Command::Send(send) => std::slice::from_ref(send),
             Command::Transact(Transact { sends, .. }) => sends,
             Command::AppendEvents(append) => return self.event_ids_to_look_up(append, answers),

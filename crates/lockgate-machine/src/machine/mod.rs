@@ -409,6 +409,7 @@ impl Machine {
             Command::DeleteExchange(delete) => self.decide_delete_exchange(draft, delete),
             Command::Bind(bind) => self.decide_bind(draft, bind),
             Command::Unbind(unbind) => self.decide_unbind(draft, unbind),
+            Command::Publish(publish) => self.decide_publish(draft, publish, now),
             Command::Fenced(fenced) => self.decide_fenced(draft, fenced, now),
             Command::LookedUp(looked) => {
                 draft.looked_up = Some(looked.answers.clone());
@@ -680,6 +681,13 @@ impl Machine {
                 binding,
             } => self.fold_bound(*exchange, *number, binding),
             Effect::Unbound { exchange, number } => self.fold_unbound(*exchange, *number),
+            Effect::Published {
+                exchange,
+                copies,
+                skipped,
+                unroutable,
+                dropped,
+            } => self.fold_published(*exchange, (*copies, *skipped), (*unroutable, *dropped)),
         }
     }
 
@@ -738,6 +746,18 @@ impl Machine {
                     self.count_refused(&send.queue, source);
                 }
             }
+            (Command::Publish(_), Ok(Reply::Published(done))) => {
+                for copied in done.copies.iter().filter(|copied| copied.sent.duplicate) {
+                    self.count_duplicate(&copied.queue);
+                }
+            }
+            (Command::Publish(_), Err(Rejection::PublishRefused { queue, source, .. })) => {
+                self.count_refused(queue, source);
+            }
+            (
+                Command::Publish(publish),
+                Err(Rejection::Exchange(ExchangeError::Unroutable { .. })),
+            ) => self.count_refused_publish(&publish.exchange),
             (Command::Transact(Transact { sends, .. }), Ok(Reply::Transacted(done))) => {
                 for (send, _) in sends
                     .iter()
@@ -860,7 +880,10 @@ impl Machine {
                 window
             }
         };
-        let windows = effects.iter().map(|effect| match effect {
+        // What a publish counts may wait as long as its copies.
+        let effects = effects.iter();
+        let windows = effects.filter(|effect| !matches!(effect, Effect::Published { .. }));
+        let windows = windows.map(|effect| match effect {
             Effect::Accepted(stored) => of(&stored.queue),
             Effect::Acked { queue, .. }
             | Effect::Nacked { queue, .. }

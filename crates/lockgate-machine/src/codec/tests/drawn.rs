@@ -632,6 +632,17 @@ pub(super) fn effect_at(place: usize) -> BoxedStrategy<Effect> {
         46 => (exchange(), any::<u32>())
             .prop_map(|(exchange, number)| Effect::Unbound { exchange, number })
             .boxed(),
+        47 => (exchange(), any::<[u64; 2]>(), any::<[bool; 2]>())
+            .prop_map(
+                |(exchange, [copies, skipped], [unroutable, dropped])| Effect::Published {
+                    exchange,
+                    copies,
+                    skipped,
+                    unroutable,
+                    dropped,
+                },
+            )
+            .boxed(),
         _ => unreachable!("a new effect needs a strategy here"),
     }
 }

@@ -128,10 +128,6 @@ impl Machine {
     }
 
     /// Counts a publish, or what became of several, when it is folded. An exchange that was deleted since counts nothing.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for the command that publishes")
-    )]
     pub(in crate::machine) fn count_publish(
         &mut self,
         exchange: ExchangeId,
@@ -143,10 +139,6 @@ impl Machine {
     }
 
     /// Counts a publish that was refused because no queue matches.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for the command that publishes")
-    )]
     pub(in crate::machine) fn count_refused_publish(&mut self, exchange: &ExchangeName) {
         let id = self.exchanges.by_name.get(exchange).copied();
         if let Some(state) = id.and_then(|id| self.exchanges.by_id.get_mut(&id)) {

@@ -2,7 +2,7 @@
 //!
 //! - `state`: what the machine holds of them, and the same in an image. `fold`: how it changes.
 //! - `route`: which queues a message gets to. `crate::exchanges` finds the bindings of one exchange.
-//! - `query`: what queries show.
+//! - `publish`: what a publish adds to these queues. `query`: what queries show.
 //!
 //! # Invariants
 //! - No message comes to an exchange again: a binding or an alternate that would lead back is refused, and folding ignores it.
@@ -10,13 +10,16 @@
 //! - What was deleted is not shown or reached from the next command on; its memory is freed in steps.
 
 mod fold;
+mod publish;
 mod query;
 mod route;
 mod state;
 
 use std::sync::Arc;
 
-use lockgate_core::{ExchangeId, ExchangeName, Level, Now, Position, QueueId, QueueName};
+use lockgate_core::{
+    ExchangeId, ExchangeName, Level, NameError, Now, Position, QueueId, QueueName,
+};
 
 pub(super) use self::state::{ExchangeState, Exchanges};
 pub use self::{
@@ -95,6 +98,15 @@ pub enum ExchangeError {
         /// The alternates that had none either, in order.
         alternates: Vec<ExchangeName>,
     },
+    /// What a binding takes as the key of a queue's copy cannot be a key.
+    #[error("exchange {exchange} gives the message no key: {source}")]
+    Key {
+        exchange: ExchangeName,
+        source: NameError,
+    },
+    /// A record of a producer, of which queues keep marks: each queue would need one of its own.
+    #[error("a message that is published carries no mark of a producer")]
+    Producer,
     /// A publish would go to too many queues, or finding them takes too long.
     #[error(
         "a message published to exchange {exchange} would go to more than {queues} queues, or finding them takes too long: have \

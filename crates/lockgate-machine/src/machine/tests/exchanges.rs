@@ -5,6 +5,7 @@
 //! | broken | seen as |
 //! |---|---|
 
+mod publish;
 mod random;
 mod routes;
 

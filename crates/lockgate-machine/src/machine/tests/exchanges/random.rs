@@ -1,5 +1,7 @@
 //! Exchanges in random histories: an index and a work list find what a look at every binding finds.
 
+use lockgate_core::UniqueId;
+
 use super::*;
 
 /// Where a message goes, by looking at every binding.
@@ -109,6 +111,14 @@ pub(in crate::machine::tests) fn step(run: &mut Run, what: u8, how: u8, with: u8
             pattern,
         }
         .into(),
+        8..11 => {
+            let mut publish =
+                publish::publish(&from, ["a.b", "b", ""][usize::from(with % 3)], "body");
+            publish.message.headers = vec![header("a", "1"), header("b", "1")];
+            publish.message.key = (with > 30).then(|| Key::new(&text(with)).unwrap());
+            publish.message.unique_id = (with > 60).then(|| UniqueId::new(&text(how)).unwrap());
+            publish.into()
+        }
         _ => {
             let mut bind = binding(&from, to, pattern);
             if how > 128 {

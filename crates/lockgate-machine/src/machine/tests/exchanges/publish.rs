@@ -1,0 +1,190 @@
+//! What a publish does to queues.
+
+use lockgate_core::{Message, Produced, ProducerIncarnation, ProducerMark, ProducerName, UniqueId};
+
+use super::*;
+use crate::{Publication, Publish};
+
+pub(super) fn publish(to: &str, routing_key: &str, body: &str) -> Publish {
+    Publish {
+        exchange: exchange(to),
+        routing_key: key(routing_key),
+        message: Message::new(body.to_owned()),
+    }
+}
+
+fn queue_with(run: &mut Run, text: &str, settings: QueueSettings) {
+    let create = CreateQueue {
+        name: name(text),
+        settings,
+        annotations: Default::default(),
+        tags: Default::default(),
+    };
+    run.give(&Command::CreateQueue(Box::new(create))).unwrap();
+}
+
+fn got(published: &Publication) -> Vec<&str> {
+    let copies = published.copies.iter();
+    copies.map(|copied| copied.queue.as_str()).collect()
+}
+
+fn messages(run: &Run, queues: &[&str]) -> Vec<u64> {
+    let ready = |queue: &&str| run.describe(queue).counts.ready;
+    queues.iter().map(ready).collect()
+}
+
+#[test]
+fn every_queue_gets_the_message_by_one_record_or_none_does() {
+    let mut run = with_queues(&["a", "b"]);
+    let small = QueueSettings {
+        quota_messages: Some(1),
+        ..QueueSettings::default()
+    };
+    queue_with(&mut run, "small", small);
+    make(&mut run, "e", ExchangeKind::Fanout, Unroutable::Reject);
+    for queue in ["a", "small", "b"] {
+        bind(&mut run, "e", to_queue(queue), Pattern::Everything);
+    }
+    let records = run.log.len();
+    let published = give(&mut run, publish("e", "", "one")).unwrap();
+    assert_eq!(got(&published), ["a", "small", "b"]);
+    assert_eq!((published.skipped, published.dropped), (0, false));
+    assert_eq!(run.log.len(), records + 1);
+    assert_eq!(messages(&run, &["a", "small", "b"]), [1, 1, 1]);
+
+    // One that is full makes all refuse, wherever it stands.
+    let refused = give(&mut run, publish("e", "", "two")).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "queue small refused the message that was published to exchange e: queue small is full: its quota_messages is 1. Receive some messages, or \
+         raise the quota"
+    );
+    assert_eq!(messages(&run, &["a", "small", "b"]), [1, 1, 1]);
+
+    // Unless its binding says otherwise.
+    let mut skips = binding("e", to_queue("small"), Pattern::Everything);
+    skips.options.skip_when_full = true;
+    give(&mut run, skips).unwrap();
+    let published = give(&mut run, publish("e", "", "three")).unwrap();
+    assert_eq!((got(&published), published.skipped), (vec!["a", "b"], 1));
+    let counts = ExchangeCounts {
+        published: 2,
+        copies: 5,
+        skipped: 1,
+        ..ExchangeCounts::default()
+    };
+    assert_eq!(describe(&run, "e").counts, counts);
+    run.check_recovery();
+}
+
+#[test]
+fn a_copy_has_the_settings_of_its_queue() {
+    let mut run = Run::new();
+    let keyed = QueueSettings {
+        keyed: true,
+        dedup_window: 300_000,
+        ..QueueSettings::default()
+    };
+    queue_with(&mut run, "keyed", keyed);
+    let later = QueueSettings {
+        delay: 1_000,
+        dedup_window: 0,
+        ..QueueSettings::default()
+    };
+    queue_with(&mut run, "later", later);
+    make(&mut run, "e", ExchangeKind::Topic, Unroutable::Reject);
+    let mut by_user = binding("e", to_queue("keyed"), by_topic("orders.#"));
+    by_user.options.key_from = Some(KeyFrom::Header("user".into()));
+    give(&mut run, by_user).unwrap();
+    bind(&mut run, "e", to_queue("later"), by_topic("*.*.eu"));
+    let mut order = publish("e", "orders.new.eu", "x");
+    let refused = give(&mut run, order.clone()).unwrap_err().to_string();
+    assert!(refused.contains("keyed"), "without a key: {refused}");
+    order.message.headers = vec![header("user", "7")];
+    order.message.unique_id = UniqueId::new("o-1").ok();
+    let first = give(&mut run, order.clone()).unwrap();
+    assert_eq!(got(&first), ["keyed", "later"]);
+    assert_eq!(messages(&run, &["keyed", "later"]), [1, 0]);
+    assert_eq!(run.describe("later").counts.delayed, 1);
+    // Known by the queue that remembers it.
+    let again = give(&mut run, order).unwrap();
+    assert_eq!(again.copies[0].sent.id, first.copies[0].sent.id);
+    let duplicates: Vec<_> = again.copies.iter().map(|it| it.sent.duplicate).collect();
+    assert_eq!(duplicates, [true, false]);
+    assert_eq!(run.describe("keyed").totals.duplicates, 1);
+    let counts = describe(&run, "e").counts;
+    assert_eq!((counts.published, counts.copies), (2, 3));
+    run.check_recovery();
+}
+
+#[test]
+fn what_no_queue_takes_is_refused_or_dropped_and_counted() {
+    let mut run = with_queues(&["rest"]);
+    make(&mut run, "strict", ExchangeKind::Direct, Unroutable::Reject);
+    make(&mut run, "lax", ExchangeKind::Direct, Unroutable::Drop);
+    make(&mut run, "all", ExchangeKind::Fanout, Unroutable::Reject);
+    make(&mut run, "e", ExchangeKind::Direct, alternate("all"));
+    bind(&mut run, "all", to_queue("rest"), Pattern::Everything);
+    let refused = give(&mut run, publish("strict", "x", "1")).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "exchange strict has no queue for the message"
+    );
+    assert_eq!(describe(&run, "strict").counts.refused, 1);
+    assert!(give(&mut run, publish("lax", "x", "1")).unwrap().dropped);
+    let counts = describe(&run, "lax").counts;
+    let dropped = (counts.published, counts.unroutable, counts.dropped);
+    assert_eq!(dropped, (1, 1, 1));
+    let published = give(&mut run, publish("e", "x", "1")).unwrap();
+    assert_eq!(got(&published), ["rest"]);
+    let counts = describe(&run, "e").counts;
+    let rest = (counts.copies, counts.unroutable, counts.dropped);
+    assert_eq!(rest, (1, 1, 0));
+    run.check_recovery();
+}
+
+#[test]
+fn a_record_of_a_producer_is_not_published() {
+    let mut run = with_queues(&["a"]);
+    make(&mut run, "e", ExchangeKind::Fanout, Unroutable::Reject);
+    bind(&mut run, "e", to_queue("a"), Pattern::Everything);
+    let mut marked = publish("e", "", "x");
+    let mark = ProducerMark::new(ProducerName::new("p").unwrap(), 1, 0, 1).unwrap();
+    marked.message.producer = Some(Box::new(Produced {
+        mark,
+        incarnation: ProducerIncarnation(1),
+        after: 0,
+    }));
+    let refused = give(&mut run, marked).unwrap_err();
+    assert!(refused.to_string().contains("no mark"), "{refused}");
+}
+
+/// One publish goes to as many queues as it may, and its messages are found by their places in the record.
+#[test]
+fn a_publish_to_many_queues_is_one_record() {
+    const QUEUES: usize = 2_000;
+    let mut run = Run::new();
+    make(&mut run, "e", ExchangeKind::Fanout, Unroutable::Reject);
+    for queue in 0..QUEUES {
+        let queue = format!("q{queue}");
+        make_queue(&mut run, &queue);
+        quick(
+            &mut run,
+            binding("e", to_queue(&queue), Pattern::Everything),
+        )
+        .unwrap();
+    }
+    let published = give(&mut run, publish("e", "", "x")).unwrap();
+    assert_eq!(published.copies.len(), QUEUES);
+    let (position, effects) = run.log.last().unwrap();
+    for copied in &published.copies {
+        let id = copied.sent.id;
+        let at = run.machine.location(id.queue(), id.sequence()).unwrap();
+        assert_eq!(at.position, *position);
+        let Effect::Accepted(stored) = &effects[usize::from(at.part)] else {
+            panic!("{at:?}");
+        };
+        assert_eq!(stored.id, id);
+    }
+    run.check_recovery();
+}
