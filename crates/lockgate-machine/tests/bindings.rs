@@ -15,7 +15,7 @@ use peak_alloc::PeakAlloc;
 static ALLOCATED: PeakAlloc = PeakAlloc;
 
 /// Just above the size at which tables grow, so it is near the worst of them.
-const BINDINGS: u32 = 120_000;
+const BINDINGS: u32 = 60_000;
 
 const AT: WallTime = WallTime(1_760_000_000_000);
 

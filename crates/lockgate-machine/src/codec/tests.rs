@@ -1,4 +1,5 @@
 mod drawn;
+mod exchanges;
 mod meeting;
 
 use std::{collections::BTreeMap, fmt::Write, fs, num::NonZeroU64, path::Path, sync::Arc};

@@ -646,6 +646,14 @@ impl Exchanges {
                 "what a binding leads to does not know it",
             );
         }
+        let comes_from_none = |state: &ExchangeState| {
+            let mut from = state.from.keys().chain(&state.alternate_of);
+            from.any(|id| !self.by_id.contains_key(id))
+        };
+        expect(
+            !self.by_id.values().any(comes_from_none),
+            "a deleted one still leads to another",
+        );
         let own = |state: &ExchangeState| state.own.len() as u64;
         let all = self.by_id.values().chain(self.gone.values());
         expect(

@@ -4,6 +4,21 @@
 //!
 //! | broken | seen as |
 //! |---|---|
+//! | `#` takes no word, or not none (`exchanges/topics`) | a scan finds more than the index |
+//! | a place of the trie stays without a binding | the index keeps entries |
+//! | only the header by which a match of all is found is looked at | a scan finds fewer than the index |
+//! | bindings of an exchange are taken in another order | another binding decides |
+//! | a filter is not asked | a queue gets what its filter misses |
+//! | the alternate of an inner exchange is left out | a queue is missing |
+//! | the search for a way back leaves alternates out | a cycle is made |
+//! | folding takes what leads back | the invariants, after damage |
+//! | a link is not counted down | links do not add up |
+//! | the bindings of a deleted queue stay | a binding leads to no queue |
+//! | an image brings them back | more bindings than before |
+//! | they are not freed | bytes are left |
+//! | a bind of the same is written again | a record more |
+//! | an answer waits for nothing | no position to rest on |
+//! | numbers of bindings come again | a number twice |
 
 mod publish;
 mod random;
@@ -390,6 +405,25 @@ fn an_exchange_that_others_lead_to_is_deleted_only_by_force() {
     assert!(!run.machine.housekeep(1_000).is_unfinished());
     assert_eq!(run.machine.exchange_figures(), (3, 0, 0));
     run.check_invariants("the bindings are freed");
+}
+
+/// What a deleted exchange led to can be deleted at once, before its bindings are freed.
+#[test]
+fn a_deleted_exchange_leads_to_nothing() {
+    let mut run = Run::new();
+    make(&mut run, "to", ExchangeKind::Fanout, Unroutable::Reject);
+    make(&mut run, "from", ExchangeKind::Fanout, alternate("to"));
+    bind(&mut run, "from", to_exchange("to"), Pattern::Everything);
+    for text in ["from", "to"] {
+        let delete = DeleteExchange {
+            exchange: exchange(text),
+            force: false,
+        };
+        give(&mut run, delete).unwrap();
+    }
+    run.check_recovery();
+    assert!(!run.machine.housekeep(1).is_unfinished());
+    assert_eq!(run.machine.exchange_figures(), (0, 0, 0));
 }
 
 /// Bindings to a queue go with it at once, and are freed in steps, however many they are.

@@ -120,6 +120,16 @@ fn what_no_queue_takes_goes_to_alternates_and_the_last_one_decides() {
         route(&run, "e", "rest").unwrap(),
         (vec!["a".to_owned()], vec![])
     );
+
+    // A binding of the inner one to a queue that was deleted, and is not freed yet, matches nothing.
+    make_queue(&mut run, "gone");
+    bind(&mut run, "inner", to_queue("gone"), by_key("rest"));
+    let to_gone = vec!["gone".to_owned()];
+    assert_eq!(route(&run, "e", "rest").unwrap(), (to_gone, vec![]));
+    let queue = name("gone");
+    give(&mut run, DeleteQueue { queue }).unwrap();
+    let by_inner = (vec!["a".to_owned()], vec![]);
+    assert_eq!(route(&run, "e", "rest").unwrap(), by_inner);
     run.check_recovery();
 }
 
