@@ -321,7 +321,7 @@ fn leases_are_answered_when_they_are_written_whatever_the_level() {
         let sent = Work::from(send("q", text("second")));
         let mut answers = shard.group([sent, take]);
         answers.extend(shard.sync());
-        let [sent, taken] = <[Answered; 2]>::try_from(answers).ok().expect("two");
+        let [sent, taken] = <[Answered; 2]>::try_from(answers).expect("two");
         assert_eq!(sent.writes, writes, "answered at once");
         assert!(taken.writes > writes);
         let delivery = match taken.result.unwrap() {

@@ -221,7 +221,7 @@ impl Shard {
     pub(crate) fn run(&mut self, command: impl Into<Work>) -> Result<Reply, Rejection> {
         let mut answers = self.group([command.into()]);
         answers.extend(self.sync());
-        let [answer] = <[Answered; 1]>::try_from(answers).ok().expect("one answer");
+        let [answer] = <[Answered; 1]>::try_from(answers).expect("one answer");
         answer.reply()
     }
 
@@ -232,7 +232,7 @@ impl Shard {
         };
         let mut answers = self.group([work]);
         answers.extend(self.sync());
-        let [answer] = <[Answered; 1]>::try_from(answers).ok().expect("one answer");
+        let [answer] = <[Answered; 1]>::try_from(answers).expect("one answer");
         answer.deliveries()
     }
 

@@ -553,7 +553,7 @@ fn one_ledger_leaves_room_for_the_others() {
         give(&mut run, CreateLedger { name, options }).unwrap();
     }
     // How many inputs the ledger takes before it is full.
-    let mut fill = |run: &mut Run, name: &LedgerName| {
+    let fill = |run: &mut Run, name: &LedgerName| {
         let mut taken = 0;
         loop {
             let letter = char::from(b'a' + taken);
