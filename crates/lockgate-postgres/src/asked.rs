@@ -125,10 +125,20 @@ impl Fault {
 }
 
 /// Why something was not done that changes nothing, or can be done again.
-pub(crate) fn not_done(error: &tokio_postgres::Error) -> RecordsError {
+fn not_done(error: &tokio_postgres::Error) -> RecordsError {
     match Fault::of(error) {
         Fault::Denied(why) => RecordsError::Denied { why },
         Fault::Refused(why) | Fault::Undone(why) | Fault::Lost(why) => unavailable(why),
+    }
+}
+
+/// The same, and what was to be done.
+pub(crate) fn not_done_at(what: &str, error: &tokio_postgres::Error) -> RecordsError {
+    match not_done(error) {
+        RecordsError::Denied { why } => RecordsError::Denied {
+            why: format!("{what}: {why}"),
+        },
+        _ => unavailable(format!("{what}: {}", with_sources(error))),
     }
 }
 

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use lockgate_core::{
     RecordsError,
     ledger::{LedgerError, LedgerHead, LedgerOptions},
-    with_sources,
 };
 use lockgate_records::{
     ledger::{check_version, failed, span},
@@ -13,7 +12,7 @@ use lockgate_records::{
 };
 use tokio::sync::Notify;
 
-use crate::asked::{Connection, Purpose, not_done, unavailable};
+use crate::asked::{Connection, Purpose, not_done_at};
 
 /// The version of the tables: a program that knows lower ones only cannot use the ledger.
 const VERSION: i64 = 2;
@@ -94,17 +93,9 @@ impl Purpose for Store {
         let lock = format!("BEGIN; SELECT pg_advisory_xact_lock({LOCK})");
         connection.batch(&lock).await?;
         let sql = self.to_make(connection).await?.unwrap_or_default();
-        let made = connection
-            .client
-            .batch_execute(&format!("{sql}; COMMIT"))
-            .await;
-        made.map_err(|error| {
-            let making = |why| format!("making the tables of the ledger: {why}");
-            match not_done(&error) {
-                RecordsError::Denied { why } => RecordsError::Denied { why: making(why) },
-                _ => unavailable(making(with_sources(&error))),
-            }
-        })?;
+        let sql = format!("{sql}; COMMIT");
+        let made = connection.client.batch_execute(&sql).await;
+        made.map_err(|error| not_done_at("making the tables of the ledger", &error))?;
         self.was_there.store(true, Relaxed);
         Ok(())
     }

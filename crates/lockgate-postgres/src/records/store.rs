@@ -1,9 +1,9 @@
 //! What a store of records has in the database.
 
-use lockgate_core::{RecordsError, with_sources};
+use lockgate_core::RecordsError;
 use lockgate_records::Bell;
 
-use crate::asked::{Connection, Purpose, unavailable};
+use crate::asked::{Connection, Purpose, not_done_at};
 
 /// The version of the tables of `program.sql`: a program that knows lower ones only cannot use the store.
 const VERSION: i32 = 1;
@@ -76,9 +76,6 @@ impl Purpose for Store {
         );
         // If it fails, the connection ends, and the transaction with it.
         let made = connection.client.batch_execute(&sql).await;
-        made.map_err(|error| {
-            let why = with_sources(&error);
-            unavailable(format!("making what the store needs: {why}"))
-        })
+        made.map_err(|error| not_done_at("making what the store needs", &error))
     }
 }

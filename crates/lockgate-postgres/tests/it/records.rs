@@ -180,7 +180,7 @@ async fn tables_are_made_once_and_then_used_by_others() {
     // Another store in the same database, which they may not make.
     let other = PostgresRecords::connect(&format!("{theirs}?store=other")).await;
     assert!(
-        matches!(other, Err(RecordsError::Unavailable { .. })),
+        matches!(other, Err(RecordsError::Denied { .. })),
         "{other:?}"
     );
     let other = PostgresRecords::connect(&format!("{url}?store=other"))

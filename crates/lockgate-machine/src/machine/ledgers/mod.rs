@@ -33,7 +33,7 @@ use crate::{
     LocateEvents, MoveReader, Query, Rejection, Reply, StaleReason, StoredEvent, dedup::digest,
 };
 
-/// How often what a ledger takes may be in what it leaves of the memory of ledgers: 3, so one alone gets three quarters.
+/// A ledger takes at most so many times what it leaves of the memory of ledgers: alone, three quarters of all.
 const LEDGER_SHARE: u64 = 3;
 
 /// The most readers of a ledger.
@@ -340,7 +340,7 @@ impl Machine {
 
     /// Whether the memory of ledgers has room for `more` bytes of that ledger, which gives back `less` of its own.
     ///
-    /// What one ledger may take depends on what all others leave: as much room stays for each of them, and for the next one.
+    /// What one ledger may take depends on what is left then, so that the others, and the next one, always find some room.
     fn check_ledger_room(
         &self,
         state: &LedgerState,

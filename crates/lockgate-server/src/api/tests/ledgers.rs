@@ -75,6 +75,22 @@ async fn each_refusal_says_what_the_ledger_is() {
             (409, "ledger_beyond", json!({"sequence_id": 4, "head": 3})),
         ),
         (
+            (
+                Method::PUT,
+                "/ledgers/l/readers/r",
+                json!({"sequence_id": 3, "from": 2}),
+            ),
+            (409, "reader_moved", json!({"sequence_id": 0})),
+        ),
+        (
+            (
+                Method::PUT,
+                "/ledgers/l/readers/r",
+                json!({"sequence_id": 3, "from": 0}),
+            ),
+            (200, "", Value::Null),
+        ),
+        (
             get("/ledgers/l/unique-ids/u"),
             (404, "event_not_found", Value::Null),
         ),
