@@ -112,6 +112,10 @@ impl Failure {
             Error::Server(said) if matches!(said.code, 1044 | 1045 | 1142 | 1143) => {
                 LedgerError::Denied { why }
             }
+            // Rows or columns that are not those that a ledger has: somebody else has changed them, or restored a part.
+            Error::Server(said) if matches!(said.code, 1048 | 1054 | 1062 | 1136 | 1364) => {
+                LedgerError::Damaged { why }
+            }
             // No space on the disk, or in the files that it may have.
             Error::Server(said) if matches!(said.code, 1021 | 1114) => LedgerError::Full { why },
             _ => LedgerError::Unavailable { why },

@@ -237,6 +237,10 @@ fn refused(error: &tokio_postgres::Error, schema: &str) -> LedgerError {
         Some("42P01" | "3F000") => not_found(schema),
         // No right.
         Some("42501") => LedgerError::Denied { why },
+        // Rows or columns that are not those that a ledger has: somebody else has changed them, or restored a part.
+        Some(code) if code.starts_with("23") || code.starts_with("42") => {
+            LedgerError::Damaged { why }
+        }
         _ => LedgerError::Unavailable { why },
     }
 }

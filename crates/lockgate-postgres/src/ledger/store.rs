@@ -107,14 +107,25 @@ impl Store {
         let schema = &self.schema;
         let there = format!("SELECT to_regclass('{schema}.format')");
         let mut found = None;
-        if connection.tell(&there).await?.is_some() {
+        let has_format = connection.tell(&there).await?.is_some();
+        if has_format {
             let version = format!("SELECT max(version) FROM {schema}.format");
             found = connection.tell(&version).await?;
         }
         Ok(match found.as_deref() {
             // Without a version, somebody was interrupted.
             None => match self.made_with {
-                Some(made_with) if !self.was_there.load(Relaxed) => Some(self.tables(made_with)),
+                Some(made_with) if !self.was_there.load(Relaxed) => {
+                    let others = format!("SELECT to_regclass('{schema}.events')");
+                    // They are made in one transaction.
+                    if !has_format && connection.tell(&others).await?.is_some() {
+                        let why = format!(
+                            "the schema {schema} has a table events that is no ledger's: name the ledger otherwise"
+                        );
+                        return Err(RecordsError::Invalid { why });
+                    }
+                    Some(self.tables(made_with))
+                }
                 // Whoever asks for it is told. One that is gone is not made again: its numbers would begin anew.
                 _ => None,
             },

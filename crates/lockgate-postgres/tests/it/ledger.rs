@@ -141,6 +141,36 @@ fn a_reader_without_rights_is_denied() {
     });
 }
 
+/// Tables that are not those of a ledger are left alone, and told as what lasts.
+#[test]
+fn tables_of_others_and_tables_that_were_changed_are_told() {
+    let test = "tables_of_others_and_tables_that_were_changed_are_told";
+    over_a_database(test, async |url, client| {
+        let shop = "CREATE SCHEMA shop; CREATE TABLE shop.events (id int, what text)";
+        client.batch_execute(shop).await.unwrap();
+        let made = options("shop", LedgerOptions::default());
+        let refused = PostgresLedger::connect_with(url, made).await;
+        assert!(
+            matches!(&refused, Err(LedgerError::Invalid { why }) if why.contains("no ledger's")),
+            "{refused:?}"
+        );
+        let made = "SELECT count(*) FROM information_schema.tables WHERE table_schema = 'shop'";
+        let made: i64 = client.query_one(made, &[]).await.unwrap().get(0);
+        assert_eq!(made, 1);
+
+        let made = options("behind", LedgerOptions::default());
+        let ledger = PostgresLedger::connect_with(url, made).await.unwrap();
+        ledger.append(append_unique(&["a", "b"])).await.unwrap();
+        let head = "UPDATE behind.head SET sequence_id = 1";
+        client.batch_execute(head).await.unwrap();
+        let refused = ledger.append(append_unique(&["c"])).await;
+        assert!(
+            matches!(refused, Err(LedgerError::Damaged { .. })),
+            "{refused:?}"
+        );
+    });
+}
+
 #[test]
 fn events_go_when_they_are_old() {
     over_a_database("events_go_when_they_are_old", async |url, _| {

@@ -187,19 +187,20 @@ impl Appender {
                 }
                 _ => {}
             }
-            let mut failure = Failure::from(error);
+            // What is behind the place that the writer expects may be this run's own.
+            let mut failure = match is_in_doubt {
+                true => Failure::failed(error).exits(Exit::Unreachable).hint(
+                    "it is not known whether they were appended: look with `lockgate ledger read` before you append them again",
+                ),
+                false => Failure::from(error),
+            };
             if let (Some(first), Some(last)) = places {
                 failure = failure.context(match first == last {
                     true => first,
                     false => format!("{first} to {last}"),
                 });
             }
-            return Err(match is_in_doubt {
-                true => failure.exits(Exit::Unreachable).and_hint(
-                    "it is not known whether they were appended: look with `lockgate ledger read`",
-                ),
-                false => failure,
-            });
+            return Err(failure);
         };
         self.print(&appended)
     }

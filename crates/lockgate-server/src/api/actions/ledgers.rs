@@ -10,11 +10,12 @@ use lockgate_core::{
     },
 };
 use lockgate_machine::{
-    self as machine, DeleteLedger, DescribeLedger, FindEvent, LedgerDescription, LedgersPage,
+    self as machine, DeleteLedger, DescribeLedger, FindEvent, LedgerDescription, LedgersPage, Query,
 };
 
 use super::{invalid_page, leases::check_entries, page_after, page_limit, page_start};
 use crate::{
+    answer::MESSAGES_BYTES_MAX,
     api::{
         Code, Problem, Request, Service,
         input::entry,
@@ -47,15 +48,21 @@ impl Service {
             after,
             limit: page_limit(input.limit),
         };
+        let limit = list.limit;
         loop {
             let LedgersPage { mut ledgers, next } = self.engine.query(list.clone()).await?;
             ledgers.retain(|ledger| request.may_with_ledger(Verb::Read, &ledger.name));
+            let is_cut = ledgers.len() > limit;
+            ledgers.truncate(limit);
             // A page that goes on ends with a ledger that the caller may read: its token tells the name.
             let last = ledgers.last().map(|ledger| ledger.name.clone());
             match next {
-                Some(next) if last.is_none() => list.after = Some(next),
+                // Those that the caller may not read are passed over by many at a time.
+                Some(next) if last.is_none() => {
+                    (list.after, list.limit) = (Some(next), Query::LIMIT_MAX);
+                }
                 next => {
-                    let next = next.and(last);
+                    let next = last.filter(|_| is_cut || next.is_some());
                     return Ok(Ledgers {
                         ledgers: ledgers.into_iter().map(view).collect(),
                         next_page: next.map(|last| page_after(last.as_str())),
@@ -195,7 +202,8 @@ impl Service {
                 () = self.drain.begun() => at_once().await?,
             }
         };
-        let LedgerPage { events, head } = page;
+        let LedgerPage { mut events, head } = page;
+        events.truncate(fitting(&events));
         Ok(EventPage {
             events: events.iter().map(event_view).collect(),
             head: head_view(&head),
@@ -422,4 +430,16 @@ fn code(error: &LedgerError) -> Code {
         LedgerError::Unavailable { .. } => Code::Unavailable,
         _ => Code::InvalidValue,
     }
+}
+
+/// How many of the first events an answer has room for, one at least. The head tells that there are more.
+fn fitting(events: &[Event]) -> usize {
+    let mut bytes = 0;
+    let fits = events.iter().take_while(|event| {
+        let id = event.unique_id.as_ref().map_or(0, |id| id.as_str().len());
+        // In JSON a byte becomes six at most, beside numbers and names.
+        bytes += 256 + 6 * (event.payload.len() + id);
+        bytes <= MESSAGES_BYTES_MAX
+    });
+    fits.count().max(1).min(events.len())
 }
