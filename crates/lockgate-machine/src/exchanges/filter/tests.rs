@@ -182,6 +182,16 @@ fn filters_on_headers_match_as_amazon_documents() {
             false,
         ),
         (
+            r#"{"source_ip": [{"cidr": "10.0.0.0/24"}]}"#,
+            &key("source_ip", "10.0.1.0"),
+            false,
+        ),
+        (
+            r#"{"source_ip": [{"cidr": "2001:db8::/32"}]}"#,
+            &key("source_ip", "2001:db9::"),
+            false,
+        ),
+        (
             r#"{"source_ip": [{"cidr": "2001:db8::/32"}]}"#,
             &key("source_ip", "2001:db8::1"),
             true,

@@ -732,6 +732,12 @@ fn effects_on_what_is_lost_are_ignored() {
     // Damage gives the number of a deleted one again, before it is freed.
     fold(&mut run, created(1, "c", Unroutable::Drop), false);
     assert_eq!(describe(&run, "c").bindings, 0);
+    // It gives the number of a dead binding again: whether that one is freed already does not matter.
+    make_queue(&mut run, "r");
+    fold(&mut run, bound(1, 9, queue), false);
+    fold(&mut run, Effect::QueueDeleted { queue: QueueId(1) }, false);
+    fold(&mut run, bound(1, 9, BindTo::Queue(QueueId(2))), false);
+    assert_eq!(describe(&run, "c").bindings, 1);
 }
 
 fn run_start() -> lockgate_core::WallTime {
