@@ -12,7 +12,7 @@ use std::{
 use crate::{
     IndexError, IndexOptions, UniqueIndex,
     files::{self, RUNS},
-    open::{Owner, TREE, check_options, lock_to_look, open_at},
+    open::{Owner, SALVAGED, TREE, check_options, lock_to_look, open_at},
 };
 
 /// An index that is only read: nothing in its folder changes, also not what a crash has left there. Nobody can open the
@@ -36,7 +36,12 @@ impl LookedIndex {
     pub fn open(folder: &Path, options: &IndexOptions) -> Result<Option<Self>, IndexError> {
         check_options(options)?;
         let lock = lock_to_look(folder)?;
-        let tree = folder.join(TREE);
+        let (tree, salvaged) = (folder.join(TREE), folder.join(SALVAGED));
+        // A crash may have left it under that name.
+        let tree = match tree.exists() || !salvaged.exists() {
+            true => tree,
+            false => salvaged,
+        };
         files::check(folder, &tree)?;
         let needed = files::needed(folder, &tree)?;
         if needed.is_empty() {

@@ -133,7 +133,11 @@ impl Skip {
             ids.next().map(Guard::into_inner).transpose()
         });
         match read {
-            Ok(_) => Ok(true),
+            Ok(None) => Ok(true),
+            // A row of another shape is passed over too.
+            Ok(Some((key, value))) => {
+                Ok(rows::id_of(&key).is_some() && rows::number(&value).is_some())
+            }
             Err(IndexError::Damaged { .. }) => Ok(false),
             Err(error) => Err(error),
         }

@@ -336,7 +336,7 @@ impl Machine {
             }
         }
         self.forget_limits(queue.id, queue.limits);
-        self.exchanges.drop_queue(queue.id);
+        self.exchanges.drop_queue(queue.id, self.folding_at);
         self.deleted_totals.add(&queue.totals);
         Some(())
     }

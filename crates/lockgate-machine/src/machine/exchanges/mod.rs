@@ -107,6 +107,12 @@ pub enum ExchangeError {
     /// A record of a producer, of which queues keep marks: each queue would need one of its own.
     #[error("a message that is published carries no mark of a producer")]
     Producer,
+    /// The copies of a message are more than one record takes.
+    #[error(
+        "a message of {size} bytes would go to {queues} queues, and the copies of a message have {max} bytes at most together: \
+         send a smaller one, or have fewer bindings that match"
+    )]
+    TooLarge { size: u64, queues: u64, max: u64 },
     /// A publish would go to too many queues, or finding them takes too long.
     #[error(
         "a message published to exchange {exchange} would go to more than {queues} queues, or finding them takes too long: have \

@@ -11,6 +11,9 @@ use crate::{
 /// The most effects of a record: a message is found by its index among them.
 const EFFECTS_MAX: u64 = u16::MAX as u64;
 
+/// The most bytes of the copies of a message: each has its own body.
+const BYTES_MAX: u64 = 8 << 20;
+
 impl Machine {
     /// Where a message goes that is published.
     pub(in crate::machine) fn route_of(
@@ -72,6 +75,11 @@ impl Machine {
             return Err(ExchangeError::Producer.into());
         }
         let route = self.route_of(publish)?;
+        let (size, queues) = (publish.message.size() as u64, route.targets.len() as u64);
+        if queues > 1 && size.saturating_mul(queues) > BYTES_MAX {
+            let max = BYTES_MAX;
+            return Err(ExchangeError::TooLarge { size, queues, max }.into());
+        }
         draft.in_transaction = true;
         let refused = |queue, source| Rejection::PublishRefused {
             exchange: publish.exchange.clone(),

@@ -319,10 +319,11 @@ impl Exchanges {
     }
 
     /// A queue was deleted: its bindings are dead from now on. Takes time in the number of exchanges that have some.
-    pub(in crate::machine) fn drop_queue(&mut self, queue: QueueId) {
+    pub(in crate::machine) fn drop_queue(&mut self, queue: QueueId, at: Position) {
         let Some(by_exchange) = self.to_queue.get(&queue) else {
             return;
         };
+        self.changed_at = at;
         self.gone_queues.insert(queue);
         for (exchange, rows) in by_exchange {
             if let Some(state) = self.by_id.get_mut(exchange) {

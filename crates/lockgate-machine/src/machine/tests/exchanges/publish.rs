@@ -174,6 +174,11 @@ fn a_publish_to_many_queues_is_one_record() {
         )
         .unwrap();
     }
+    let large = give(&mut run, publish("e", "", &"x".repeat(5_000))).unwrap_err();
+    assert!(
+        large.to_string().contains("8388608 bytes at most together"),
+        "{large}"
+    );
     let published = give(&mut run, publish("e", "", "x")).unwrap();
     assert_eq!(published.copies.len(), QUEUES);
     let (position, effects) = run.log.last().unwrap();
