@@ -201,6 +201,29 @@ impl Sink for LaterQueue {
         results.into_iter().map(judged).collect()
     }
 
+    async fn send_in_order(
+        &self,
+        messages: Vec<Message>,
+    ) -> Vec<Result<Accepted<MessageId>, TransportError>> {
+        let queue = match self.reach().await {
+            Ok(queue) => queue,
+            Err(error) => return vec![Err(error)],
+        };
+        let can = queue.sink_capabilities();
+        let mut results = Vec::with_capacity(messages.len());
+        for part in parts(messages, &can) {
+            let sent = queue.send_in_order(part).await;
+            results.extend(
+                sent.into_iter()
+                    .map(|it| it.map_err(|error| self.judge(error))),
+            );
+            if results.last().is_some_and(Result::is_err) {
+                break;
+            }
+        }
+        results
+    }
+
     fn can_carry(&self, message: &Message) -> Result<(), TransportError> {
         match &*self.opened() {
             Some(queue) => queue.can_carry(message),

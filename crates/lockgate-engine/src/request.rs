@@ -67,17 +67,21 @@ pub struct LookUp {
 }
 
 impl LookUp {
-    /// The work again, with what the index says of the ids.
+    /// The work again, with what the index says of the ids. Earlier answers stay: of two spaces, each may have moved on while the
+    /// other was asked, and then only the ids of one are asked for again.
     #[must_use]
     pub fn answered(self, answers: IdAnswers) -> Work {
         match self.work {
             Work::Commands(commands) => {
                 let commands = commands.into_iter().map(|command| {
-                    let command = match command {
-                        Command::LookedUp(earlier) => earlier.command,
-                        command => command,
+                    let (command, answers) = match command {
+                        Command::LookedUp(earlier) => {
+                            let mut merged = (*earlier.answers).clone();
+                            merged.extend(answers.iter().map(|(id, answer)| (*id, *answer)));
+                            (earlier.command, Arc::new(merged))
+                        }
+                        command => (command, Arc::clone(&answers)),
                     };
-                    let answers = Arc::clone(&answers);
                     Command::LookedUp(Box::new(LookedUp { answers, command }))
                 });
                 Work::Commands(commands.collect())
@@ -105,6 +109,7 @@ impl Answer {
                             size_of_val(&done.sent[..]) + size_of_val(&done.states[..])
                         }
                         Ok(Reply::Received(deliveries)) => delivery_bytes(deliveries),
+                        Ok(Reply::Published(done)) => size_of_val(&done.copies[..]),
                         Ok(Reply::Appended(appended)) => size_of_val(&appended.events[..]),
                         _ => 0,
                     };
@@ -174,7 +179,7 @@ impl Work {
     pub(crate) fn is_send(&self) -> bool {
         match self {
             Self::Commands(commands) => commands.iter().all(|command| match command.plain() {
-                Command::Send(_) => true,
+                Command::Send(_) | Command::Publish(_) => true,
                 Command::AppendEvents(command) => {
                     command.settles.is_empty() && !command.append.events.is_empty()
                 }
@@ -367,4 +372,45 @@ fn message_bytes(message: &lockgate_core::Message) -> usize {
 
 fn map_bytes(map: &std::collections::BTreeMap<String, String>) -> usize {
     map.iter().map(|(k, v)| k.len() + v.len() + 8).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use lockgate_core::{QueueId, Sequence};
+    use lockgate_machine::IdAnswer;
+
+    use super::*;
+
+    /// A command with ids of two spaces, of which each is asked for again when only the other one's answer is new enough, has
+    /// both in the end.
+    #[test]
+    fn answers_of_an_earlier_look_up_stay() {
+        let id = |queue| (IdSpace::Queue(QueueId(queue)), 7);
+        let answer = |up_to| IdAnswer {
+            up_to: Sequence(up_to),
+            found: None,
+        };
+        let answers = |of: &[(u32, u64)]| -> IdAnswers {
+            let of = of.iter().map(|&(queue, up_to)| (id(queue), answer(up_to)));
+            Arc::new(of.collect::<BTreeMap<_, _>>())
+        };
+        let mut work = Work::Commands([Command::from(Transact::default())].into_iter().collect());
+        for round in [&[(1, 10), (2, 10)][..], &[(2, 20)], &[(1, 30)]] {
+            let look_up = LookUp {
+                work,
+                ids: Vec::new(),
+            };
+            work = look_up.answered(answers(round));
+        }
+        let Work::Commands(commands) = work else {
+            panic!("commands stay commands");
+        };
+        let Some(Command::LookedUp(looked)) = commands.first() else {
+            panic!("{commands:?}");
+        };
+        assert!(matches!(looked.command, Command::Transact(_)));
+        assert_eq!(looked.answers, answers(&[(1, 30), (2, 20)]));
+    }
 }

@@ -115,18 +115,23 @@ pub(crate) fn owner(secret: &[u8; 32]) -> Owner {
     *hash.first_chunk().expect("32 bytes are more than 16")
 }
 
-/// `whose`: an index without an owner is of an earlier build, or of a backup.
+/// `whose`: an index without an owner is of an earlier build, or of a backup. A log without a secret has never had an index.
 fn is_other(owner: Option<Owner>, whose: Option<Owner>) -> bool {
-    owner
-        .zip(whose)
-        .is_some_and(|(owner, whose)| owner != whose)
+    whose.is_some() && owner != whose
 }
 
 /// The index, open; a new one belongs to that owner.
 fn made(place: &FolderIndex, owner: Option<Owner>) -> Result<Arc<UniqueIndex>, IndexError> {
     let index = place.open_or_make()?;
-    if let (Some(owner), None) = (owner, index.owner()) {
-        index.set_owner(owner)?;
+    match (owner, index.owner()) {
+        (Some(owner), None) => index.set_owner(owner)?,
+        (owner, whose) if is_other(owner, whose) => {
+            return Err(IndexError::Damaged {
+                folder: place.folder().to_owned(),
+                what: "it belongs to another log".to_owned(),
+            });
+        }
+        _ => {}
     }
     Ok(index)
 }

@@ -346,6 +346,22 @@ async fn an_index_of_another_log_is_refused() {
     assert_eq!(is_duplicate_of(&engine, 1).await, None);
     engine.shutdown().await;
     assert!(folder.path().join("b/damaged-1").exists());
+
+    // A log that was emptied is another one too, also after its loss is accepted.
+    let empty = FaultyDisk::new();
+    let error = start(&empty, &place("a")).map(drop).unwrap_err();
+    assert!(matches!(error, StartError::OtherIndex { .. }), "{error}");
+    let accepting = EngineOptions {
+        accept_loss: true,
+        ..place("a")
+    };
+    let engine = start(&empty, &accepting).unwrap();
+    engine.submit(create("q", forever())).await.unwrap();
+    fill(&engine, &accepting).await;
+    engine.shutdown().await;
+    let engine = start(&empty, &place("a")).unwrap();
+    assert_eq!(is_duplicate_of(&engine, 1).await, Some(1));
+    engine.shutdown().await;
 }
 
 /// Ids of what the log has never had belong to another log. A queue that got such a number would take them for its own.

@@ -20,6 +20,15 @@ pub(super) enum Json<'a> {
 }
 
 impl<'a> Json<'a> {
+    /// Whether it is null, or an empty text.
+    pub(super) fn is_nothing(&self) -> bool {
+        match self {
+            Self::Null => true,
+            Self::Text(text) => text.is_empty(),
+            _ => false,
+        }
+    }
+
     /// Reads JSON, whose objects and arrays are nested at most [`DEPTH_MAX`] deep: reading takes stack for each of them.
     pub(super) fn read(text: &'a [u8]) -> Result<Self, String> {
         if !is_shallow(text) {

@@ -62,7 +62,7 @@ impl Machine {
         };
         let copies;
         let sends: &[SendMessage] = match command.plain() {
-            Command::Publish(publish) => {
+            Command::Publish(publish) if publish.message.unique_id.is_some() => {
                 copies = self.copies_of(publish);
                 &copies
             }

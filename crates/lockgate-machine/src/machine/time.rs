@@ -312,7 +312,8 @@ impl Machine {
                 term,
                 boot_id,
                 clock_offset,
-                secret: *secret,
+                // Each record has it, so a lost one does not make the shard another.
+                secret: self.secret.unwrap_or(*secret),
                 now,
             },
             self.limits.log_level.min(Level::Disk),

@@ -203,7 +203,8 @@ impl FollowMachine {
         }
     }
 
-    /// The page that was asked for, or one that comes late. `random` is any number, each equally likely.
+    /// The page that was asked for, or one that comes late. Behind [`failed`](Self::failed), the page of the read that has failed
+    /// must not be given while another is asked for. `random` is any number, each equally likely.
     pub fn page(&mut self, page: LedgerPage, now: Millis, random: u64) {
         let is_asked = std::mem::take(&mut self.is_reading);
         let before = (self.chain.sequence_id, self.is_start_checked);

@@ -251,7 +251,10 @@ impl Rule {
         let values = self.values(root, steps)?;
         for condition in &self.conditions {
             if let Condition::Exists(exists) = condition {
-                if *exists != values.is_empty() {
+                // Something that is null or empty does not exist; and nothing is missing where there is nothing at all.
+                let is_there = values.iter().any(|value| !value.is_nothing());
+                let has_any = !matches!(root, Json::Object(members) if members.is_empty());
+                if is_there == *exists && has_any {
                     return Ok(true);
                 }
                 continue;
@@ -292,6 +295,9 @@ impl Rule {
     }
 }
 
+/// The longest body that a filter looks into, as in SNS: reading it takes the time of everybody.
+const BODY_BYTES_MAX: usize = 256 << 10;
+
 /// The headers of a message as filters see them.
 #[derive(Debug)]
 pub(super) struct Attributes<'a>(Json<'a>);
@@ -331,7 +337,9 @@ pub(super) struct Body<'a>(Result<Json<'a>, String>);
 
 impl<'a> Body<'a> {
     pub(super) fn of(body: Option<&'a [u8]>) -> Self {
-        let json = match body.map(Json::read) {
+        let is_long = body.is_some_and(|body| body.len() > BODY_BYTES_MAX);
+        let json = match body.filter(|_| !is_long).map(Json::read) {
+            None if is_long => Err(format!("it has more than {BODY_BYTES_MAX} bytes")),
             None => Err("it is not known".to_owned()),
             Some(Err(why)) => Err(format!("it is no JSON that can be read ({why})")),
             Some(Ok(json @ Json::Object(_))) => Ok(json),

@@ -86,8 +86,6 @@ impl Machine {
             queue,
             source: Box::new(source),
         };
-        // Its place among the effects is not that of a message.
-        let at = draft.effects.len();
         let mut counts = ExchangeCounts {
             published: 1,
             ..ExchangeCounts::default()
@@ -130,7 +128,7 @@ impl Machine {
         draft.add(published, Level::Memory);
         check_range(
             "number of effects of a publish",
-            (draft.effects.len() - at) as u64,
+            draft.effects.len() as u64,
             0,
             EFFECTS_MAX,
         )?;
