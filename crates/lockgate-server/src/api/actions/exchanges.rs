@@ -418,7 +418,8 @@ pub(in crate::api) fn pattern_of(
             } else {
                 "topic"
             };
-            let what = "a binding has one of routing_key, topic and headers, as its exchange's kind says";
+            let what =
+                "a binding has one of routing_key, topic and headers, as its exchange's kind says";
             return Err(Problem::invalid(field, what));
         }
     })
@@ -642,7 +643,9 @@ impl From<ExchangeError> for Problem {
             ExchangeError::Unroutable { .. } => Self::new(Code::Unroutable, detail),
             ExchangeError::Key { .. } => Self::new(Code::InvalidCopyKey, detail),
             ExchangeError::Producer => invalid("message.producer"),
-            ExchangeError::TooMuch { .. } => Self::new(Code::RouteTooLarge, detail),
+            ExchangeError::TooMuch { .. } | ExchangeError::TooLarge { .. } => {
+                Self::new(Code::RouteTooLarge, detail)
+            }
             _ => Self::new(Code::InvalidValue, detail),
         }
     }
