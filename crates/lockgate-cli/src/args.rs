@@ -341,8 +341,8 @@ pub(crate) struct Receive {
 /// remembered ids and leases, and everything that the server answered before. The server goes on meanwhile. The
 /// file gets its name when it is whole and was read back, not before.
 ///
-/// If clients need access keys, the backup takes one with all verbs on all queues and `read` on all records and all
-/// ledgers (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY).
+/// If clients need access keys, the backup takes one with all verbs on all queues and `read` on all records,
+/// ledgers and exchanges (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY).
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

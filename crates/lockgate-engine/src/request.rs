@@ -106,6 +106,7 @@ impl Answer {
                         }
                         Ok(Reply::Received(deliveries)) => delivery_bytes(deliveries),
                         Ok(Reply::Appended(appended)) => size_of_val(&appended.events[..]),
+                        Ok(Reply::Published(publication)) => size_of_val(&publication.copies[..]),
                         _ => 0,
                     };
                     size_of_val(&results[..]) + results.iter().map(sent).sum::<usize>()
@@ -129,6 +130,8 @@ impl Answer {
                 }
                 Self::Query(Ok(QueryReply::EventPlaces(places))) => size_of_val(&places.blocks[..]),
                 Self::Query(Ok(QueryReply::Ledgers(page))) => size_of_val(&page.ledgers[..]),
+                Self::Query(Ok(QueryReply::Exchanges(page))) => size_of_val(&page.exchanges[..]),
+                Self::Query(Ok(QueryReply::Bindings(page))) => size_of_val(&page.bindings[..]),
                 Self::Query(Ok(QueryReply::Producers(page))) => size_of_val(&page.producers[..]),
                 Self::Query(Ok(QueryReply::Records(page))) => {
                     let values = page.records.iter().map(|record| record.value.len());

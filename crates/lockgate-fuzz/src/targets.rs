@@ -413,6 +413,16 @@ fn api() -> Vec<Vec<u8>> {
         "PUT /api/v1/ledgers/trades/readers/audit\n{\"sequence_id\":7}",
         "POST /api/v1/ledgers/trades/seal\n{\"epoch\":1}",
         "POST /api/v1/ledgers/trades/trim\n{\"first_id\":7}",
+        "POST /api/v1/exchanges\n{\"name\":\"events\",\"kind\":\"topic\",\"unroutable\":{\"alternate\":\"rest\"}}",
+        "PATCH /api/v1/exchanges/events\n{\"unroutable\":\"drop\"}",
+        "DELETE /api/v1/exchanges/events?force=true\n",
+        "GET /api/v1/exchanges/events/bindings?limit=7&page=Nw\n",
+        "POST /api/v1/exchanges/events/bind\n{\"to\":{\"queue\":\"a\"},\"topic\":\"orders.*.#\",\"filter\":{\"a\":[\"b\"]},\
+         \"filter_scope\":\"body\",\"key_from\":{\"header\":\"a\"},\"skip_when_full\":true}",
+        "POST /api/v1/exchanges/events/unbind\n{\"to\":{\"exchange\":\"b\"},\"headers\":{\"match\":\"any\",\
+         \"pairs\":{\"a\":\"b\",\"c\":null,\"d\":[\"e\",null]}}}",
+        "POST /api/v1/exchanges/events/messages\n{\"messages\":[{\"routing_key\":\"orders.eu\",\"message\":{\"body\":\"x\"}}]}",
+        "POST /api/v1/exchanges/events/explain\n{\"routing_key\":\"orders.eu\",\"headers\":{\"a\":{\"value\":\"b\"}},\"body\":\"{}\"}",
     ])
 }
 

@@ -32,6 +32,7 @@ struct GrantEntry {
     queues: Option<String>,
     records: Option<String>,
     ledgers: Option<String>,
+    exchanges: Option<String>,
     verbs: Vec<String>,
 }
 
@@ -178,13 +179,14 @@ fn access_key(
                 )
             })
         });
-        let on = match (grant.queues, grant.records, grant.ledgers) {
-            (Some(queues), None, None) => Names::Queues(queues),
-            (None, Some(records), None) => Names::Records(records),
-            (None, None, Some(ledgers)) => Names::Ledgers(ledgers),
+        let on = match (grant.queues, grant.records, grant.ledgers, grant.exchanges) {
+            (Some(queues), None, None, None) => Names::Queues(queues),
+            (None, Some(records), None, None) => Names::Records(records),
+            (None, None, Some(ledgers), None) => Names::Ledgers(ledgers),
+            (None, None, None, Some(exchanges)) => Names::Exchanges(exchanges),
             _ => {
                 return Err(format!(
-                    "key {id}: a grant names queues, records or ledgers; give each a grant of its own"
+                    "key {id}: a grant names queues, records, ledgers or exchanges; give each a grant of its own"
                 ));
             }
         };
@@ -224,12 +226,14 @@ mod tests {
                 { queues = "orders-*", verbs = ["send", "read"] },
                 { queues = "dead", verbs = [] },
                 { ledgers = "trades*", verbs = ["send"] },
+                { exchanges = "events", verbs = ["send"] },
             ]
         "#;
         let keys = read(text, true).unwrap();
         assert_eq!(keys.len(), 1);
         assert_eq!(keys[0].grants[0].verbs, [Verb::Send, Verb::Read]);
         assert_eq!(keys[0].grants[2].on, Names::Ledgers("trades*".into()));
+        assert_eq!(keys[0].grants[3].on, Names::Exchanges("events".into()));
         assert!(!format!("{keys:?}").contains("show"));
         let open = read(text, false).unwrap_err();
         assert!(open.contains("chmod 600"), "{open}");

@@ -5,17 +5,18 @@ use lockgate_core::ledger::LedgerPage;
 
 use super::{
     Problem,
-    actions::{event_view, head_view},
+    actions::{event_view, filter_of, head_view, pattern_of},
     follow,
     input::{body, query},
     route::{self, Operation},
     shapes::{
-        AppendEvents, ChangeQueue, CreateLedger, CreateQueue, DeleteRecord, DropKeyState,
-        EventPage, ExtendRecord, FollowEvents, Hold, LeaseRecord, ListDeadLetterSources,
-        ListDeadLetters, ListKeyStates, ListKeys, ListLedgers, ListMessages, ListProducers,
-        ListQueues, ListRecords, MoveReader, Nothing, PutKeyState, PutRecord, ReadEvents,
-        ReceiveMessages, Redrive, ReleaseRecord, Reschedule, SealLedger, SendMessages,
-        SettleMessages, Transaction, TrimLedger, WatchRecord,
+        AppendEvents, Bind, ChangeExchange, ChangeQueue, CreateExchange, CreateLedger, CreateQueue,
+        DeleteExchange, DeleteRecord, DropKeyState, EventPage, ExplainRoute, ExtendRecord,
+        FollowEvents, Hold, LeaseRecord, ListBindings, ListDeadLetterSources, ListDeadLetters,
+        ListExchanges, ListKeyStates, ListKeys, ListLedgers, ListMessages, ListProducers,
+        ListQueues, ListRecords, MoveReader, Nothing, PublishMessages, PutKeyState, PutRecord,
+        ReadEvents, ReceiveMessages, Redrive, ReleaseRecord, Reschedule, SealLedger, SendMessages,
+        SettleMessages, Transaction, TrimLedger, Unbind, WatchRecord,
     },
 };
 
@@ -27,6 +28,15 @@ pub fn page(page: &LedgerPage) -> Vec<u8> {
         head: head_view(&page.head),
     };
     serde_json::to_vec(&shown).unwrap_or_default()
+}
+
+/// Reads as much of a binding as needs no exchange.
+fn binding(input: Bind<'_>) -> Result<(), Problem> {
+    if let Some(policy) = input.filter {
+        filter_of(policy, input.filter_scope.unwrap_or_default())?;
+    }
+    drop(pattern_of(input.routing_key, input.topic, input.headers)?);
+    Ok(())
 }
 
 /// Input: a method, a space, a path with its parameters, a line feed, a body.
@@ -113,6 +123,17 @@ fn read(method: &Method, path: &str, given: Option<&str>, bytes: &[u8]) -> Resul
         Operation::TrimLedger => {
             body::<TrimLedger>(bytes)?;
         }
+        Operation::ListExchanges => drop(query::<ListExchanges>(given)?),
+        Operation::CreateExchange => drop(body::<CreateExchange>(bytes)?),
+        Operation::ChangeExchange => drop(body::<ChangeExchange>(bytes)?),
+        Operation::DeleteExchange => {
+            query::<DeleteExchange>(given)?;
+        }
+        Operation::ListBindings => drop(query::<ListBindings>(given)?),
+        Operation::Bind => binding(body::<Bind<'_>>(bytes)?)?,
+        Operation::Unbind => drop(body::<Unbind>(bytes)?),
+        Operation::PublishMessages => drop(body::<PublishMessages<'_>>(bytes)?),
+        Operation::ExplainRoute => drop(body::<ExplainRoute>(bytes)?),
         Operation::GetServer
         | Operation::GetQueue
         | Operation::GetSending
@@ -134,6 +155,7 @@ fn read(method: &Method, path: &str, given: Option<&str>, bytes: &[u8]) -> Resul
         | Operation::DeleteLedger
         | Operation::FindEvent
         | Operation::ListReaders
+        | Operation::GetExchange
         | Operation::ForgetReader => {
             query::<Nothing>(given)?;
             let Nothing {} = body(bytes)?;

@@ -26,7 +26,7 @@ use hyper::{
     header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue},
 };
 use lockgate_core::{
-    HolderName, Key, LedgerName, QueueName, RecordName, WallTime,
+    ExchangeName, HolderName, Key, LedgerName, QueueName, RecordName, WallTime,
     coordination::{Fence, FenceMark},
 };
 use lockgate_engine::{Engine, QueueEntry};
@@ -368,6 +368,38 @@ impl Service {
             }
             Operation::SealLedger => ok(&self.seal_ledger(request, part(0), &body(given)?).await?),
             Operation::TrimLedger => ok(&self.trim_ledger(request, part(0), &body(given)?).await?),
+            Operation::ListExchanges => {
+                ok(&self.list_exchanges(request, query(request.query)?).await?)
+            }
+            Operation::CreateExchange => {
+                let (exchange, existed) = self.create_exchange(request, body(given)?).await?;
+                let status = if existed {
+                    StatusCode::OK
+                } else {
+                    StatusCode::CREATED
+                };
+                answer(status, &exchange)
+            }
+            Operation::GetExchange => ok(&self.get_exchange(request, part(0)).await?),
+            Operation::ChangeExchange => {
+                ok(&self.change_exchange(request, part(0), body(given)?).await?)
+            }
+            Operation::DeleteExchange => {
+                let input = query(request.query)?;
+                self.delete_exchange(request, part(0), &input).await?;
+                ok(&Nothing {})
+            }
+            Operation::ListBindings => ok(&self
+                .list_bindings(request, part(0), query(request.query)?)
+                .await?),
+            Operation::Bind => ok(&self.bind(request, part(0), body(given)?).await?),
+            Operation::Unbind => ok(&self.unbind(request, part(0), body(given)?).await?),
+            Operation::PublishMessages => ok(&self
+                .publish_messages(request, part(0), body(given)?)
+                .await?),
+            Operation::ExplainRoute => {
+                ok(&self.explain_route(request, part(0), body(given)?).await?)
+            }
         }
     }
 
@@ -419,6 +451,12 @@ impl Request<'_> {
         key.is_none_or(|key| key.may_with_ledger(verb, ledger))
     }
 
+    /// Whether the caller may do `verb` with the exchange.
+    fn may_with_exchange(&self, verb: Verb, exchange: &ExchangeName) -> bool {
+        let key = self.identity.as_ref();
+        key.is_none_or(|key| key.may_with_exchange(verb, exchange))
+    }
+
     fn denied(&self, verb: Verb, what: fmt::Arguments<'_>) -> Problem {
         let id = self.identity.as_ref().map_or("", |key| &key.id);
         let verb = verb.as_str();
@@ -449,6 +487,9 @@ fn takes_parameters(operation: Operation) -> bool {
             | Operation::DeleteRecord
             | Operation::ListLedgers
             | Operation::ReadEvents
+            | Operation::ListExchanges
+            | Operation::DeleteExchange
+            | Operation::ListBindings
     )
 }
 

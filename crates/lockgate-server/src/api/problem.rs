@@ -62,6 +62,8 @@ codes! {
     KeyNotTaken = "key_not_taken", 400, "The queue is not keyed, keeps no order, and takes a group instead of a key";
     GroupNotTaken = "group_not_taken", 400, "The queue is keyed and takes a key instead of a group";
     UniqueIdRequired = "unique_id_required", 400, "The queue wants a unique id on every message";
+    PatternNotTaken = "pattern_not_taken", 400, "The exchange is of another kind, which has no binding by that";
+    InvalidCopyKey = "invalid_copy_key", 400, "What a binding takes as the key of a queue's copy cannot be a key";
     InvalidReceipt = "invalid_receipt", 400, "The receipt was not given out by this server";
     InvalidPage = "invalid_page", 400, "The page token was not given out by this server";
     // About the caller.
@@ -76,6 +78,7 @@ codes! {
     RecordNotFound = "record_not_found", 404, "There is no such record";
     ProducerNotFound = "producer_not_found", 404, "The queue knows no such producer";
     LedgerNotFound = "ledger_not_found", 404, "There is no such ledger";
+    ExchangeNotFound = "exchange_not_found", 404, "There is no such exchange";
     EventNotFound = "event_not_found", 404, "No event of the ledger has that unique id";
     StateNotFound = "state_not_found", 404, "The key has no state";
     MethodNotAllowed = "method_not_allowed", 405, "The address does not take this method";
@@ -93,6 +96,11 @@ codes! {
     LedgerSealed = "ledger_sealed", 409, "The ledger is sealed";
     ReaderMoved = "reader_moved", 409, "The reader is not where it was expected";
     LedgerBeyond = "ledger_beyond", 409, "The ledger has not got to that place";
+    ExchangeExists = "exchange_exists", 409, "There is an exchange of that name with another kind or rule";
+    ExchangeCycle = "exchange_cycle", 409, "The exchange would lead back to itself";
+    ExchangeUsed = "exchange_used", 409, "Another exchange leads to the exchange";
+    Unroutable = "unroutable", 409, "The exchange finds no queue for the message, and refuses such messages";
+    RouteTooLarge = "route_too_large", 409, "The message would go to too many queues, or finding them takes too long";
     Deposed = "deposed", 409, "The term of the fence is over: the server has seen a later one of that election";
     ProducerFenced = "producer_fenced", 409, "Another incarnation of the producer has opened the queue";
     ProducerGap = "producer_gap", 409, "The record that this one comes after was not accepted: send both again";
@@ -347,6 +355,15 @@ impl From<Rejection> for Problem {
             Rejection::ProducerNotFound { .. } => Self::new(Code::ProducerNotFound, detail),
             Rejection::Record(error) => error.into(),
             Rejection::Ledger(error) => error.into(),
+            Rejection::Exchange(error) => error.into(),
+            Rejection::PublishRefused { source, .. } => {
+                let mut problem = Self::from(*source);
+                problem.detail = detail;
+                match problem.field {
+                    Some(_) => problem.within("message"),
+                    None => problem,
+                }
+            }
             Rejection::Fenced(FenceError::Deposed { newest, .. }) => Self {
                 newest_epoch: NonZeroU64::new(newest.0),
                 ..Self::new(Code::Deposed, detail)

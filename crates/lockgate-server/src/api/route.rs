@@ -262,6 +262,44 @@ operations! {
     ///
     /// Unique ids, and the places of all other events, stay.
     TrimLedger = POST "/ledgers/{ledger}/trim";
+    /// List exchanges.
+    ///
+    /// In order of their names. Those that the caller may not read are left out.
+    ListExchanges = GET "/exchanges";
+    /// Create an exchange.
+    ///
+    /// With the same kind and rule as an existing exchange: 200, and nothing changes. With others: `exchange_exists`.
+    CreateExchange = POST "/exchanges";
+    /// Show an exchange.
+    GetExchange = GET "/exchanges/{exchange}";
+    /// Change what becomes of messages for which an exchange finds no queue.
+    ChangeExchange = PATCH "/exchanges/{exchange}";
+    /// Delete an exchange with its bindings.
+    ///
+    /// If another exchange leads to it, it stays (`exchange_used`), unless `force` is true.
+    DeleteExchange = DELETE "/exchanges/{exchange}";
+    /// List the bindings of an exchange.
+    ///
+    /// In the order in which they were made. A page may be short or empty and still have a next page.
+    ListBindings = GET "/exchanges/{exchange}/bindings";
+    /// Bind an exchange to a queue or to another exchange.
+    ///
+    /// The exchange's kind says by what: `routing_key` of a direct one, `topic` of a topic one, `headers` of a headers
+    /// one, nothing of a fanout. If there is a binding by the same to the same place, its options are replaced. A binding
+    /// that would lead back to the exchange is refused (`exchange_cycle`).
+    Bind = POST "/exchanges/{exchange}/bind";
+    /// Remove a binding.
+    ///
+    /// By the place to which it leads and what it matches by.
+    Unbind = POST "/exchanges/{exchange}/unbind";
+    /// Publish messages.
+    ///
+    /// Each message is accepted or refused independently; the answer has one result for each, in order. All queues that a
+    /// message is routed to get it, or none does. If the answer is lost, repeat the request if each message has a unique
+    /// id and the queues remember them.
+    PublishMessages = POST "/exchanges/{exchange}/messages";
+    /// Explain where a message would go, and why.
+    ExplainRoute = POST "/exchanges/{exchange}/explain";
 }
 
 /// The operation of a request, with the decoded parts of its path.

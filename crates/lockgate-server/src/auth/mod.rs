@@ -14,26 +14,28 @@ use std::{
     sync::{Arc, PoisonError, RwLock},
 };
 
-use lockgate_core::{LedgerName, QueueName, RecordName};
+use lockgate_core::{ExchangeName, LedgerName, QueueName, RecordName};
 use lockgate_engine::Directory;
 use lockgate_machine::MoveTo;
 pub use lockgate_sigv4::Secret;
 pub(crate) use lockgate_sigv4::{BodyDigest, Claim, Head};
 use lockgate_sigv4::{SignatureError, is_plain};
 
-/// What may be done with a queue, a record or a ledger.
+/// What may be done with a queue, a record, a ledger or an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verb {
-    /// Send messages; also be named as where another queue's dead letters go. A ledger: append to it.
+    /// Send messages; also be named as where another queue's dead letters go, or where an exchange's messages go. A
+    /// ledger: append to it. An exchange: publish to it, and have another exchange lead to it.
     Send,
     /// Receive, delete, and change the visibility of messages. A ledger: move and forget its readers.
     Receive,
     /// Read its attributes, tags and counts, and find it in lists. A record or a ledger: read, list and watch it.
+    /// An exchange: show it with its bindings, which names what it leads to, and explain routes.
     Read,
     /// Make it, and change its attributes, tags and permissions. A record: write, delete and lease it, which shows its value.
-    /// A ledger: make and seal it.
+    /// A ledger: make and seal it. An exchange: make and change it, bind and unbind.
     Manage,
-    /// Empty it, or remove it with all it holds. A ledger: trim or delete it.
+    /// Empty it, or remove it with all it holds. A ledger: trim or delete it. An exchange: delete it.
     Purge,
 }
 
@@ -68,9 +70,10 @@ impl Verb {
 /// Verbs for what has a name that fits a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Names of queues, of records or of ledgers.
+    /// Names of queues, of records, of ledgers or of exchanges.
     pub on: Names,
-    /// What may be done with them; with records: [`Verb::Read`] and [`Verb::Manage`].
+    /// What may be done with them; with records: [`Verb::Read`] and [`Verb::Manage`]; with exchanges:
+    /// all but [`Verb::Receive`].
     pub verbs: Vec<Verb>,
 }
 
@@ -83,6 +86,8 @@ pub enum Names {
     Records(String),
     /// Names of ledgers.
     Ledgers(String),
+    /// Names of exchanges.
+    Exchanges(String),
 }
 
 /// Whether a name fits a pattern in which `*` stands for any number of characters.
@@ -145,6 +150,14 @@ impl AccessKey {
         )
     }
 
+    /// Whether it may do that with that exchange.
+    #[must_use]
+    pub fn may_with_exchange(&self, verb: Verb, exchange: &ExchangeName) -> bool {
+        self.grants_of(verb).any(
+            |names| matches!(names, Names::Exchanges(pattern) if matches(pattern, exchange.as_str())),
+        )
+    }
+
     /// What it may do that with.
     fn grants_of(&self, verb: Verb) -> impl Iterator<Item = &Names> {
         let grants = self.grants.iter();
@@ -154,15 +167,18 @@ impl AccessKey {
 }
 
 impl AccessKey {
-    /// Whether it may do everything with every queue, and read every record and every ledger.
+    /// Whether it may do everything with every queue, and read every record, ledger and exchange.
     pub(crate) fn may_everything(&self) -> bool {
         let all_records =
             |names: &Names| matches!(names, Names::Records(pattern) if pattern == "*");
         let all_ledgers =
             |names: &Names| matches!(names, Names::Ledgers(pattern) if pattern == "*");
+        let all_exchanges =
+            |names: &Names| matches!(names, Names::Exchanges(pattern) if pattern == "*");
         Verb::ALL.iter().all(|&verb| self.may_everywhere(verb))
             && self.grants_of(Verb::Read).any(all_records)
             && self.grants_of(Verb::Read).any(all_ledgers)
+            && self.grants_of(Verb::Read).any(all_exchanges)
     }
 
     /// Whether it may do that with every queue.
@@ -251,6 +267,11 @@ pub enum KeyError {
         "the access key {id:?} is granted {} on records: there are read and manage", verb.as_str()
     )]
     RecordVerb { id: String, verb: Verb },
+    /// A grant is to receive from exchanges.
+    #[error(
+        "the access key {id:?} is granted receive on exchanges: there are send, read, manage and purge"
+    )]
+    ExchangeVerb { id: String },
 }
 
 /// Whether a server would take these keys.
@@ -273,6 +294,12 @@ pub(crate) fn check_keys(keys: &[AccessKey]) -> Result<(), KeyError> {
         let mut verbs = of_records.flat_map(|grant| &grant.verbs);
         if let Some(&verb) = verbs.find(|verb| !matches!(verb, Verb::Read | Verb::Manage)) {
             return Err(KeyError::RecordVerb { id: id(), verb });
+        }
+        let mut of_exchanges = key.grants.iter();
+        if of_exchanges.any(|grant| {
+            matches!(grant.on, Names::Exchanges(_)) && grant.verbs.contains(&Verb::Receive)
+        }) {
+            return Err(KeyError::ExchangeVerb { id: id() });
         }
     }
     Ok(())
@@ -425,6 +452,8 @@ mod tests {
         assert!(!key.may(Verb::Receive, &queue));
         let record = RecordName::new("orders").unwrap();
         assert!(!key.may_with_record(Verb::Send, &record));
+        let exchange = ExchangeName::new("orders").unwrap();
+        assert!(!key.may_with_exchange(Verb::Send, &exchange));
         assert!(!format!("{key:?}").contains("show"));
     }
 }

@@ -79,7 +79,7 @@ pub(crate) enum Refusal {
     #[error("There is no backup: {}.", with_sources(.0))]
     Backup(BackupError),
     #[error(
-        "A backup holds everything: the access key needs a grant of all verbs on the queues '*', and of read on the records '*' and the ledgers '*'."
+        "A backup holds everything: the access key needs a grant of all verbs on the queues '*', and of read on the records '*', the ledgers '*' and the exchanges '*'."
     )]
     BackupDenied,
     #[error("The header x-lockgate-consumer is refused: {0}.")]

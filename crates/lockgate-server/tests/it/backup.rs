@@ -107,6 +107,7 @@ async fn where_keys_are_needed_it_takes_one_for_everything() {
     };
     let records = || read(Names::Records("*".to_owned()));
     let ledgers = || read(Names::Ledgers("*".to_owned()));
+    let exchanges = || read(Names::Exchanges("*".to_owned()));
     let key = |id: &str, grants: Vec<Grant>| AccessKey {
         id: id.to_owned(),
         secret: Secret::new("secret-of-the-test"),
@@ -114,9 +115,22 @@ async fn where_keys_are_needed_it_takes_one_for_everything() {
     };
     let server = TestServer::start_with(|options| {
         options.authentication = Authentication::AccessKeys(vec![
-            key("ALL", vec![grant("*", &Verb::ALL), records(), ledgers()]),
-            key("QUEUES", vec![grant("*", &Verb::ALL), ledgers()]),
-            key("NOLEDGERS", vec![grant("*", &Verb::ALL), records()]),
+            key(
+                "ALL",
+                vec![grant("*", &Verb::ALL), records(), ledgers(), exchanges()],
+            ),
+            key(
+                "QUEUES",
+                vec![grant("*", &Verb::ALL), ledgers(), exchanges()],
+            ),
+            key(
+                "NOLEDGERS",
+                vec![grant("*", &Verb::ALL), records(), exchanges()],
+            ),
+            key(
+                "NOEXCHANGES",
+                vec![grant("*", &Verb::ALL), records(), ledgers()],
+            ),
             key(
                 "SOME",
                 vec![
@@ -124,6 +138,7 @@ async fn where_keys_are_needed_it_takes_one_for_everything() {
                     grant("q*", &Verb::ALL),
                     records(),
                     ledgers(),
+                    exchanges(),
                 ],
             ),
         ]);
@@ -135,6 +150,7 @@ async fn where_keys_are_needed_it_takes_one_for_everything() {
         ("SOME", 403),
         ("QUEUES", 403),
         ("NOLEDGERS", 403),
+        ("NOEXCHANGES", 403),
         ("ALL", 200),
     ] {
         let mut headers = hyper::HeaderMap::new();

@@ -131,16 +131,23 @@ impl Service {
         queue: &QueueEntry,
         given: OutgoingMessage,
     ) -> Result<Message, Problem> {
+        // If the queue's settings change before the message arrives in the machine, the machine
+        // refuses it.
+        self.message_of(given, queue.settings.dedup_content)
+    }
+
+    /// The same for whichever queue; `by_content`: a message without a unique id gets one that is made of its body.
+    pub(super) fn message_of(
+        &self,
+        given: OutgoingMessage,
+        by_content: bool,
+    ) -> Result<Message, Problem> {
         let body = given.body_encoding.decode("body", given.body)?;
         let unique_id = match given.unique_id {
             Some(id) => {
                 Some(UniqueId::new(&id).map_err(|error| Problem::invalid("unique_id", error))?)
             }
-            // If the queue's settings change before the message arrives in the machine, the machine
-            // refuses it.
-            None if queue.settings.dedup_content => {
-                UniqueId::new(&hex(&Sha256::digest(&body))).ok()
-            }
+            None if by_content => UniqueId::new(&hex(&Sha256::digest(&body))).ok(),
             None => None,
         };
         Ok(Message {
@@ -204,7 +211,7 @@ impl Encoding {
 }
 
 /// Headers of a message, in order of their names. SQS clients must be able to receive them.
-fn headers(given: BTreeMap<String, HeaderValue>) -> Result<Vec<Header>, Problem> {
+pub(super) fn headers(given: BTreeMap<String, HeaderValue>) -> Result<Vec<Header>, Problem> {
     given
         .into_iter()
         .map(|(name, header)| {

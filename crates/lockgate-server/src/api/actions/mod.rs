@@ -1,6 +1,7 @@
 //! The operations over the engine.
 
 mod dead_letters;
+mod exchanges;
 mod key_states;
 mod keys;
 mod leases;
@@ -18,6 +19,7 @@ use lockgate_machine::{MoveCursor, QueueSettings};
 
 use self::messages::BATCH_MAX;
 pub(super) use self::{
+    exchanges::{filter_of, pattern_of},
     ledgers::{event_view, head_view, ledger_of},
     records::record_of,
 };

@@ -4,6 +4,7 @@
 //! fields without a value are left out of an answer.
 
 mod dead_letters;
+mod exchanges;
 mod keys;
 mod leases;
 mod ledgers;
@@ -22,8 +23,8 @@ use serde::{Deserialize, Serialize, Serializer};
 
 pub(crate) use self::keys::LimitWord;
 pub(super) use self::{
-    dead_letters::*, keys::*, leases::*, ledgers::*, messages::*, peek::*, producers::*, queues::*,
-    records::*, server::*, settings::*, within::Within,
+    dead_letters::*, exchanges::*, keys::*, leases::*, ledgers::*, messages::*, peek::*,
+    producers::*, queues::*, records::*, server::*, settings::*, within::Within,
 };
 
 /// An empty answer: the operation is done.

@@ -86,6 +86,11 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
         codes: &[Code::LedgerNotFound],
         ..queue(verb, answers)
     };
+    let exchange = |verb, answers| Described {
+        tag: "exchanges",
+        codes: &[Code::ExchangeNotFound],
+        ..queue(verb, answers)
+    };
     let record = |verb, answers| Described {
         tag: "records",
         codes: &[Code::RecordConflict, Code::RecordHeld, Code::LeaseStale],
@@ -430,6 +435,70 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
             codes: &[Code::LedgerNotFound, Code::LedgerBeyond],
             ..ledger("purge", to.ok::<LedgerHeadView>())
         },
+        Operation::ListExchanges => Described {
+            parameters: to.input::<ListExchanges>(),
+            codes: &[Code::InvalidPage],
+            ..exchange("read", to.ok::<Exchanges>())
+        },
+        Operation::CreateExchange => Described {
+            body: to.input::<CreateExchange>(),
+            answers: vec![
+                (
+                    200,
+                    "It was there already.",
+                    to.outputs.subschema_for::<ExchangeView>(),
+                ),
+                (
+                    201,
+                    "It was made.",
+                    to.outputs.subschema_for::<ExchangeView>(),
+                ),
+            ],
+            codes: &[Code::ExchangeExists, Code::ExchangeNotFound],
+            ..exchange("manage, and send on its alternate", vec![])
+        },
+        Operation::GetExchange => exchange("read", to.ok::<ExchangeView>()),
+        Operation::ChangeExchange => Described {
+            body: to.input::<ChangeExchange>(),
+            codes: &[Code::ExchangeNotFound, Code::ExchangeCycle],
+            ..exchange("manage, and send on its alternate", to.ok::<ExchangeView>())
+        },
+        Operation::DeleteExchange => Described {
+            parameters: to.input::<DeleteExchange>(),
+            codes: &[Code::ExchangeNotFound, Code::ExchangeUsed],
+            ..exchange("purge", to.ok::<Nothing>())
+        },
+        Operation::ListBindings => Described {
+            parameters: to.input::<ListBindings>(),
+            codes: &[Code::ExchangeNotFound, Code::InvalidPage],
+            ..exchange("read", to.ok::<Bindings>())
+        },
+        Operation::Bind => Described {
+            body: to.input::<Bind<'_>>(),
+            codes: &[
+                Code::ExchangeNotFound,
+                Code::QueueNotFound,
+                Code::PatternNotTaken,
+                Code::ExchangeCycle,
+            ],
+            ..exchange(
+                "manage, and send on the queue or the exchange to which it leads",
+                to.ok::<Bound>(),
+            )
+        },
+        Operation::Unbind => Described {
+            body: to.input::<Unbind>(),
+            ..exchange("manage", to.ok::<Unbound>())
+        },
+        Operation::PublishMessages => Described {
+            body: to.input::<PublishMessages<'_>>(),
+            ..exchange("send", to.ok::<PublishResults>())
+        },
+        Operation::ExplainRoute => Described {
+            body: to.input::<ExplainRoute>(),
+            codes: &[Code::ExchangeNotFound, Code::RouteTooLarge],
+            ..exchange("read", to.ok::<RouteExplanation>())
+        },
     }
 }
 
@@ -467,7 +536,7 @@ pub(super) fn document(examples: &[Example]) -> Value {
             "summary": "Take a backup of everything.",
             "description": "Streamed while it is taken; `lockgate restore` makes a data folder of \
                 it. Needs `Content-Type: application/json` where requests are not signed. Verbs: all, \
-                on all queues, and read on all records and ledgers.",
+                on all queues, and read on all records, ledgers and exchanges.",
             "responses": {
                 "200": {
                     "description": "The backup.",
@@ -530,7 +599,7 @@ pub(super) fn document(examples: &[Example]) -> Value {
         "tags": [
             {"name": "server"}, {"name": "queues"}, {"name": "keys"}, {"name": "messages"},
             {"name": "transactions"}, {"name": "producers"}, {"name": "dead letters"}, {"name": "records"},
-            {"name": "ledgers"},
+            {"name": "ledgers"}, {"name": "exchanges"},
         ],
         "paths": paths,
         "components": {
@@ -656,6 +725,7 @@ fn parameters(path: &str, described: &Described, generators: &Generators) -> Vec
                 "id" => "The message's id.",
                 "record" => "The record's name, percent-encoded.",
                 "ledger" => "The ledger's name.",
+                "exchange" => "The exchange's name.",
                 "unique_id" => "The unique id, percent-encoded.",
                 "reader" => "The reader's name, percent-encoded.",
                 other => panic!("{other} is not described"),
@@ -742,7 +812,12 @@ fn tidy(schemas: &mut Map<String, Value>) {
         !name.starts_with("List")
             && !matches!(
                 &**name,
-                "WatchRecord" | "DeleteRecord" | "DropKeyState" | "ReadEvents" | "FollowEvents"
+                "WatchRecord"
+                    | "DeleteRecord"
+                    | "DropKeyState"
+                    | "ReadEvents"
+                    | "FollowEvents"
+                    | "DeleteExchange"
             )
     });
     schemas.values_mut().for_each(walk);

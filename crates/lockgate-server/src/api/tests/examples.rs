@@ -309,6 +309,7 @@ pub(super) async fn record() -> Vec<Example> {
     to.get("no such record", leader).await;
 
     ledgers(&mut to).await;
+    exchanges(&mut to).await;
 
     to.post("pause", "/queues/mail/pause", Value::Null).await;
     to.post("resume", "/queues/mail/resume", Value::Null).await;
@@ -316,6 +317,68 @@ pub(super) async fn record() -> Vec<Example> {
     to.record("delete", Method::DELETE, "/queues/mail", Value::Null)
         .await;
     to.examples
+}
+
+async fn exchanges(to: &mut Recorder) {
+    let rest = json!({"name": "rest", "kind": "fanout", "unroutable": "drop"});
+    to.post("fanout", "/exchanges", rest).await;
+    let events = json!({"name": "events", "kind": "topic"});
+    to.post("topic", "/exchanges", events.clone()).await;
+    to.post("again", "/exchanges", events).await;
+    let other = json!({"name": "events", "kind": "direct"});
+    to.post("exists otherwise", "/exchanges", other).await;
+    let target = "/exchanges/events";
+    let bind = json!({
+        "to": {"queue": "orders.fifo"},
+        "topic": "orders.*.eu",
+        "filter": {"store": ["web", {"prefix": "shop-"}]},
+        "key_from": {"header": "customer"},
+    });
+    to.post("to a queue", "/exchanges/events/bind", bind.clone())
+        .await;
+    let all = json!({"to": {"queue": "mail"}, "topic": "#", "skip_when_full": true});
+    to.post("all topics", "/exchanges/events/bind", all.clone())
+        .await;
+    let back = json!({"to": {"exchange": "events"}});
+    to.post("to an exchange", "/exchanges/rest/bind", back)
+        .await;
+    let change = json!({"unroutable": {"alternate": "rest"}});
+    to.record("a cycle", Method::PATCH, target, change).await;
+    let drop = json!({"unroutable": "drop"});
+    to.record("change", Method::PATCH, target, drop).await;
+    let key = json!({"to": {"queue": "mail"}, "routing_key": "orders"});
+    to.post("of another kind", "/exchanges/events/bind", key)
+        .await;
+    let message = json!({
+        "body": "{\"order\":20}",
+        "headers": {"store": {"value": "web"}, "customer": {"value": "user-42"}},
+    });
+    let messages = json!({"messages": [
+        {"routing_key": "orders.new.eu", "message": message},
+        {"routing_key": "orders.new.eu", "message": {"body": "x", "producer": {
+            "name": "billing", "incarnation": 1, "opening": "00c0ffee12345678", "lane": 1, "number": 1,
+        }}},
+    ]});
+    to.post("messages", "/exchanges/events/messages", messages)
+        .await;
+    let message = json!({"routing_key": "orders.new.eu", "headers": {"store": {"value": "phone"}}});
+    to.post("explain", "/exchanges/events/explain", message)
+        .await;
+    to.get("bindings", "/exchanges/events/bindings?limit=10")
+        .await;
+    to.get("exchange", target).await;
+    to.get("exchanges", "/exchanges?prefix=ev&limit=10").await;
+    to.post(
+        "unbind",
+        "/exchanges/events/unbind",
+        json!({"to": all["to"], "topic": "#"}),
+    )
+    .await;
+    to.record("used", Method::DELETE, target, Value::Null).await;
+    let force = "/exchanges/events?force=true";
+    to.record("delete", Method::DELETE, force, Value::Null)
+        .await;
+    to.get("no such exchange", target).await;
 }
 
 async fn ledgers(to: &mut Recorder) {

@@ -4,6 +4,7 @@ mod dead_letters;
 mod decoders;
 mod describe;
 mod examples;
+mod exchanges;
 mod holds;
 mod key_states;
 mod ledgers;

@@ -27,6 +27,8 @@ async fn what_is_asked_by_get_changes_nothing() {
         .await;
     let events = json!({"events": [{"payload": "x", "unique_id": "u"}]});
     shop.ok(Method::POST, "/ledgers/l/events", events).await;
+    shop.post("/exchanges", json!({"name": "x", "kind": "fanout"}))
+        .await;
     let before = shop.engine.metrics().records;
     for operation in Operation::ALL {
         if operation.method() == Method::GET {
@@ -37,7 +39,7 @@ async fn what_is_asked_by_get_changes_nothing() {
             };
             let path = operation.path().replace("{queue}", queue);
             let path = path.replace("{record}", "r").replace("{ledger}", "l");
-            let path = path.replace("{unique_id}", "u");
+            let path = path.replace("{unique_id}", "u").replace("{exchange}", "x");
             shop.get(&path.replace("{key}", "k").replace("{id}", &id))
                 .await;
         }
