@@ -2,6 +2,7 @@
 
 mod admin;
 mod analyze;
+mod exchange;
 mod forward;
 mod lead;
 mod ledger;
@@ -19,6 +20,7 @@ use lockgate_core::{PRIORITY_MAX, ShardId};
 
 pub(crate) use admin::*;
 pub(crate) use analyze::Analyze;
+pub(crate) use exchange::*;
 pub(crate) use forward::{Forward, From as ForwardFrom};
 pub(crate) use lead::*;
 pub(crate) use ledger::*;
@@ -80,6 +82,8 @@ pub(crate) enum Command {
     Producer(Producer),
     #[command(subcommand)]
     Record(Record),
+    #[command(subcommand)]
+    Exchange(Exchange),
     #[command(subcommand)]
     Ledger(Ledger),
     Lead(Box<Lead>),

@@ -80,9 +80,9 @@ pub(crate) fn kind(error: &EngineError) -> ErrorKind {
         | EngineError::Overloaded
         | EngineError::Index { .. }
         | EngineError::Unreadable { .. } => ErrorKind::Retry,
-        EngineError::Rejected(Rejection::TransactionRefused { source, .. }) => {
-            kind(&EngineError::Rejected((**source).clone()))
-        }
+        EngineError::Rejected(
+            Rejection::TransactionRefused { source, .. } | Rejection::PublishRefused { source, .. },
+        ) => kind(&EngineError::Rejected((**source).clone())),
         EngineError::Rejected(_) => ErrorKind::Input,
         EngineError::Stopped { .. } => ErrorKind::Closed,
         _ => ErrorKind::Unknown,

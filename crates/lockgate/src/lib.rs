@@ -81,6 +81,8 @@
 //! # }
 //! ```
 //!
+//! An [exchange] gives a copy of a message to each queue that is bound to match it.
+//!
 //! A [`producer`] stands in front of a queue that may be slow or away: it buffers, batches, tries again, and keeps
 //! what it answered for on disk.
 //!
@@ -108,6 +110,7 @@
 mod browse;
 mod delivery;
 mod error;
+pub mod exchange;
 pub mod ledger;
 mod open;
 #[cfg(feature = "postgres")]
@@ -125,20 +128,21 @@ pub use browse::{KeysBuilder, PeekBuilder, PeekedMessage, PeekedPage};
 pub use bytes::Bytes;
 pub use delivery::{Delivery, ExtendError, ReceiveBuilder, SettleError};
 pub use error::{Error, ErrorKind};
+pub use exchange::Exchange;
 pub use ledger::{
     Append, AppendAckError, Appended, EmbeddedLedger, LedgerDescription, LedgerError,
     LedgerOptions, LedgersPage, ListLedgers,
 };
 pub use lockgate_core::{
     Accepted, AppendError, BootId, Clock, DamagedRange, DiskError, DiskOperation, ElectionName,
-    Epoch, FailedAttempt, Failures, Fate, Header, HolderName, Incarnation, InputId, Key, KeyOrder,
-    KeyState, KeyStateWrite, LeaseToken, Leased, LedgerName, Level, LogError, LogSpace,
-    ManualClock, MarkError, Message, MessageId, MessageName, Millis, NameError, PRIORITY_MAX,
-    Position, Produced, ProducerIncarnation, ProducerMark, ProducerName, ProducerRefused, QueueId,
-    QueueName, REASON_BYTES_MAX, RECORD_BYTES_MAX, ReadError, ReaderName, ReceiveRequest,
-    RecordVersion, Replaces, Sequence, Settlement, ShardId, ShardIdError, Sink, SinkCapabilities,
-    Source, SourceCapabilities, SpaceState, Storage, Term, TransportError, UniqueId, Unsupported,
-    WallTime,
+    Epoch, ExchangeName, FailedAttempt, Failures, Fate, Header, HolderName, Incarnation, InputId,
+    Key, KeyOrder, KeyState, KeyStateWrite, LeaseToken, Leased, LedgerName, Level, LogError,
+    LogSpace, ManualClock, MarkError, Message, MessageId, MessageName, Millis, NameError,
+    PRIORITY_MAX, Position, Produced, ProducerIncarnation, ProducerMark, ProducerName,
+    ProducerRefused, QueueId, QueueName, REASON_BYTES_MAX, RECORD_BYTES_MAX, ReadError, ReaderName,
+    ReceiveRequest, RecordVersion, Replaces, RoutingKey, Sequence, Settlement, ShardId,
+    ShardIdError, Sink, SinkCapabilities, Source, SourceCapabilities, SpaceState, Storage, Term,
+    TransportError, UniqueId, Unsupported, WallTime,
     coordination::{Fence, FenceError, FenceMark},
     pack,
 };

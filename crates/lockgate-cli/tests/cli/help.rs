@@ -30,6 +30,7 @@ fn help_texts() {
         "key",
         "key explain",
         "lead",
+        "exchange",
         "dlq",
         "dlq redrive",
         "status",

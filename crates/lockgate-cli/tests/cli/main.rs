@@ -12,6 +12,7 @@ mod bench;
 mod beyond;
 mod coalescer;
 mod config;
+mod exchange;
 mod exec;
 mod failures;
 mod folder;

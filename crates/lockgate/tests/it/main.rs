@@ -6,6 +6,7 @@ mod coalescer;
 mod coordination;
 mod durability;
 mod errors;
+mod exchange;
 mod holds;
 mod key_states;
 mod ledger;

@@ -31,7 +31,7 @@ const CALL_MESSAGES_MAX: usize = 100;
 const CALL_BYTES_MAX: usize = 1 << 20;
 
 /// The largest file that is read as a body: as the largest message that a queue can be set to take.
-const BODY_BYTES_MAX: u64 = 16 << 20;
+pub(super) const BODY_BYTES_MAX: u64 = 16 << 20;
 
 /// What a sender must know of a queue.
 #[derive(Deserialize)]
