@@ -435,6 +435,26 @@ mod tests {
         }
     }
 
+    /// Exchanges keep no messages.
+    #[test]
+    fn nobody_is_granted_to_receive_from_an_exchange() {
+        for verb in Verb::ALL {
+            let key = AccessKey {
+                id: "K".into(),
+                secret: Secret::new("do not show"),
+                grants: vec![Grant {
+                    on: Names::Exchanges("*".into()),
+                    verbs: vec![verb],
+                }],
+            };
+            let expected = match verb {
+                Verb::Receive => Err(KeyError::ExchangeVerb { id: "K".into() }),
+                _ => Ok(()),
+            };
+            assert_eq!(check_keys(&[key]), expected, "{verb:?}");
+        }
+    }
+
     #[test]
     fn nothing_is_granted_by_default() {
         let mut key = AccessKey {
