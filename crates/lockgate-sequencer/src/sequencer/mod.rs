@@ -455,9 +455,10 @@ impl<S: Source, L: Ledger> Sequencer<S, L> {
         attempt: &mut u32,
         may_repeat: bool,
     ) -> Result<(), LedgerError> {
-        // Asked again, it could come from a server that lags behind.
+        // Asked again, it could come from a server that lags behind. One that is lower than what was seen is looked at whole.
+        let seen = self.seen.map_or(SequenceId::START, |seen| seen.sequence_id);
         self.head = match error {
-            LedgerError::Moved { head } => Some(head),
+            LedgerError::Moved { head } if head >= seen => Some(head),
             _ => None,
         };
         *attempt += 1;

@@ -15,7 +15,7 @@ use lockgate_machine::{
 
 use super::{invalid_page, leases::check_entries, page_after, page_limit, page_start};
 use crate::{
-    answer::MESSAGES_BYTES_MAX,
+    answer::{self, MESSAGES_BYTES_MAX},
     api::{
         Code, Problem, Request, Service,
         input::entry,
@@ -436,9 +436,10 @@ fn code(error: &LedgerError) -> Code {
 fn fitting(events: &[Event]) -> usize {
     let mut bytes = 0;
     let fits = events.iter().take_while(|event| {
-        let id = event.unique_id.as_ref().map_or(0, |id| id.as_str().len());
-        // In JSON a byte becomes six at most, beside numbers and names.
-        bytes += 256 + 6 * (event.payload.len() + id);
+        let id = event.unique_id.as_ref();
+        let id = id.map_or(0, |id| answer::json_len(id.as_str().as_bytes()));
+        // Beside them are numbers and names.
+        bytes += 256 + id + answer::bytes_len(&event.payload, answer::json_len);
         bytes <= MESSAGES_BYTES_MAX
     });
     fits.count().max(1).min(events.len())
