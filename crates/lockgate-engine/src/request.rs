@@ -111,7 +111,6 @@ impl Answer {
                         Ok(Reply::Received(deliveries)) => delivery_bytes(deliveries),
                         Ok(Reply::Published(done)) => size_of_val(&done.copies[..]),
                         Ok(Reply::Appended(appended)) => size_of_val(&appended.events[..]),
-                        Ok(Reply::Published(publication)) => size_of_val(&publication.copies[..]),
                         _ => 0,
                     };
                     size_of_val(&results[..]) + results.iter().map(sent).sum::<usize>()

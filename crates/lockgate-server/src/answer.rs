@@ -52,7 +52,7 @@ pub(crate) fn fitting<'m>(
 }
 
 /// Bytes that are no UTF-8 go out as base64, or as one replacement character for each byte.
-pub(crate) fn bytes_len(bytes: &[u8], text_len: TextLen) -> usize {
+fn bytes_len(bytes: &[u8], text_len: TextLen) -> usize {
     match std::str::from_utf8(bytes) {
         Ok(_) => text_len(bytes),
         Err(_) => 3 * bytes.len(),

@@ -347,7 +347,7 @@ pub(in crate::api) fn head_view(head: &LedgerHead) -> LedgerHeadView {
 }
 
 pub(in crate::api) fn event_view(event: &Event) -> EventView {
-    let (payload, payload_encoding) = Encoding::encode(&event.payload);
+    let (payload, payload_encoding) = Encoding::encode_short(&event.payload);
     EventView {
         sequence_id: event.sequence_id.0,
         previous_id: event.previous_id.0,
@@ -438,8 +438,8 @@ fn fitting(events: &[Event]) -> usize {
     let fits = events.iter().take_while(|event| {
         let id = event.unique_id.as_ref();
         let id = id.map_or(0, |id| answer::json_len(id.as_str().as_bytes()));
-        // Beside them are numbers and names.
-        bytes += 256 + id + answer::bytes_len(&event.payload, answer::json_len);
+        // Beside them are numbers and names. `encode_short` at most doubles a payload.
+        bytes += 256 + id + 2 * event.payload.len();
         bytes <= MESSAGES_BYTES_MAX
     });
     fits.count().max(1).min(events.len())

@@ -12,6 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::{check_len, producers::produced, unanswered};
 use crate::{
+    answer,
     api::{
         Code, Problem, Request, Service,
         input::entry,
@@ -198,6 +199,14 @@ impl Encoding {
                 Ok(bytes) => Ok(bytes.into()),
                 Err(error) => Err(Problem::invalid(field, format_args!("no base64: {error}"))),
             },
+        }
+    }
+
+    /// As [`encode`](Self::encode), but a text that would be more than twice as long in JSON becomes base64 too.
+    pub(in crate::api) fn encode_short(bytes: &[u8]) -> (String, Self) {
+        match answer::json_len(bytes) > 2 * bytes.len() + 64 {
+            true => (STANDARD.encode(bytes), Self::Base64),
+            false => Self::encode(bytes),
         }
     }
 

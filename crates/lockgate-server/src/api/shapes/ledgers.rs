@@ -221,7 +221,7 @@ pub(crate) struct EventView {
     pub(crate) hash: Option<String>,
     /// What has happened, in the encoding that `payload_encoding` names.
     pub(crate) payload: String,
-    /// The encoding of `payload`: `text` if it is UTF-8.
+    /// The encoding of `payload`: `text` if it is UTF-8, unless it is long and has many characters that JSON escapes.
     pub(crate) payload_encoding: Encoding,
 }
 
