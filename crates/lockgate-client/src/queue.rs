@@ -632,8 +632,7 @@ impl Sink for RemoteQueue {
                     results.extend(sent.into_iter().map(accepted));
                 }
                 Ok(_) => {
-                    let what = "another number of answers than of messages";
-                    results.push(Err(client.no_lockgate(what).into()));
+                    results.push(Err(client.no_lockgate("a number of answers").into()));
                     break;
                 }
                 Err(CallError::Refused { .. }) => {

@@ -128,7 +128,10 @@ pub use browse::{KeysBuilder, PeekBuilder, PeekedMessage, PeekedPage};
 pub use bytes::Bytes;
 pub use delivery::{Delivery, ExtendError, ReceiveBuilder, SettleError};
 pub use error::{Error, ErrorKind};
-pub use exchange::Exchange;
+pub use exchange::{
+    BindTo, BindingOptions, BindingsPage, Bound, CreatedExchange, Exchange, ExchangeDescription,
+    ExchangeKind, ListExchanges, Pattern, Publication, RouteExplanation, Unroutable,
+};
 pub use ledger::{
     Append, AppendAckError, Appended, EmbeddedLedger, LedgerDescription, LedgerError,
     LedgerOptions, LedgersPage, ListLedgers,
