@@ -130,7 +130,7 @@ pub use delivery::{Delivery, ExtendError, ReceiveBuilder, SettleError};
 pub use error::{Error, ErrorKind};
 pub use exchange::{
     BindTo, BindingOptions, BindingsPage, Bound, CreatedExchange, Exchange, ExchangeDescription,
-    ExchangeKind, ListExchanges, Pattern, Publication, RouteExplanation, Unroutable,
+    ExchangeKind, ExchangesPage, ListExchanges, Pattern, Publication, RouteExplanation, Unroutable,
 };
 pub use ledger::{
     Append, AppendAckError, Appended, EmbeddedLedger, LedgerDescription, LedgerError,
