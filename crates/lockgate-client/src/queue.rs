@@ -600,25 +600,19 @@ impl Sink for RemoteQueue {
         &self,
         messages: Vec<Message>,
     ) -> Vec<Result<Accepted<MessageId>, TransportError>> {
-        let entries = messages.iter().map(|message| match &message.producer {
-            None => self.entry(message.clone()),
+        let name = self.inner.name.as_str();
+        let sends = messages.iter().map(|message| match &message.producer {
+            None => raw(&TransactionSend {
+                queue: name,
+                message: &self.entry(message.clone())?,
+            }),
             Some(_) => Err(Unsupported::Producer.into()),
         });
-        let entries: Result<Vec<_>, _> = entries.collect();
-        let (Ok(entries), 2..) = (entries, messages.len()) else {
+        let sends: Result<Vec<_>, _> = sends.collect();
+        let (Ok(sends), 2..) = (sends, messages.len()) else {
             return one_by_one(self, messages).await;
         };
-        let (name, mut results) = (self.inner.name.as_str(), Vec::with_capacity(entries.len()));
-        let sends = entries.iter().map(|message| {
-            raw(&TransactionSend {
-                queue: name,
-                message,
-            })
-        });
-        let sends = match sends.collect::<Result<Vec<_>, _>>() {
-            Ok(sends) => sends,
-            Err(error) => return vec![Err(error)],
-        };
+        let mut results = Vec::with_capacity(sends.len());
         while results.len() < sends.len() {
             let rest = &sends[results.len()..];
             let now = &rest[..self.fitting(rest).min(TRANSACTION_MAX)];
@@ -631,8 +625,9 @@ impl Sink for RemoteQueue {
                 Ok(Sent { sent }) if sent.len() == now.len() => {
                     results.extend(sent.into_iter().map(accepted));
                 }
-                Ok(_) => {
-                    results.push(Err(client.no_lockgate("a number of answers").into()));
+                Ok(Sent { sent }) => {
+                    let what = format!("{} results for {}", sent.len(), now.len());
+                    results.push(Err(client.no_lockgate(what).into()));
                     break;
                 }
                 Err(CallError::Refused { .. }) => {
