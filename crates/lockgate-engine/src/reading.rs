@@ -141,6 +141,7 @@ mod tests {
             unique_until: None,
             key_sequence: None,
             marked_at: None,
+            payload: lockgate_machine::Payload::Own,
             message: Message::new("seven"),
         };
         let mut record = Vec::new();

@@ -344,7 +344,9 @@ fn command_bytes(command: &Command) -> usize {
 
 fn engine_command_bytes(command: &EngineCommand) -> usize {
     match command {
-        EngineCommand::Compact { message, .. } => message_bytes(&message.message),
+        EngineCommand::Compact { copies, .. } => {
+            message_bytes(copies.payload()) + copies.messages().len() * FIXED_BYTES
+        }
         EngineCommand::CompactEvents { block, .. } => {
             let events = block.events.iter().map(|event| {
                 let id = event.unique_id.as_ref().map_or(0, |id| id.as_str().len());

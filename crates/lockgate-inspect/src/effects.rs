@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use lockgate_core::{MachineTime, Message, Now, Produced, QueueId, WallTime};
 use lockgate_machine::{
-    DeadLetterReason, Effect, HoldTarget, QueueSettings, SETTINGS, SettingValue, StoredMessage,
+    DeadLetterReason, Effect, HoldTarget, Payload, QueueSettings, SETTINGS, SettingValue,
+    StoredMessage,
 };
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -354,6 +355,15 @@ fn message_json(stored: &StoredMessage, bodies: Bodies) -> Value {
         .collect();
     if !headers.is_empty() {
         put("headers", headers.into());
+    }
+    match stored.payload {
+        Payload::Own => {}
+        Payload::Shared => put("payload", "shared".into()),
+        Payload::Of { part, size } => {
+            put("payload_of", part.into());
+            put("payload_bytes", size.into());
+            return map.into();
+        }
     }
     put("body_bytes", message.body.len().into());
     if bodies == Bodies::Shown {

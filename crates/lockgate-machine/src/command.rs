@@ -8,7 +8,7 @@ use std::{
 
 use lockgate_core::{
     BootId, DeleteRecord, Epoch, ExchangeName, ExtendRecord, HolderName, Key, KeyStateWrite,
-    LeaseRecord, LeaseToken, LedgerId, LedgerName, Location, Message, MessageId, Millis, Position,
+    LeaseRecord, LeaseToken, LedgerId, LedgerName, Message, MessageId, Millis, Position,
     ProducerIncarnation, ProducerName, PutRecord, QueueId, QueueName, ReaderName, Record,
     RecordVersion, RecordWritten, ReleaseRecord, RoutingKey, Sequence, Term, WallTime,
     coordination::FenceMark,
@@ -17,9 +17,9 @@ use lockgate_core::{
 };
 
 use crate::{
-    BindTo, BindingOptions, Bound, CreatedExchange, CreatedLedger, CreatedQueue, Delivery,
+    BindTo, BindingOptions, Bound, Copies, CreatedExchange, CreatedLedger, CreatedQueue, Delivery,
     EventBlock, ExchangeKind, MoveCursor, Moved, Pattern, Publication, QueueSettings, Reply, Sent,
-    Settled, StoredMessage, Transacted, Unroutable,
+    Settled, Transacted, Unroutable,
 };
 
 /// A caller's command. It is atomic: all of its effects happen, or none.
@@ -200,15 +200,15 @@ pub enum EngineCommand {
         /// Its number in that queue.
         sequence: Sequence,
     },
-    /// Writes a message's bytes again, with this command's record, so that the old bytes can be
-    /// released: this is how an engine empties a range of its log. Succeeds without effect if no
-    /// message lives at `from` any more.
+    /// Writes the bytes of a message again, or of all messages of a record that have one payload, with this command's
+    /// record, so that the old bytes can be released: this is how an engine empties a range of its log. Succeeds without
+    /// effect if none of them lives in the record at `from` any more.
     Compact {
-        /// The message as read from `from`. Its present place is found by its id, because it may
-        /// have been moved to another queue since.
-        message: Box<StoredMessage>,
-        /// Where it was read.
-        from: Location,
+        /// The messages as read from `from`. Their present places are found by their ids, because they may
+        /// have been moved to other queues since.
+        copies: Box<Copies>,
+        /// Where their record starts.
+        from: Position,
     },
     /// The same for events of a ledger, which are in the record at that position.
     CompactEvents {

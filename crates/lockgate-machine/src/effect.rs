@@ -366,8 +366,40 @@ pub struct StoredMessage {
     pub key_sequence: Option<NonZeroU64>,
     /// When it was accepted, if it is a record of a producer.
     pub marked_at: Option<MachineTime>,
+    /// Where its body and headers are.
+    pub payload: Payload,
     /// The message; `due` is set exactly if the message was delayed when accepted.
     pub message: Message,
+}
+
+/// Where the payload of a stored message is: body, headers, content type and trace context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Payload {
+    /// With the message, which alone has it.
+    #[default]
+    Own,
+    /// With the message. Others of the same record have it too.
+    Shared,
+    /// With another message of the same record, which is [`Shared`](Self::Shared). This one is written without it.
+    Of {
+        /// The index of the effect with that message.
+        part: u16,
+        /// The bytes of its body and headers, as [`Message::size`] counts them.
+        size: u32,
+    },
+}
+
+impl StoredMessage {
+    /// How many bytes count towards its queue's quota, wherever its payload is.
+    #[must_use]
+    pub fn size(&self) -> u32 {
+        match self.payload {
+            Payload::Of { size, .. } => size,
+            Payload::Own | Payload::Shared => {
+                u32::try_from(self.message.size()).unwrap_or(u32::MAX)
+            }
+        }
+    }
 }
 
 /// Events of one append, in the form that the log stores: with places from `first` on, without a gap.
@@ -557,6 +589,7 @@ pub(crate) struct ArrivalNumbers {
     pub(crate) due: Option<WallTime>,
     pub(crate) time_to_live: Option<Millis>,
     pub(crate) key_sequence: Option<NonZeroU64>,
+    pub(crate) payload: Payload,
 }
 
 /// A key's text, with what is known about the key.
@@ -582,11 +615,12 @@ impl<'a> From<&'a StoredMessage> for Arrival<'a> {
                 sequence: stored.sequence,
                 id: stored.id,
                 accepted: stored.accepted,
-                size: u32::try_from(message.size()).unwrap_or(u32::MAX),
+                size: stored.size(),
                 level: message.level,
                 due: message.due,
                 time_to_live: message.time_to_live,
                 key_sequence: stored.key_sequence,
+                payload: stored.payload,
             },
             key: message.key.as_ref().map(KeyText::from),
             unique: unique_id.zip(stored.unique_until),

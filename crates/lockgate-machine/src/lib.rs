@@ -62,6 +62,7 @@
 mod codec;
 mod columns;
 mod command;
+mod copies;
 mod counters;
 mod dedup;
 mod effect;
@@ -90,10 +91,11 @@ pub use command::{
     Receive, Reschedule, SealLedger, SendMessage, Settle, SettleAction, Transact, TrimLedger,
     TypedCommand, Unbind, UpdateExchange, WriteState,
 };
+pub use copies::Copies;
 pub use counters::{COUNTERS, Counter, CounterKind, DroppedCounts, QueueTotals};
 pub use effect::{
-    AppendedEvents, DeadLetterReason, DropReason, Effect, Effects, EventBlock, Failed, StoredEvent,
-    StoredMessage,
+    AppendedEvents, DeadLetterReason, DropReason, Effect, Effects, EventBlock, Failed, Payload,
+    StoredEvent, StoredMessage,
 };
 pub use exchanges::{
     BindTo, Binding, BindingOptions, ExchangeKind, KeyFrom, Published, Unroutable,

@@ -25,7 +25,7 @@ pub struct LiveRange {
     /// Messages with bytes in the range, including purged ones that are not freed yet.
     pub messages: u64,
     /// The approximate bytes of the log that they take: body, headers and key, and 80 for the rest
-    /// of each record.
+    /// of each record. A payload that several messages of a record have counts once.
     pub bytes: u64,
 }
 
@@ -37,7 +37,8 @@ pub struct LiveMessage {
     pub sequence: Sequence,
     /// The range's first position.
     pub range: Position,
-    /// The least that any log needs for it: body, headers and key.
+    /// The least that any log needs for it: body, headers and key; only the key, if others of its record have the same
+    /// payload.
     pub bytes_min: u64,
 }
 
@@ -46,6 +47,11 @@ impl LiveRange {
     #[must_use]
     pub fn bytes_min(&self) -> u64 {
         self.bytes - self.messages * RECORD_OVERHEAD
+    }
+
+    /// Whether nothing is left. A payload may be, while its last message goes from one queue to another.
+    fn is_nothing(&self) -> bool {
+        self.messages == 0 && self.bytes == 0
     }
 }
 
@@ -94,7 +100,15 @@ impl LiveRanges {
         counts.bytes += bytes;
     }
 
-    /// Removes a message that was added with the same arguments.
+    /// Adds bytes of a payload that messages of its record have, which were added before.
+    pub(crate) fn add_payload(&mut self, at: Position, bytes: u64) {
+        let counts = self.by_number.get(&(at.0 >> self.bits));
+        if let Some(&counts) = counts {
+            self.counts[counts].bytes += bytes;
+        }
+    }
+
+    /// Removes a message. What was added with several may be removed with any of them.
     pub(crate) fn remove(&mut self, at: Position, bytes: u64) {
         let number = at.0 >> self.bits;
         let index = match self.shrunk {
@@ -105,7 +119,7 @@ impl LiveRanges {
         let counts = &mut self.counts[index];
         counts.messages -= 1;
         counts.bytes -= bytes;
-        if counts.messages == 0 && self.grown != self.shrunk {
+        if counts.is_nothing() && self.grown != self.shrunk {
             self.drop_range(number, index);
         }
     }
@@ -167,7 +181,7 @@ impl LiveRanges {
     /// Makes `number` the range that grows.
     fn grow(&mut self, number: u64) -> u32 {
         if let Some((before, index)) = self.grown.take()
-            && self.counts[index].messages == 0
+            && self.counts[index].is_nothing()
         {
             self.drop_range(before, index);
         }
@@ -199,7 +213,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{Effect, StoredMessage, encode_record};
+    use crate::{Effect, Payload, StoredMessage, encode_record};
 
     proptest! {
         #[test]
@@ -275,6 +289,7 @@ mod tests {
                 unique_until: None,
                 key_sequence: None,
                 marked_at: None,
+                payload: Payload::Own,
                 message,
             }));
             let mut record = Vec::new();

@@ -9,7 +9,7 @@ use lockgate_core::{
     HolderName, Key, LeaseNumber, MachineTime, Message, MessageId, Now, Position, QueueId,
     QueueName, Sequence, Term, UniqueId, WallTime,
 };
-use lockgate_machine::{Effect, Machine, MachineLimits, QueueSettings, StoredMessage};
+use lockgate_machine::{Effect, Machine, MachineLimits, Payload, QueueSettings, StoredMessage};
 
 const QUEUE: QueueId = QueueId(1);
 const START: WallTime = WallTime(1_760_000_000_000);
@@ -53,6 +53,7 @@ fn measure(keyed: bool, leased: bool, frozen: bool, message: impl Fn(u32) -> Mes
             unique_until: message.unique_id.as_ref().map(|_| MachineTime::MAX),
             key_sequence: None,
             marked_at: None,
+            payload: Payload::Own,
             message,
         }))];
         if leased {

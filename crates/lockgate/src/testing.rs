@@ -174,6 +174,7 @@ impl TestDelivery {
                 unique_until: None,
                 key_sequence: None,
                 marked_at: None,
+                payload: lockgate_machine::Payload::Own,
                 message: self.message,
             },
         };

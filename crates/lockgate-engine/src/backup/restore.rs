@@ -15,8 +15,8 @@ use lockgate_core::{
 };
 use lockgate_index::{FolderIndex, IndexError, PieceCheck};
 use lockgate_machine::{
-    DropReason, Effect, Effects, EventBlock, ImageError, ImageLoader, Machine, MachineLimits,
-    StoredMessage, decode_record, encode_record,
+    Copies, DropReason, Effect, Effects, EventBlock, ImageError, ImageLoader, Machine,
+    MachineLimits, decode_record, encode_record,
 };
 
 use super::{
@@ -206,9 +206,11 @@ pub fn restore_with_index(
     begun.map_err(RestoreError::Append)?;
     let mut writer = Writer::new(storage, epoch, machine);
     writer.mark()?;
-    let (mut records, mut events) = (0_u64, 0);
+    let (mut records, mut lives, mut events) = (0_u64, 0, 0);
     while kind == Kind::Message {
-        events += writer.message(&content, &stream)?;
+        let written = writer.message(&content, &stream)?;
+        lives += written.0;
+        events += written.1;
         records += 1;
         kind = stream.block(&mut content)?;
     }
@@ -217,7 +219,7 @@ pub fn restore_with_index(
     }
     stream.end()?;
     writer.append()?;
-    let (dropped, lost_appends) = writer.drop_missing(records)?;
+    let (dropped, lost_appends) = writer.drop_missing(lives)?;
     writer.append()?;
     if let Some(shard) = shard {
         writer.renumber(shard);
@@ -261,7 +263,7 @@ pub fn verify_backup(input: &mut dyn Read) -> Result<BackupReport, RestoreError>
                     Moved::Events(block) => {
                         blocks.push((block.ledger, block.first, block.events.len() as u64));
                     }
-                    Moved::Message(_) => messages += 1,
+                    Moved::Messages(effects) => messages += effects.len() as u64,
                 }
             }
             Kind::End => break,
@@ -312,16 +314,25 @@ fn count_messages(machine: &Machine) -> u64 {
 
 /// What a record of a backup holds.
 enum Moved {
-    Message(Box<StoredMessage>),
+    /// [`Effect::Compacted`] of a message, or of several with one payload.
+    Messages(Effects),
     Events(Box<EventBlock>),
 }
 
 fn moved(record: &[u8], stream: &Reader<'_>) -> Result<Moved, RestoreError> {
     let effects = decode_record(&Bytes::copy_from_slice(record))
         .map_err(|_| stream.damaged("a message makes no sense"))?;
+    let is_message = |effect: &Effect| matches!(effect, Effect::Compacted(_));
+    if !effects.is_empty() && effects.iter().all(is_message) {
+        let (copies, _) = Copies::of_record(effects.iter().cloned());
+        let readable: usize = copies.iter().map(|copies| copies.messages().len()).sum();
+        return match readable == effects.len() {
+            true => Ok(Moved::Messages(effects)),
+            false => Err(stream.damaged("a message has no payload")),
+        };
+    }
     let is_one = effects.len() == 1;
     match effects.into_iter().next() {
-        Some(Effect::Compacted(stored)) if is_one => Ok(Moved::Message(stored)),
         Some(Effect::EventsCompacted(block)) if is_one => Ok(Moved::Events(block)),
         _ => Err(stream.damaged("a message is none")),
     }
@@ -390,15 +401,21 @@ impl Writer {
         Ok(())
     }
 
-    /// Adds the record of a message, or of events. Returns the number of events.
-    fn message(&mut self, record: &[u8], stream: &Reader<'_>) -> Result<u64, RestoreError> {
-        let (effect, events) = match moved(record, stream)? {
-            Moved::Message(stored) => {
-                let place = self.machine.location(stored.queue, stored.sequence);
-                if place.is_none() {
+    /// Adds a record of messages, or of events. Returns the number of messages, or else 1, and of events.
+    fn message(&mut self, record: &[u8], stream: &Reader<'_>) -> Result<(u64, u64), RestoreError> {
+        let (effects, events) = match moved(record, stream)? {
+            Moved::Messages(effects) => {
+                let is_lost = |effect: &Effect| match effect {
+                    Effect::Compacted(stored) => {
+                        let place = self.machine.location(stored.queue, stored.sequence);
+                        place.is_none()
+                    }
+                    _ => false,
+                };
+                if effects.iter().any(is_lost) {
                     return Err(stream.damaged("a message is in no queue"));
                 }
-                (Effect::Compacted(stored), 0)
+                (effects, 0)
             }
             Moved::Events(block) => {
                 if !self.machine.has_block(block.ledger, block.first) {
@@ -406,11 +423,12 @@ impl Writer {
                 }
                 let events = block.events.len() as u64;
                 let events = self.machine.kept_of(block.ledger, block.first, events);
-                (Effect::EventsCompacted(block), events)
+                (Effects::from_iter([Effect::EventsCompacted(block)]), events)
             }
         };
-        self.record(Effects::from_iter([effect]), record)?;
-        Ok(events)
+        let lives = effects.len() as u64;
+        self.record(effects, record)?;
+        Ok((lives, events))
     }
 
     fn record(&mut self, effects: Effects, record: &[u8]) -> Result<(), RestoreError> {
@@ -443,8 +461,8 @@ impl Writer {
     }
 
     /// Notes what came without its bytes: messages are dropped, and events are lost. Returns how many messages and blocks.
-    fn drop_missing(&mut self, records: u64) -> Result<(u64, u64), RestoreError> {
-        if count_live(&self.machine) == records {
+    fn drop_missing(&mut self, lives: u64) -> Result<(u64, u64), RestoreError> {
+        if count_live(&self.machine) == lives {
             return Ok((0, 0));
         }
         // Rare enough to walk over all messages.

@@ -10,7 +10,7 @@ use lockgate_core::{
 };
 use lockgate_index::{FolderIndex, IndexError, IndexView};
 use lockgate_machine::{
-    DecodeError, Effect, EventBlock, Frozen, LiveRange, StoredMessage, decode_record, encode_record,
+    Copies, DecodeError, Effect, Frozen, LiveRange, decode_record, encode_record,
 };
 
 use super::stream::{Head, Kind, Writer};
@@ -209,7 +209,7 @@ pub(crate) fn write(
                     messages += written.messages;
                     events += written.events;
                     blocks += written.blocks;
-                    left = left.saturating_sub(written.blocks);
+                    left = left.saturating_sub(written.messages + written.event_blocks);
                     if left > 0 {
                         return ControlFlow::Continue(());
                     }
@@ -240,9 +240,10 @@ pub(crate) fn write(
 /// What was written of a record.
 #[derive(Default)]
 struct Written {
-    /// Messages, and blocks of events.
+    /// Blocks of the stream: one for messages with one payload, one for an append's events.
     blocks: u64,
     messages: u64,
+    event_blocks: u64,
     events: u64,
 }
 
@@ -266,51 +267,40 @@ fn write_messages(
         Err(_) => return Ok(written),
     };
     let mut bytes = Vec::new();
-    for (part, effect) in (0..).zip(effects) {
-        // In the form that the new log will have.
-        let moved = match effect {
-            Effect::Accepted(stored) | Effect::Compacted(stored) => {
-                let at = Location { position, part };
-                let Some((queue, sequence)) = places.place_of(stored.id, at) else {
-                    continue;
-                };
-                written.messages += 1;
-                Effect::Compacted(Box::new(StoredMessage {
-                    queue,
-                    sequence,
-                    ..*stored
-                }))
-            }
-            Effect::EventsAppended(appended) => {
-                match live_block(places, appended.block, position) {
-                    Some(moved) => moved,
-                    None => continue,
-                }
-            }
-            Effect::EventsCompacted(block) => match live_block(places, *block, position) {
-                Some(moved) => moved,
-                None => continue,
-            },
-            _ => continue,
-        };
-        if let Effect::EventsCompacted(block) = &moved {
-            let events = block.events.len() as u64;
-            written.events += places.kept_of(block.ledger, block.first, events);
-        }
-        written.blocks += 1;
+    let mut write = |effects: &[Effect]| {
         bytes.clear();
-        encode_record(&[moved], &mut bytes);
+        encode_record(effects, &mut bytes);
         stream
             .block(Kind::Message, &bytes)
-            .map_err(BackupError::Write)?;
+            .map_err(BackupError::Write)
+    };
+    let (copies, others) = Copies::of_record(effects);
+    // In the form that the new log will have.
+    for copies in copies {
+        let compacted = copies.compacted(0, |part, stored| {
+            places.place_of(stored.id, Location { position, part })
+        });
+        if !compacted.is_empty() {
+            written.messages += compacted.len() as u64;
+            written.blocks += 1;
+            write(&compacted)?;
+        }
+    }
+    for effect in others {
+        let block = match effect {
+            Effect::EventsAppended(appended) => appended.block,
+            Effect::EventsCompacted(block) => *block,
+            _ => continue,
+        };
+        if places.has_events_at(block.ledger, block.first, position) {
+            let events = block.events.len() as u64;
+            written.events += places.kept_of(block.ledger, block.first, events);
+            written.event_blocks += 1;
+            written.blocks += 1;
+            write(&[Effect::EventsCompacted(Box::new(block))])?;
+        }
     }
     Ok(written)
-}
-
-/// The block, if it was in the record at `at`.
-fn live_block(places: &Frozen, block: EventBlock, at: Position) -> Option<Effect> {
-    let is_live = places.has_events_at(block.ledger, block.first, at);
-    is_live.then(|| Effect::EventsCompacted(Box::new(block)))
 }
 
 #[cfg(test)]

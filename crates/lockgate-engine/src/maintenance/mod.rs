@@ -23,10 +23,10 @@ pub(crate) mod work;
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc};
 
 use lockgate_core::{
-    Location, LogError, LogMaintenance, LogReader, LogSpace, Now, Position, ReadError, Scanned,
+    LogError, LogMaintenance, LogReader, LogSpace, Now, Position, ReadError, Scanned,
     SnapshotStore, SnapshotWriter, with_sources,
 };
-use lockgate_machine::{Effect, EngineCommand, Frozen, decode_record};
+use lockgate_machine::{Copies, Effect, EngineCommand, Frozen, decode_record};
 
 use self::plan::{Choice, View};
 pub(crate) use self::{
@@ -205,23 +205,21 @@ impl Compaction {
             bytes += record.payload.len();
             // A record that cannot be decoded holds no message that anybody was given.
             let effects = decode_record(&record.payload).unwrap_or_default();
-            for (part, effect) in (0..).zip(effects) {
-                let position = record.position;
-                commands.push(match effect {
-                    Effect::Accepted(message) | Effect::Compacted(message) => {
-                        let from = Location { position, part };
-                        EngineCommand::Compact { message, from }
-                    }
+            let from = record.position;
+            let (copies, others) = Copies::of_record(effects);
+            for copies in copies {
+                let copies = Box::new(copies);
+                commands.push(EngineCommand::Compact { copies, from });
+            }
+            for effect in others {
+                let block = match effect {
                     Effect::EventsAppended(appended) if !appended.block.events.is_empty() => {
-                        let (block, from) = (Box::new(appended.block), position);
-                        EngineCommand::CompactEvents { block, from }
+                        Box::new(appended.block)
                     }
-                    Effect::EventsCompacted(block) => EngineCommand::CompactEvents {
-                        block,
-                        from: position,
-                    },
+                    Effect::EventsCompacted(block) => block,
                     _ => continue,
-                });
+                };
+                commands.push(EngineCommand::CompactEvents { block, from });
             }
             ControlFlow::Continue(())
         });

@@ -83,7 +83,7 @@ fn filled() -> Shard {
     shard
 }
 
-fn backup(shard: &mut Shard) -> (Vec<u8>, BackupReport) {
+pub(crate) fn backup(shard: &mut Shard) -> (Vec<u8>, BackupReport) {
     let mut bytes = Vec::new();
     let now = shard.now();
     let report = shard.driver.backup(now, &mut bytes).unwrap();
@@ -91,7 +91,7 @@ fn backup(shard: &mut Shard) -> (Vec<u8>, BackupReport) {
     (bytes, report)
 }
 
-fn restored(mut bytes: &[u8]) -> (FaultyDisk, RestoreReport) {
+pub(crate) fn restored(mut bytes: &[u8]) -> (FaultyDisk, RestoreReport) {
     let disk = FaultyDisk::new();
     let report = restore(&mut bytes, local_log(&disk), None).unwrap();
     (disk, report)

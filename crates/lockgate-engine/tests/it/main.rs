@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod backup;
+mod copies;
 mod driver;
 mod engine;
 mod killed;

@@ -14,7 +14,7 @@ use super::{
     wire::{Reader, Stretch, Writer},
 };
 use crate::{
-    StoredMessage,
+    Payload, StoredMessage,
     effect::{Arrival, ArrivalMark, ArrivalNumbers, KeyText},
 };
 
@@ -37,6 +37,9 @@ const LEVEL: u8 = 12;
 const KEY_SEQUENCE: u8 = 16;
 /// When the mark was raised, the mark, and the producer to the end. Absent: it is no record of a producer.
 const PRODUCER: u8 = 17 | CRITICAL;
+/// Empty: other messages of the record have the same payload, which is here. Else the index of the effect with the
+/// message that has it, and the size of its body and headers. Absent: nobody else has it.
+const PAYLOAD: u8 = 18 | CRITICAL;
 // Reserved for fields that no version writes yet, see docs/internals/format.md:
 //  6  was kept free for what is 17 now
 // 13  group (beside a key)
@@ -52,6 +55,7 @@ pub(super) fn write(stored: &StoredMessage, writer: &mut Writer<'_>) {
         unique_until,
         key_sequence,
         marked_at,
+        payload,
         message,
     } = stored;
     let Message {
@@ -123,11 +127,19 @@ pub(super) fn write(stored: &StoredMessage, writer: &mut Writer<'_>) {
             writer.raw(produced.mark.producer().as_str().as_bytes());
         });
     }
+    match payload {
+        Payload::Own => {}
+        Payload::Shared => writer.tagged_bytes(PAYLOAD, &[]),
+        Payload::Of { part, size } => writer.tagged(PAYLOAD, |writer| {
+            writer.number(u64::from(*part));
+            writer.number(u64::from(*size));
+        }),
+    }
 }
 
 pub(super) fn read(reader: Reader<'_>) -> Result<StoredMessage, DecodeError> {
     let (mut unique_until, mut key_sequence, mut marked_at) = (None, None, None);
-    let mut message = Message::default();
+    let (mut message, mut payload) = (Message::default(), Payload::Own);
     let head = read_fields(reader, |field, value| {
         match field {
             Field::Body(body) => message.body = body.to_bytes(),
@@ -153,6 +165,7 @@ pub(super) fn read(reader: Reader<'_>) -> Result<StoredMessage, DecodeError> {
             Field::TraceContext(text) => message.trace_context = Some(text.into()),
             Field::Level(level) => message.level = Some(level),
             Field::KeySequence(number) => key_sequence = Some(number),
+            Field::Payload(of) => payload = of,
             Field::Producer(numbers, name, at) => {
                 message.producer = Some(produced(numbers, name, value)?);
                 marked_at = Some(at);
@@ -168,6 +181,7 @@ pub(super) fn read(reader: Reader<'_>) -> Result<StoredMessage, DecodeError> {
         unique_until,
         key_sequence,
         marked_at,
+        payload,
         message,
     })
 }
@@ -177,7 +191,7 @@ pub(super) fn read_arrival(reader: Reader<'_>) -> Result<Arrival<'_>, DecodeErro
     let mut size = 0;
     let (mut key, mut unique_id, mut unique_until) = (None, None, None);
     let (mut due, mut time_to_live, mut level, mut key_sequence) = (None, None, None, None);
-    let mut mark = None;
+    let (mut mark, mut payload) = (None, Payload::Own);
     let head = read_fields(reader, |field, value| {
         match field {
             Field::Body(body) => size += body.len(),
@@ -199,6 +213,7 @@ pub(super) fn read_arrival(reader: Reader<'_>) -> Result<Arrival<'_>, DecodeErro
             Field::TimeToLive(span) => time_to_live = Some(span),
             Field::Level(of) => level = Some(of),
             Field::KeySequence(number) => key_sequence = Some(number),
+            Field::Payload(of) => payload = of,
             Field::Producer(numbers, producer, at) => {
                 check_mark(&numbers, value)?;
                 ProducerName::check(producer).map_err(|_| no_producer_name(value))?;
@@ -221,11 +236,15 @@ pub(super) fn read_arrival(reader: Reader<'_>) -> Result<Arrival<'_>, DecodeErro
             sequence: head.sequence,
             id: head.id,
             accepted: head.accepted,
-            size: u32::try_from(size).unwrap_or(u32::MAX),
+            size: match payload {
+                Payload::Of { size, .. } => size,
+                Payload::Own | Payload::Shared => u32::try_from(size).unwrap_or(u32::MAX),
+            },
             level,
             due,
             time_to_live,
             key_sequence,
+            payload,
         },
         key: key.map(KeyText::from),
         unique: unique_id.zip(unique_until),
@@ -259,6 +278,7 @@ enum Field<'a> {
     TraceContext(&'a str),
     Level(Level),
     KeySequence(NonZeroU64),
+    Payload(Payload),
     Producer(MarkNumbers, &'a str, MachineTime),
 }
 
@@ -283,7 +303,9 @@ fn read_fields<'a>(
         id: MessageId::from_bits(u128::from_le_bytes(reader.array()?)),
         accepted: reader.wall()?,
     };
+    let mut has_payload = false;
     reader.fields(|tag, value| {
+        has_payload |= matches!(tag, BODY | HEADERS | CONTENT_TYPE | TRACE_CONTEXT);
         let field = match tag {
             BODY => Field::Body(value.rest()),
             HEADERS => {
@@ -312,6 +334,14 @@ fn read_fields<'a>(
                     number.ok_or_else(|| value.malformed("a key sequence begins at 1"))?,
                 )
             }
+            PAYLOAD if value.is_at_end() => Field::Payload(Payload::Shared),
+            PAYLOAD if has_payload => {
+                return Err(value.malformed("a message has its own payload and that of another"));
+            }
+            PAYLOAD => Field::Payload(Payload::Of {
+                part: value.small()?,
+                size: value.small()?,
+            }),
             PRODUCER => {
                 let at = value.machine()?;
                 let numbers = read_mark(value)?;

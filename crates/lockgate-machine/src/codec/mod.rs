@@ -35,7 +35,7 @@ use self::{
     effect::LastHolder,
     wire::{Reader, Writer},
 };
-use crate::{Effect, Effects, EventBlock, StoredMessage};
+use crate::{Effect, Effects, EventBlock, Payload, StoredMessage, copies};
 
 /// Appends the record payload with one command's effects to `out`.
 ///
@@ -63,13 +63,27 @@ pub fn decode_record(record: &Bytes) -> Result<Effects, DecodeError> {
     Ok(effects)
 }
 
-/// The message in effect number `part` of the record, without decoding the others. The body and the
-/// header values are slices of `record`, not copies.
+/// The message in effect number `part` of the record with its payload, wherever in the record that is. Decodes no other
+/// effect. The body and the header values are slices of `record`, not copies.
 ///
 /// # Errors
 /// If the record has no such effect, the effect contains no message, the bytes up to its end are no
-/// effects, or a newer version wrote it.
+/// effects, its payload is not in the record, or a newer version wrote it.
 pub fn read_message(record: &Bytes, part: u16) -> Result<StoredMessage, DecodeError> {
+    let mut stored = read_part(record, part)?;
+    if let Payload::Of { part: of, size } = stored.payload {
+        let original = read_part(record, of)?;
+        if original.payload != Payload::Shared || original.size() != size {
+            return Err(DecodeError::NoPayload { part, of });
+        }
+        copies::take_payload(&mut stored.message, original.message);
+    }
+    stored.payload = Payload::Own;
+    Ok(stored)
+}
+
+/// The message in effect number `part` as it is written.
+fn read_part(record: &Bytes, part: u16) -> Result<StoredMessage, DecodeError> {
     let mut reader = Reader::new(record);
     for _ in 0..part {
         if reader.next_effect()?.is_none() {
@@ -140,6 +154,11 @@ pub enum DecodeError {
     /// The effect carries no message.
     #[error("effect {part} of the record carries no message")]
     NoMessage { part: u16 },
+    /// The payload of the message is that of another one, which is not in the record.
+    #[error(
+        "the message in effect {part} of the record has the payload of effect {of}, which has none for it"
+    )]
+    NoPayload { part: u16, of: u16 },
     /// The record has no events that begin there.
     #[error("the record has no events from {first} on")]
     NoEvents { first: u64 },

@@ -4,7 +4,7 @@
 //! machine wrote, so a start trusts an image once its checksums agree. `lockgate check`, a restore and the
 //! tests run this check. It never panics and always ends, whatever the machine holds.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use lockgate_core::Sequence;
 
@@ -434,6 +434,21 @@ impl Machine {
         ] {
             problems.expect_equal(what, counted, kept);
         }
+        let messages = self.messages.iter().map(|(_, message)| message);
+        let sharing = messages.filter(|message| message.has(flag::SHARED));
+        let mut counted: BTreeMap<_, u32> = BTreeMap::new();
+        for message in sharing {
+            *counted.entry(message.location().position).or_default() += 1;
+        }
+        let kept = self
+            .shared
+            .rows
+            .iter()
+            .map(|(_, row)| (row.position, row.messages));
+        let kept: BTreeMap<_, _> = kept.collect();
+        problems.expect(counted == kept, || {
+            format!("messages that share payloads: {counted:?} counted, {kept:?} kept")
+        });
         let (counted, kept) = (self.count_live(), &self.live);
         problems.expect(counted.iter().eq(kept.iter()), || {
             let counted: Vec<_> = counted.iter().collect();
@@ -543,8 +558,16 @@ impl Machine {
         let mut live = LiveRanges::new(self.limits.range_bits);
         for (_, message) in self.messages.iter() {
             let key = self.keys.get(message.key);
-            let bytes = live_bytes(message.size, key.and_then(|key| key.name.as_ref()));
+            let size = if message.has(flag::SHARED) {
+                0
+            } else {
+                message.size
+            };
+            let bytes = live_bytes(size, key.and_then(|key| key.name.as_ref()));
             live.add(message.location().position, bytes);
+        }
+        for (_, row) in self.shared.rows.iter() {
+            live.add_payload(row.position, row.bytes);
         }
         self.ledgers.count_live(&mut live);
         live

@@ -2,9 +2,9 @@
 
 use lockgate_core::{Level, Location, MessageId, Position, QueueId, Sequence};
 
-use super::{Machine, draft::Draft, state::Message};
+use super::{Machine, draft::Draft, state::flag};
 use crate::{
-    Effect, LiveMessage, LiveRange, Rejection, Reply, StoredMessage,
+    Copies, LiveMessage, LiveRange, Payload, Reply, StoredMessage,
     live::{RECORD_OVERHEAD, live_bytes},
     table::hash_pair,
 };
@@ -42,7 +42,14 @@ impl Machine {
                 queue: content.queue_id,
                 sequence: message.sequence(),
                 range,
-                bytes_min: live_bytes(message.size, key.name.as_ref()) - RECORD_OVERHEAD,
+                bytes_min: {
+                    let size = if message.has(flag::SHARED) {
+                        0
+                    } else {
+                        message.size
+                    };
+                    live_bytes(size, key.name.as_ref()) - RECORD_OVERHEAD
+                },
             })
         })
     }
@@ -67,21 +74,18 @@ impl Machine {
     pub(super) fn decide_compact(
         &self,
         draft: &mut Draft,
-        stored: &StoredMessage,
-        from: Location,
-    ) -> Result<Reply, Rejection> {
-        if self.lives_at(stored.id, from) {
-            let (queue, sequence) = self.present_place(stored.id);
-            draft.add(
-                Effect::Compacted(Box::new(StoredMessage {
-                    queue,
-                    sequence,
-                    ..stored.clone()
-                })),
-                Level::Process.min(self.limits.log_level),
-            );
+        copies: &Copies,
+        position: Position,
+    ) -> Reply {
+        let moved = copies.compacted(draft.effects.len(), |part, stored| {
+            let at = Location { position, part };
+            self.lives_at(stored.id, at)
+                .then(|| self.present_place(stored.id))
+        });
+        for effect in moved {
+            draft.add(effect, Level::Process.min(self.limits.log_level));
         }
-        Ok(Reply::Done)
+        Reply::Done
     }
 
     /// The present queue and number of the message with that id. It may be gone.
@@ -105,19 +109,13 @@ impl Machine {
         let queue = self.queue_index(stored.queue)?;
         let index = self.message_of(queue, stored.sequence)?;
         let position = self.folding_at;
-        let message = &mut self.messages[index];
-        let before = message.location().position;
+        let mut message = self.messages[index].clone();
+        self.count_dead(&message);
         message.compact(Location { position, part });
-        let bytes = live_bytes(message.size, self.keys[message.key].name.as_ref());
-        self.live.remove(before, bytes);
-        self.live.add(position, bytes);
+        message.set(flag::SHARED, stored.payload != Payload::Own);
+        self.count_alive(&message, stored.payload);
+        self.messages[index] = message;
         Some(())
-    }
-
-    /// Notes that the message is gone, while its key is not yet.
-    pub(super) fn count_dead(&mut self, message: &Message) {
-        let bytes = live_bytes(message.size, self.keys[message.key].name.as_ref());
-        self.live.remove(message.location().position, bytes);
     }
 }
 

@@ -115,6 +115,7 @@ impl Machine {
             .shrink(|origin| hash_pair(origins[origin].message, 0));
         self.by_moved_id
             .shrink(|origin| hash_id(origins[origin].id));
+        self.shared.shrink();
         let times_to_live = &self.times_to_live;
         self.by_ttl_message
             .shrink(|entry| hash_pair(times_to_live[entry].message, 0));

@@ -7,11 +7,12 @@
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use lockgate_core::{LedgerId, Level, Now, QueueId, Sequence, ledger::SequenceId};
+use smallvec::SmallVec;
 
-use super::{Machine, draft::Draft, state::Queue};
+use super::{Machine, draft::Draft, send::Outgoing, state::Queue};
 use crate::{
-    Command, Effect, FindLookedUp, IdAnswer, IdSpace, IdsToIndex, Query, Rejection, Reply,
-    SendMessage, Transact,
+    Command, Effect, FindLookedUp, IdAnswer, IdSpace, IdsToIndex, Payload, Query, Rejection, Reply,
+    Transact,
 };
 
 /// For which number an id stands that is not in memory, by what was looked up. The index must have been complete up to
@@ -61,21 +62,22 @@ impl Machine {
             _ => None,
         };
         let copies;
-        let sends: &[SendMessage] = match command.plain() {
+        let sends: SmallVec<[Outgoing<'_>; 1]> = match command.plain() {
             Command::Publish(publish) if publish.message.unique_id.is_some() => {
                 copies = self.copies_of(publish);
-                &copies
+                let sends = copies.iter();
+                sends.map(|copy| copy.of(publish, Payload::Own)).collect()
             }
-            Command::Send(send) => std::slice::from_ref(send),
-            Command::Transact(Transact { sends, .. }) => sends,
+            Command::Send(send) => [(&**send).into()].into_iter().collect(),
+            Command::Transact(Transact { sends, .. }) => sends.iter().map(Outgoing::from).collect(),
             Command::AppendEvents(append) => return self.event_ids_to_look_up(append, answers),
-            _ => &[],
+            _ => SmallVec::new(),
         };
         let needed = sends.iter().filter_map(|send| {
-            let queue = &self.queues[*self.queue_names.get(&send.queue)?];
+            let queue = &self.queues[*self.queue_names.get(send.queue)?];
             let up_to = queue.indexed?.asked_up_to()?;
-            let key = send.message.key.as_ref().or(send.message.group.as_ref());
-            let digest = self.unique_digest(&queue.settings, send, key, now.machine);
+            let digest =
+                self.unique_digest(&queue.settings, send, send.key.or(send.group), now.machine);
             let digest = digest.ok()??;
             let id = (IdSpace::Queue(queue.id), digest);
             let known = queue.dedup.get(digest).is_some() || in_index(answers, id, up_to).is_ok();

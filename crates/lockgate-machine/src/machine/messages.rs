@@ -10,8 +10,8 @@ use super::{
     state::{Message, OriginEntry, State, TimeToLive, Timer, U48, flag},
 };
 use crate::{
-    DeadLetterReason, DropReason, Effect, Origin, QueueTotals, Rejection, Reply, effect::KeyText,
-    slab::NONE, table::hash_pair,
+    DeadLetterReason, DropReason, Effect, Origin, Payload, QueueTotals, Rejection, Reply,
+    effect::KeyText, slab::NONE, table::hash_pair,
 };
 
 impl Machine {
@@ -207,7 +207,12 @@ impl Machine {
         );
         let message = &self.messages[index];
         let (location, size) = (message.location(), message.size);
+        let is_shared = message.has(flag::SHARED);
         let name = self.keys[message.key].name.clone();
+        if is_shared {
+            // The payload stays where it is.
+            self.shared.add(location.position, 0);
+        }
         self.queues[from_index].totals.moved_out += 1;
         let failures = self.take_failures(index);
         self.remove(index);
@@ -222,7 +227,11 @@ impl Machine {
         let mut entry = Message::new(to_sequence, location, at, key, size);
         entry.set(flag::MOVED, true);
         entry.set(flag::UNSYNCED, self.waits_for_sync(level));
-        let entry = self.admit(entry, None);
+        entry.set(flag::SHARED, is_shared);
+        let entry = self.admit(entry, Payload::Own, None);
+        if is_shared {
+            self.shared.remove(location.position);
+        }
         if let Some(failures) = failures {
             self.keep_failures(entry, failures);
         }

@@ -50,6 +50,7 @@ mod receive;
 mod records;
 mod send;
 mod settle;
+mod shared;
 mod state;
 mod state_view;
 #[cfg(test)]
@@ -77,6 +78,7 @@ use self::{
     producers::Producers,
     read_ahead::Likely,
     records::RecordTable,
+    shared::SharedPayloads,
     state::{
         Awaiting, Contents, FailuresEntry, Holder, Keys, LeaseState, Message, OriginEntry, Queues,
         TimeToLive,
@@ -219,6 +221,7 @@ pub struct Machine {
     purged: VecDeque<PurgedContent>,
     /// The places of messages' bytes in the log. Follows from `messages`.
     live: LiveRanges,
+    shared: SharedPayloads,
 
     /// The record being folded.
     folding_at: Position,
@@ -297,6 +300,7 @@ impl Machine {
             woken: Vec::new(),
             purged: VecDeque::new(),
             live: LiveRanges::new(limits.range_bits),
+            shared: SharedPayloads::default(),
             folding_at: Position(0),
             effects_ignored: 0,
             limits,
@@ -358,7 +362,11 @@ impl Machine {
             Command::DeleteQueue(DeleteQueue { queue }) => self.decide_delete_queue(draft, queue),
             Command::Purge(Purge { queue }) => self.decide_purge(draft, queue),
             Command::Pause(Pause { queue, paused }) => self.decide_pause(draft, queue, *paused),
-            Command::Send(send) => Ok(Reply::Sent(self.decide_send(draft, send, now)?)),
+            Command::Send(send) => Ok(Reply::Sent(self.decide_send(
+                draft,
+                (&**send).into(),
+                now,
+            )?)),
             Command::Receive(receive) => self.decide_receive(draft, receive, now),
             Command::Settle(settle) => Ok(Reply::Settled(
                 match self.decide_settle(draft, settle, now)? {
@@ -452,7 +460,9 @@ impl Machine {
             EngineCommand::Damaged { queue, sequence } => {
                 self.decide_damaged(draft, *queue, *sequence)
             }
-            EngineCommand::Compact { message, from } => self.decide_compact(draft, message, *from),
+            EngineCommand::Compact { copies, from } => {
+                Ok(self.decide_compact(draft, copies, *from))
+            }
             EngineCommand::CompactEvents { block, from } => {
                 self.decide_compact_events(draft, block, *from)
             }

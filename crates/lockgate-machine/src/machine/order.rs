@@ -29,8 +29,8 @@ use super::{
     state::{Awaiting, KeyState, LeaseState, Message, Place, State, Timer, flag},
 };
 use crate::{
+    Payload,
     effect::KeyText,
-    live::live_bytes,
     slab::NONE,
     table::{hash_bytes, hash_pair},
 };
@@ -90,8 +90,14 @@ impl Machine {
         key
     }
 
-    /// Adds a message to a queue: at the end of its key's order or, until `due`, among the delayed ones.
-    pub(super) fn admit(&mut self, message: Message, due: Option<WallTime>) -> u32 {
+    /// Adds a message to a queue: at the end of its key's order or, until `due`, among the delayed ones. `payload`: what the
+    /// record being folded has of it.
+    pub(super) fn admit(
+        &mut self,
+        message: Message,
+        payload: Payload,
+        due: Option<WallTime>,
+    ) -> u32 {
         let (sequence, size) = (message.sequence(), message.size);
         let is_unsynced = message.has(flag::UNSYNCED);
         let key = &self.keys[message.key];
@@ -99,8 +105,8 @@ impl Machine {
         let content = &mut self.contents[key.content];
         content.counts.keys += u64::from(is_keys_first);
         content.counts.bytes += u64::from(size);
-        let bytes = live_bytes(size, key.name.as_ref());
-        self.live.add(message.location().position, bytes);
+        self.count_alive(&message, payload);
+        let content = &mut self.contents[self.keys[message.key].content];
         let index = self.messages.insert(message);
         content.by_sequence.insert(sequence.0, index);
         if is_unsynced {

@@ -134,6 +134,7 @@ impl Machine {
             + self.by_moved_message.bytes()
             + self.by_moved_id.bytes()
             + self.live.bytes()
+            + self.shared.heap_bytes()
             + self.times_to_live.bytes()
             + self.by_ttl_message.bytes()
             + self.failures.bytes()

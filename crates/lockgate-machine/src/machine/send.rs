@@ -2,7 +2,10 @@
 
 use std::num::NonZeroU64;
 
-use lockgate_core::{Key, Level, Location, MachineTime, Now, PRIORITY_MAX, Produced, Sequence};
+use lockgate_core::{
+    self as core, Key, Level, Location, MachineTime, Now, PRIORITY_MAX, Produced, QueueName,
+    Sequence, WallTime,
+};
 
 use super::{
     Machine,
@@ -12,7 +15,7 @@ use super::{
     state::{Message, U48, flag},
 };
 use crate::{
-    DedupScope, Effect, QueueSettings, Rejection, SendMessage, Sent, StoredMessage,
+    DedupScope, Effect, Payload, QueueSettings, Rejection, SendMessage, Sent, StoredMessage,
     dedup::{DedupHit, digest},
     effect::Arrival,
 };
@@ -28,19 +31,67 @@ const UNIQUE_ID_BYTES: u64 = 64;
 /// The capacity of the slabs, minus a reserve.
 const MESSAGES_MAX: u32 = 4_000_000_000;
 
+/// A message on its way into a queue, which gets it with this key or group.
+#[derive(Clone, Copy)]
+pub(super) struct Outgoing<'a> {
+    pub(super) queue: &'a QueueName,
+    pub(super) message: &'a core::Message,
+    pub(super) key: Option<&'a Key>,
+    pub(super) group: Option<&'a Key>,
+    /// Where the queue finds its payload.
+    pub(super) payload: Payload,
+}
+
+impl<'a> From<&'a SendMessage> for Outgoing<'a> {
+    fn from(send: &'a SendMessage) -> Self {
+        Self {
+            queue: &send.queue,
+            message: &send.message,
+            key: send.message.key.as_ref(),
+            group: send.message.group.as_ref(),
+            payload: Payload::Own,
+        }
+    }
+}
+
+impl Outgoing<'_> {
+    /// The message as its record has it.
+    fn kept(&self, key: Option<&Key>, due: Option<WallTime>) -> core::Message {
+        let message = self.message;
+        let payload = match self.payload {
+            Payload::Own | Payload::Shared => message.clone(),
+            Payload::Of { .. } => core::Message {
+                unique_id: message.unique_id.clone(),
+                time_to_live: message.time_to_live,
+                level: message.level,
+                priority: message.priority,
+                producer: message.producer.clone(),
+                ..core::Message::default()
+            },
+        };
+        core::Message {
+            due,
+            key: key.cloned(),
+            group: None,
+            producer: payload.producer.clone().map(accepted),
+            ..payload
+        }
+    }
+}
+
 impl Machine {
+    /// The effect that accepts the message, if there is one, is the last one of the draft then.
     pub(super) fn decide_send(
         &self,
         draft: &mut Draft,
-        send: &SendMessage,
+        send: Outgoing<'_>,
         now: Now,
     ) -> Result<Sent, Rejection> {
-        let index = self.named_queue(&send.queue)?;
+        let index = self.named_queue(send.queue)?;
         let queue = &self.queues[index];
         let settings = &queue.settings;
-        let message = &send.message;
-        let (key, group) = (message.key.as_ref(), message.group.as_ref());
-        let key = settings.key_or_group(&send.queue, key, group)?;
+        let message = send.message;
+        let key = settings.key_or_group(send.queue, send.key, send.group)?;
         if settings.keyed && key.is_none() {
             return Err(Rejection::KeyRequired {
                 queue: send.queue.clone(),
@@ -74,7 +125,7 @@ impl Machine {
         if let Some(produced) = &message.producer {
             self.check_mark(draft, index, produced, level)?;
         }
-        let unique = self.unique_digest(settings, send, key, now.machine)?;
+        let unique = self.unique_digest(settings, &send, key, now.machine)?;
         if let Some(digest) = unique {
             let in_transaction = |digest| {
                 let first = draft.unique_ids.get(&(index, digest))?;
@@ -84,7 +135,7 @@ impl Machine {
                 })
             };
             if let Some(first) = in_transaction(digest) {
-                self.raise_for_duplicate(draft, index, send, level, now);
+                self.raise_for_duplicate(draft, index, message, level, now);
                 return Ok(first);
             }
             let mut hit = queue.dedup.get(digest);
@@ -99,7 +150,7 @@ impl Machine {
                 if now.machine < from
                     && let Some(first) = in_transaction(former)
                 {
-                    self.raise_for_duplicate(draft, index, send, level, now);
+                    self.raise_for_duplicate(draft, index, message, level, now);
                     return Ok(first);
                 }
                 let sent_before =
@@ -111,7 +162,7 @@ impl Machine {
                     draft.rest_on(self.unless_durable(hit.position));
                 }
                 draft.level = draft.level.max(level.min(Level::Process));
-                self.raise_for_duplicate(draft, index, send, level, now);
+                self.raise_for_duplicate(draft, index, message, level, now);
                 return Ok(Sent {
                     id: queue.id_of(hit.sequence),
                     sequence: hit.sequence,
@@ -120,7 +171,7 @@ impl Machine {
             }
             if let Some(first) = self.indexed_id(draft, queue, digest)? {
                 draft.level = draft.level.max(level.min(Level::Process));
-                self.raise_for_duplicate(draft, index, send, level, now);
+                self.raise_for_duplicate(draft, index, message, level, now);
                 return Ok(Sent {
                     id: queue.id_of(first),
                     sequence: first,
@@ -156,11 +207,6 @@ impl Machine {
         }
 
         let key_sequence = self.next_key_sequence(draft, index, key);
-        let mut kept = message.clone();
-        kept.due = due;
-        kept.key = key.cloned();
-        kept.group = None;
-        kept.producer = kept.producer.map(accepted);
         draft.add(
             Effect::Accepted(Box::new(StoredMessage {
                 queue: queue.id,
@@ -170,7 +216,8 @@ impl Machine {
                 unique_until: unique.map(|_| now.machine.plus(settings.dedup_window)),
                 key_sequence,
                 marked_at: message.producer.as_ref().map(|_| now.machine),
-                message: kept,
+                payload: send.payload,
+                message: send.kept(key, due),
             })),
             level,
         );
@@ -196,11 +243,11 @@ impl Machine {
         &self,
         draft: &mut Draft,
         index: u32,
-        send: &SendMessage,
+        message: &core::Message,
         level: Level,
         now: Now,
     ) {
-        if let Some(produced) = &send.message.producer {
+        if let Some(produced) = &message.producer {
             let raised = Effect::MarkRaised {
                 queue: self.queues[index].id,
                 produced: accepted(produced.clone()),
@@ -214,7 +261,7 @@ impl Machine {
     pub(super) fn unique_digest(
         &self,
         settings: &QueueSettings,
-        send: &SendMessage,
+        send: &Outgoing<'_>,
         key: Option<&Key>,
         now: MachineTime,
     ) -> Result<Option<u128>, Rejection> {
@@ -378,7 +425,8 @@ impl Machine {
         let (sequence, accepted) = (arrival.sequence, arrival.accepted);
         let mut entry = Message::new(sequence, location, accepted, key, arrival.size);
         entry.set(flag::UNSYNCED, self.waits_for_sync(level));
-        let entry = self.admit(entry, arrival.due);
+        entry.set(flag::SHARED, arrival.payload != Payload::Own);
+        let entry = self.admit(entry, arrival.payload, arrival.due);
         if let Some(span) = arrival.time_to_live {
             self.start_time_to_live(entry, arrival.due.unwrap_or(accepted), span);
         }

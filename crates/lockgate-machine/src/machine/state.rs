@@ -99,6 +99,8 @@ pub(super) mod flag {
     pub(crate) const OVERDUE: u8 = 32;
     /// It failed with a reason; it has a [`FailuresEntry`](super::FailuresEntry).
     pub(crate) const FAILED: u8 = 64;
+    /// Others of its record have the same payload, or had; its record has a [`SharedRow`](super::super::shared::SharedRow).
+    pub(crate) const SHARED: u8 = 128;
 }
 
 /// A message in a queue, without its payload.

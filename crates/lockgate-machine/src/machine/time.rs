@@ -343,6 +343,7 @@ impl Machine {
         }
         self.ledgers.forget_positions();
         self.exchanges.forget_positions();
+        self.forget_shared();
     }
 
     /// Begins a term under another shard number, for a restore: it changes nothing else, and gives

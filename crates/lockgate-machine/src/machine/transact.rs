@@ -39,12 +39,12 @@ impl Machine {
         let states = self.draft_states(draft, states, holders, now)?;
         let mut sent = Vec::with_capacity(sends.len());
         for (index, send) in sends.iter().enumerate() {
-            let answer = self.decide_send(draft, send, now).map_err(|source| {
-                Rejection::TransactionRefused {
+            let answer = self
+                .decide_send(draft, send.into(), now)
+                .map_err(|source| Rejection::TransactionRefused {
                     index,
                     source: Box::new(source),
-                }
-            })?;
+                })?;
             sent.push(answer);
         }
         // A settle of a strict batch has one effect for each of its messages, and the record finds

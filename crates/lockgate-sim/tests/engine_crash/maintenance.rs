@@ -6,7 +6,7 @@ use lockgate_core::{
     Location, Log, LogError, LogRecord, LogSource, Position, Purpose, Scanned, SnapshotWriter,
 };
 use lockgate_engine::{Answer, MaintenanceTask, OutputKind, StopReason, TaskStep, Work};
-use lockgate_machine::{Effect, EngineCommand, Frozen};
+use lockgate_machine::{Copies, Effect, EngineCommand, Frozen};
 
 use crate::{
     Violation, answers::Asked, planted::Bug, tally::Doing, witness::effects, world::World,
@@ -330,9 +330,13 @@ impl World {
 
     fn lives(&self, command: &EngineCommand) -> bool {
         match command {
-            EngineCommand::Compact { message, from } => {
+            EngineCommand::Compact { copies, from } => {
                 let machine = self.shard().driver.machine();
-                machine.lives_at(message.id, *from)
+                let position = *from;
+                let mut messages = copies.messages();
+                messages.any(|(part, message)| {
+                    machine.lives_at(message.id, Location { position, part })
+                })
             }
             EngineCommand::CompactEvents { block, from } => {
                 let machine = self.shard().driver.machine();
@@ -366,27 +370,19 @@ impl World {
 
 /// The messages whose bytes are in the record.
 fn compactions(record: &LogRecord) -> Vec<EngineCommand> {
-    let parts = effects(record).into_iter().enumerate();
-    parts
-        .filter_map(|(part, effect)| match effect {
-            Effect::Accepted(message) | Effect::Compacted(message) => {
-                Some(EngineCommand::Compact {
-                    message,
-                    from: Location {
-                        position: record.position,
-                        part: u16::try_from(part).expect("few"),
-                    },
-                })
-            }
-            Effect::EventsAppended(appended) => Some(EngineCommand::CompactEvents {
-                block: Box::new(appended.block),
-                from: record.position,
-            }),
-            Effect::EventsCompacted(block) => Some(EngineCommand::CompactEvents {
-                block,
-                from: record.position,
-            }),
-            _ => None,
-        })
-        .collect()
+    let from = record.position;
+    let (copies, others) = Copies::of_record(effects(record));
+    let messages = copies.into_iter().map(|copies| EngineCommand::Compact {
+        copies: Box::new(copies),
+        from,
+    });
+    let events = others.into_iter().filter_map(|effect| match effect {
+        Effect::EventsAppended(appended) => Some(EngineCommand::CompactEvents {
+            block: Box::new(appended.block),
+            from,
+        }),
+        Effect::EventsCompacted(block) => Some(EngineCommand::CompactEvents { block, from }),
+        _ => None,
+    });
+    messages.chain(events).collect()
 }

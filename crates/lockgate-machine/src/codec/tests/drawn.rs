@@ -210,29 +210,40 @@ pub(super) fn stored() -> impl Strategy<Value = Box<StoredMessage>> {
     let until = prop::option::of(number().prop_map(MachineTime));
     let marked = prop::option::weighted(0.3, (produced(), number().prop_map(MachineTime)));
     let remembered = (until, number().prop_map(NonZeroU64::new), marked);
+    let payload = prop_oneof![
+        Just(Payload::Own),
+        Just(Payload::Shared),
+        (any::<u16>(), any::<u32>()).prop_map(|(part, size)| Payload::Of { part, size }),
+    ];
     (
         queue(),
         sequence(),
         any::<u128>(),
         number(),
         remembered,
-        message(),
+        (message(), payload),
     )
-        .prop_map(|(queue, sequence, id, accepted, remembered, mut message)| {
-            let (unique_until, key_sequence, marked) = remembered;
-            let (producer, marked_at) = marked.unzip();
-            message.producer = producer;
-            Box::new(StoredMessage {
-                queue,
-                sequence,
-                id: MessageId::from_bits(id),
-                accepted: WallTime(accepted),
-                unique_until,
-                key_sequence,
-                marked_at,
-                message,
-            })
-        })
+        .prop_map(
+            |(queue, sequence, id, accepted, remembered, (mut message, payload))| {
+                let (unique_until, key_sequence, marked) = remembered;
+                let (producer, marked_at) = marked.unzip();
+                message.producer = producer;
+                if let Payload::Of { .. } = payload {
+                    copies::take_payload(&mut message, Message::default());
+                }
+                Box::new(StoredMessage {
+                    queue,
+                    sequence,
+                    id: MessageId::from_bits(id),
+                    accepted: WallTime(accepted),
+                    unique_until,
+                    key_sequence,
+                    marked_at,
+                    payload,
+                    message,
+                })
+            },
+        )
 }
 
 /// Any value of each setting.

@@ -109,10 +109,10 @@ pub enum ExchangeError {
     Producer,
     /// The copies of a message are more than one record takes.
     #[error(
-        "a message of {size} bytes would go to {queues} queues, and the copies of a message have {max} bytes at most together: \
-         send a smaller one, or have fewer bindings that match"
+        "a message would go to {queues} queues, and the keys and unique ids of its copies would have more than {max} bytes: \
+         give it a shorter key or unique id, or have fewer bindings that match"
     )]
-    TooLarge { size: u64, queues: u64, max: u64 },
+    TooLarge { queues: usize, max: usize },
     /// A publish would go to too many queues, or finding them takes too long.
     #[error(
         "a message published to exchange {exchange} would go to more than {queues} queues, or finding them takes too long: have \

@@ -254,6 +254,11 @@ impl ImageLoader {
                 Ok(())
             }
             Kind::BindingPages => machine.exchanges.bindings.read_page(first, input),
+            Kind::SharedPayloads => {
+                machine.shared.rows = Slab::decode_outline(input)?;
+                Ok(())
+            }
+            Kind::SharedPayloadPages => machine.shared.rows.read_page(first, input),
             Kind::End => Ok(()),
         }
     }
@@ -397,6 +402,9 @@ impl Machine {
         self.exchanges = exchanges;
         let failures = self.failures.iter();
         self.failure_bytes = failures.map(|(_, entry)| memory_of(&entry.failures)).sum();
+        if !self.shared.rebuild() {
+            return Err(damaged("the payloads of a record are counted twice"));
+        }
         // A restore's log may have other ranges.
         if self.live.bits() != self.limits.range_bits {
             self.live = self.count_live();
@@ -417,6 +425,7 @@ impl Machine {
         self.debtors.check_complete()?;
         self.records.entries.check_complete()?;
         self.exchanges.bindings.check_complete()?;
+        self.shared.rows.check_complete()?;
         self.messages.check_complete()
     }
 

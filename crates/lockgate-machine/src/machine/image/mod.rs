@@ -107,10 +107,14 @@ enum Kind {
     Exchange = 37,
     /// The pages of the bindings of all exchanges.
     BindingPages = 38,
+    /// The outline of the payloads that several messages have, if there are some.
+    SharedPayloads = 39,
+    /// Their pages.
+    SharedPayloadPages = 40,
 }
 
 impl Kind {
-    const ALL: [Self; 38] = [
+    const ALL: [Self; 40] = [
         Self::Shard,
         Self::Queues,
         Self::Contents,
@@ -148,6 +152,8 @@ impl Kind {
         Self::Exchanges,
         Self::Exchange,
         Self::BindingPages,
+        Self::SharedPayloads,
+        Self::SharedPayloadPages,
         Self::End,
     ];
 
@@ -230,6 +236,7 @@ impl Machine {
             + self.producer_bytes
             + self.ledgers.image_bytes()
             + self.exchanges.image_bytes()
+            + self.shared.image_bytes()
     }
 
     /// A machine that shares the pages, without tables and volatile parts.
@@ -276,6 +283,7 @@ impl Machine {
             records: self.records.share(),
             ledgers: self.ledgers.share(),
             exchanges: self.exchanges.share(),
+            shared: self.shared.share(),
             wall: self.wall.share(),
             machine: self.machine.share(),
             awaiting: self.awaiting.clone(),
@@ -443,6 +451,9 @@ impl Machine {
                 self.ledgers.by_id.keys().copied().collect()
             }
             Kind::Exchanges | Kind::BindingPages if self.exchanges.is_unused() => Vec::new(),
+            Kind::SharedPayloads | Kind::SharedPayloadPages if self.shared.rows.is_empty() => {
+                Vec::new()
+            }
             Kind::Exchange => self.exchanges.by_id.keys().copied().collect(),
             _ => vec![0],
         }
@@ -470,6 +481,7 @@ impl Machine {
             | Kind::IndexedEventIds
             | Kind::Exchanges
             | Kind::Exchange
+            | Kind::SharedPayloads
             | Kind::End
                 if page > 0 =>
             {
@@ -576,6 +588,11 @@ impl Machine {
                 Some(0)
             }
             Kind::BindingPages => encode_page(&mut self.exchanges.bindings, page, out),
+            Kind::SharedPayloads => {
+                self.shared.rows.encode_outline(out);
+                Some(0)
+            }
+            Kind::SharedPayloadPages => encode_page(&mut self.shared.rows, page, out),
             Kind::End => Some(0),
         }
     }

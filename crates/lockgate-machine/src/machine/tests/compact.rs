@@ -3,7 +3,7 @@
 use lockgate_core::{Level, Location, Position};
 
 use super::harness::{Run, check};
-use crate::{Effect, EngineCommand, LiveRange, MachineLimits, Reply, StoredMessage};
+use crate::{Copies, Effect, EngineCommand, LiveRange, MachineLimits, Reply, StoredMessage};
 
 /// The messages in the run's records, with their locations.
 fn stored(run: &Run) -> Vec<(Location, Box<StoredMessage>)> {
@@ -19,9 +19,16 @@ fn stored(run: &Run) -> Vec<(Location, Box<StoredMessage>)> {
     found
 }
 
+fn compaction(from: Location, message: Box<StoredMessage>) -> EngineCommand {
+    EngineCommand::Compact {
+        copies: Box::new(Copies::of_one(from.part, message)),
+        from: from.position,
+    }
+}
+
 fn compact(run: &mut Run, (from, message): (Location, Box<StoredMessage>)) -> bool {
     let before = run.log.len();
-    let command = EngineCommand::Compact { message, from };
+    let command = compaction(from, message);
     assert!(matches!(run.give(&command), Ok(Reply::Done)));
     run.check_invariants("compact");
     run.log.len() > before
@@ -56,9 +63,7 @@ fn a_compacted_record_of_a_producer_raises_no_mark() {
 fn compacting_asks_for_no_sync() {
     let run = check("queue q keyed\n send q key=a");
     let (from, message) = stored(&run).remove(0);
-    let decision = run
-        .machine
-        .decide(&EngineCommand::Compact { message, from }, run.now);
+    let decision = run.machine.decide(&compaction(from, message), run.now);
     assert_eq!(decision.level, Level::Process);
     assert_eq!(decision.rests_on, None);
 }

@@ -9,10 +9,10 @@ use proptest::prelude::*;
 
 use super::harness::{Run, name};
 use crate::{
-    Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command, CreateQueue, DeleteQueue, Delivery,
-    Effect, EngineCommand, KeyAction, KeyPolicy, KeyProfile, KeyView, Machine, MachineLimits,
-    Pause, Purge, QueueSettings, Receive, Reply, Reschedule, SendMessage, Settle, SettleAction,
-    Transact, WriteState,
+    Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command, Copies, CreateQueue, DeleteQueue,
+    Delivery, Effect, EngineCommand, KeyAction, KeyPolicy, KeyProfile, KeyView, Machine,
+    MachineLimits, Pause, Purge, QueueSettings, Receive, Reply, Reschedule, SendMessage, Settle,
+    SettleAction, Transact, WriteState, encode_record, read_message,
 };
 
 pub(super) const QUEUES: [&str; 5] = ["strict", "sqs", "unkeyed", "parking", "memory"];
@@ -420,42 +420,52 @@ impl History {
     fn compact(&mut self, which: u8, stale: bool) {
         let at = usize::from(which) * self.run.log.len() / 256;
         let (position, effects) = self.run.log[at].clone();
-        for (part, effect) in (0..).zip(&effects) {
-            let (Effect::Accepted(stored) | Effect::Compacted(stored)) = effect else {
-                continue;
-            };
-            let from = Location {
-                position: Position(position.0 + u64::from(stale)),
-                part,
-            };
+        let record = encoded(&effects);
+        let position = Position(position.0 + u64::from(stale));
+        let (copies, _) = Copies::of_record(effects);
+        for copies in copies {
             self.run.tick();
             let snapshot = self.run.machine.state_view();
-            let lives = snapshot
-                .queues
-                .values()
-                .flat_map(|queue| queue.messages.values())
-                .any(|message| message.id == stored.id && message.location == from);
-            assert_eq!(self.run.machine.lives_at(stored.id, from), lives);
-            // From another log's term, with the same queue and number.
-            let foreign = MessageId::from_bits(stored.id.to_bits() ^ 1);
-            assert!(!self.run.machine.lives_at(foreign, from));
+            let is_at = |id, at| {
+                let mut messages = snapshot
+                    .queues
+                    .values()
+                    .flat_map(|queue| queue.messages.values());
+                messages.any(|message| message.id == id && message.location == at)
+            };
+            let mut alive = Vec::new();
+            for (part, stored) in copies.messages() {
+                let from = Location { position, part };
+                let lives = is_at(stored.id, from);
+                assert_eq!(self.run.machine.lives_at(stored.id, from), lives);
+                // From another log's term, with the same queue and number.
+                let foreign = MessageId::from_bits(stored.id.to_bits() ^ 1);
+                assert!(!self.run.machine.lives_at(foreign, from));
+                alive.extend(
+                    lives.then(|| (from, read_message(&record, part).expect("it has a payload"))),
+                );
+            }
             let before = self.run.log.len();
             let command = EngineCommand::Compact {
-                message: stored.clone(),
-                from,
+                copies: Box::new(copies),
+                from: position,
             };
             assert!(matches!(self.run.give(&command), Ok(Reply::Done)));
             let after = self.run.log.len();
-            assert_eq!(after - before, usize::from(lives), "{effect:?}");
-            if lives {
-                let (position, effects) = self.run.log.last().expect("one was added");
-                let Effect::Compacted(now) = &effects[0] else {
-                    panic!("{effects:?}");
-                };
-                let to = Location {
-                    position: *position,
-                    part: 0,
-                };
+            assert_eq!(
+                after - before,
+                usize::from(!alive.is_empty()),
+                "{command:?}"
+            );
+            if alive.is_empty() {
+                continue;
+            }
+            let (position, effects) = self.run.log.last().expect("one was added").clone();
+            assert_eq!(effects.len(), alive.len());
+            let record = encoded(&effects);
+            for (part, (from, stored)) in (0..).zip(alive) {
+                let to = Location { position, part };
+                let now = read_message(&record, part).expect("it has a payload");
                 let machine = &self.run.machine;
                 assert_eq!(machine.location(now.queue, now.sequence), Some(to));
                 assert!(machine.lives_at(stored.id, to) && !machine.lives_at(stored.id, from));
@@ -585,4 +595,10 @@ proptest! {
         let problems = damaged.problems();
         prop_assert!(problems.is_empty(), "freed, without records {lost:?}: {problems:#?}");
     }
+}
+
+fn encoded(effects: &[Effect]) -> bytes::Bytes {
+    let mut record = Vec::new();
+    encode_record(effects, &mut record);
+    record.into()
 }

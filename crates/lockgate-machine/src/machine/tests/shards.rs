@@ -8,7 +8,7 @@ use lockgate_core::{
 use super::harness::{Run, name};
 use crate::{
     Command, CreateQueue, CreatedQueue, Delivery, Effect, Effects, EngineCommand, ImageLoader,
-    Machine, MachineLimits, Move, MoveTo, Receive, Rejection, Reply, SendMessage, Settle,
+    Machine, MachineLimits, Move, MoveTo, Payload, Receive, Rejection, Reply, SendMessage, Settle,
     SettleAction, Settled, StaleReason, StoredMessage, Transact,
 };
 
@@ -281,6 +281,7 @@ fn use_up(run: &mut Run, queue: &str) {
         unique_until: None,
         key_sequence: None,
         marked_at: None,
+        payload: Payload::Own,
         message: Message::new("x"),
     }));
     run.append(Effects::from_iter([accepted]));

@@ -1,9 +1,13 @@
 //! What a publish does to queues.
 
-use lockgate_core::{Message, Produced, ProducerIncarnation, ProducerMark, ProducerName, UniqueId};
+use lockgate_core::{
+    HolderName, Message, Produced, ProducerIncarnation, ProducerMark, ProducerName, UniqueId,
+};
 
 use super::*;
-use crate::{Publication, Publish};
+use crate::{
+    LiveRange, Publication, Publish, Receive, Settle, SettleAction, encode_record, read_message,
+};
 
 pub(super) fn publish(to: &str, routing_key: &str, body: &str) -> Publish {
     Publish {
@@ -162,7 +166,7 @@ fn a_record_of_a_producer_is_not_published() {
 /// One publish goes to as many queues as it may, and its messages are found by their places in the record.
 #[test]
 fn a_publish_to_many_queues_is_one_record() {
-    const QUEUES: usize = 2_000;
+    const QUEUES: usize = 4_000;
     let mut run = Run::new();
     make(&mut run, "e", ExchangeKind::Fanout, Unroutable::Reject);
     for queue in 0..QUEUES {
@@ -174,22 +178,90 @@ fn a_publish_to_many_queues_is_one_record() {
         )
         .unwrap();
     }
-    let large = give(&mut run, publish("e", "", &"x".repeat(5_000))).unwrap_err();
-    assert!(
-        large.to_string().contains("8388608 bytes at most together"),
-        "{large}"
-    );
-    let published = give(&mut run, publish("e", "", "x")).unwrap();
+    let long = "x".repeat(1_024);
+    let mut large = publish("e", "", "x");
+    large.message.key = Some(Key::new(&long).unwrap());
+    large.message.unique_id = Some(UniqueId::new(&long).unwrap());
+    let large = give(&mut run, large).map(|_| ()).unwrap_err();
+    assert!(large.to_string().contains("8388608 bytes"), "{large}");
+    let published = give(&mut run, publish("e", "", &"x".repeat(100_000))).unwrap();
     assert_eq!(published.copies.len(), QUEUES);
     let (position, effects) = run.log.last().unwrap();
-    for copied in &published.copies {
+    let mut record = Vec::new();
+    encode_record(effects, &mut record);
+    assert!(
+        record.len() < 100_000 + QUEUES * 50,
+        "{} bytes",
+        record.len()
+    );
+    let record = Bytes::from(record);
+    // The first, the last, and some between.
+    for copied in published
+        .copies
+        .iter()
+        .step_by(QUEUES / 20 + 1)
+        .chain(published.copies.last())
+    {
         let id = copied.sent.id;
         let at = run.machine.location(id.queue(), id.sequence()).unwrap();
         assert_eq!(at.position, *position);
-        let Effect::Accepted(stored) = &effects[usize::from(at.part)] else {
-            panic!("{at:?}");
-        };
-        assert_eq!(stored.id, id);
+        let stored = read_message(&record, at.part).unwrap();
+        assert_eq!((stored.id, stored.message.body.len()), (id, 100_000));
     }
+    run.check_recovery();
+}
+
+fn live(run: &Run) -> LiveRange {
+    let ranges = run.machine.live_ranges().map(|(_, live)| live);
+    ranges.fold(LiveRange::default(), |sum, live| LiveRange {
+        messages: sum.messages + live.messages,
+        bytes: sum.bytes + live.bytes,
+    })
+}
+
+fn settle_one(run: &mut Run, queue: &str) {
+    let receive = Receive {
+        queue: name(queue),
+        max: 1,
+        key_max: None,
+        lease: None,
+        holder: HolderName::new("worker").unwrap(),
+    };
+    let Ok(Reply::Received(deliveries)) = run.give(&Command::Receive(receive)) else {
+        panic!("nothing can be received of {queue}");
+    };
+    let settle = Settle {
+        token: deliveries[0].token,
+        action: SettleAction::Ack,
+    };
+    run.give(&Command::Settle(settle)).unwrap();
+}
+
+/// However a copy goes, the payload counts once until the last one is gone.
+#[test]
+fn a_payload_counts_once_until_its_last_copy_is_gone() {
+    const OF_EACH: u64 = 80;
+    let mut run = with_queues(&["a", "b", "c", "dead"]);
+    make(&mut run, "e", ExchangeKind::Fanout, Unroutable::Reject);
+    for queue in ["a", "b", "c"] {
+        bind(&mut run, "e", to_queue(queue), Pattern::Everything);
+    }
+    let expect = |run: &Run, messages: u64, payloads: u64| {
+        let bytes = messages * OF_EACH + payloads * 1_000;
+        assert_eq!(live(run), LiveRange { messages, bytes });
+    };
+    give(&mut run, publish("e", "", &"x".repeat(1_000))).unwrap();
+    expect(&run, 3, 1);
+    run.lines("purge a");
+    while run.machine.housekeep(10).is_unfinished() {}
+    expect(&run, 2, 1);
+    // It is moved to another queue, and is the only one for a moment.
+    settle_one(&mut run, "b");
+    expect(&run, 1, 1);
+    run.lines("move c dead 10");
+    expect(&run, 1, 1);
+    run.check_recovery();
+    settle_one(&mut run, "dead");
+    expect(&run, 0, 0);
     run.check_recovery();
 }
