@@ -3,10 +3,12 @@
 use std::{panic, sync::Arc, thread};
 
 use lockgate_cli::fuzzing as cli;
-use lockgate_core::{ExchangeId, ExchangeName, Header, Message, QueueId, WallTime, pack};
+use lockgate_core::{
+    ExchangeId, ExchangeName, Header, Message, QueueId, QueueName, WallTime, pack,
+};
 use lockgate_machine::{
-    BindTo, Binding, BindingOptions, Effect, ExchangeKind, Filter, FilterScope, HeaderPair,
-    HeadersMatch, Pattern, TopicPattern, Unroutable, encode_record,
+    BindTo, Binding, BindingOptions, Effect, ExchangeKind, ExchangeNotes, Filter, FilterScope,
+    HeaderPair, HeadersMatch, Pattern, TopicPattern, Unroutable, encode_record,
 };
 use lockgate_server::fuzzing as server;
 
@@ -651,11 +653,23 @@ fn exchanges() -> Vec<u8> {
         ),
         topic.map(|topic| {
             let to = BindTo::Queue(QueueId(1));
-            bound(1, to, Pattern::Topic(topic), options.clone())
+            let options = BindingOptions {
+                envelope: Some("t".into()),
+                overflow: QueueName::new("o").ok(),
+                ..options.clone()
+            };
+            bound(1, to, Pattern::Topic(topic), options)
         }),
         wanted.map(|wanted| {
             let to = BindTo::Exchange(exchange);
             bound(2, to, Pattern::Headers(wanted), options)
+        }),
+        Some(Effect::ExchangeNoted {
+            exchange,
+            notes: Arc::new(ExchangeNotes {
+                annotations: [("a".to_owned(), "x".to_owned())].into(),
+                tags: [("b".to_owned(), "y".to_owned())].into(),
+            }),
         }),
         Some(Effect::Unbound {
             exchange,

@@ -1,10 +1,12 @@
 //! Publishes messages: one command and one record, so all queues get their copy or none.
 
-use lockgate_core::{ExchangeId, Level, Message, NameError, Now};
+use lockgate_core::{ExchangeId, Level, Message, MessageId, Now, QueueId, Sequence};
 
 use super::{ExchangeError, Route, Target};
 use crate::{
-    Copied, Effect, ExchangeCounts, Publication, Publish, Published, Rejection, Reply, SendMessage,
+    BindingOptions, Copied, Effect, ExchangeCounts, Publication, Publish, Published, Rejection,
+    Reply, SendMessage, Sent,
+    exchanges::envelope::{Envelopes, NoText, Notice},
     machine::{Machine, draft::Draft, send::check_range},
 };
 
@@ -24,44 +26,94 @@ impl Machine {
             exchange,
             routing_key,
             message,
+            subject: _,
         } = publish;
         let published = Published::new(routing_key, &message.headers, Some(&message.body));
         self.route(exchange, &published)
     }
 
-    /// What a queue gets of a message that is published; its name, and the message with the key that the binding says.
-    pub(in crate::machine) fn copy_for(
+    /// What a queue gets of a message that is published: its name, and the message with the key that the binding says.
+    /// Without `envelopes`, the body is the one that was published.
+    fn copy_to(
         &self,
+        queue: u32,
         publish: &Publish,
-        target: &Target<'_>,
-    ) -> Option<Result<SendMessage, NameError>> {
-        let queue = &self.queues[self.queue_index(target.queue)?];
+        options: &BindingOptions,
+        envelopes: Option<&mut Envelopes<'_>>,
+    ) -> Result<SendMessage, ExchangeError> {
+        let queue = &self.queues[queue];
         let Publish {
+            exchange,
             routing_key,
             message,
-            ..
+            subject: _,
         } = publish;
-        let key = match &target.options.key_from {
+        let key = match &options.key_from {
             Some(from) => from.key(&Published::new(routing_key, &message.headers, None)),
             None => Ok(None),
         };
-        let key = match key {
-            Ok(key) => key,
-            Err(error) => return Some(Err(error)),
-        };
+        let key = key.map_err(|source| ExchangeError::Key {
+            exchange: exchange.clone(),
+            source,
+        })?;
         let key = key.or_else(|| message.key.clone().or_else(|| message.group.clone()));
         let (key, group) = match queue.settings.keyed {
             true => (key, None),
             false => (None, key),
         };
-        Some(Ok(SendMessage {
+        let mut message = Message {
+            key,
+            group,
+            ..message.clone()
+        };
+        if let (Some(topic), Some(envelopes)) = (&options.envelope, envelopes) {
+            let no_text = |NoText| ExchangeError::EnvelopeText {
+                exchange: exchange.clone(),
+            };
+            message.body = envelopes.of(topic).map_err(no_text)?;
+            message.headers = Vec::new();
+        }
+        Ok(SendMessage {
             queue: queue.name.clone(),
-            message: Message {
-                key,
-                group,
-                ..message.clone()
-            },
-        }))
+            message,
+        })
+    }
+
+    /// Sends a queue its copy; to the binding's queue for overflow if the queue does not take it and that one does.
+    fn send_copy(
+        &self,
+        draft: &mut Draft,
+        (publish, target): (&Publish, &Target<'_>),
+        send: SendMessage,
+        envelopes: &mut Envelopes<'_>,
+        now: Now,
+    ) -> Result<(SendMessage, Result<Sent, Rejection>), ExchangeError> {
+        let outcome = self.decide_send(draft, &send, now);
+        let overflow = target.options.overflow.as_ref();
+        let overflow = overflow.and_then(|name| self.named_queue(name).ok());
+        let (Err(source), Some(overflow)) = (&outcome, overflow) else {
+            return Ok((send, outcome));
+        };
+        if !is_full(source) && !matches!(source, Rejection::MessageTooLarge { .. }) {
+            return Ok((send, outcome));
+        }
+        let other = self.copy_to(overflow, publish, target.options, Some(envelopes))?;
+        match self.decide_send(draft, &other, now) {
+            Ok(sent) => Ok((other, Ok(sent))),
+            // An id that has to be looked up first is no refusal.
+            Err(Rejection::LookUp { space }) => Ok((other, Err(Rejection::LookUp { space }))),
+            Err(_) => Ok((send, outcome)),
+        }
+    }
+
+    /// The id of what is published next to an exchange, and its number there. Numbers of a queue's messages rise from the
+    /// other end, so that no message has the id.
+    fn next_publication(&self, exchange: ExchangeId) -> (MessageId, u64) {
+        let state = self.exchanges.by_id.get(&exchange.0);
+        let number = state.map_or(0, |state| state.counts.published) + 1;
+        let from_end = Sequence(Sequence::MAX.0 - number.min(Sequence::MAX.0));
+        let place = QueueId(exchange.0 & QueueId::MAX.0);
+        (MessageId::new(place, from_end, self.term()), number)
     }
 
     pub(in crate::machine) fn decide_publish(
@@ -90,17 +142,27 @@ impl Machine {
             published: 1,
             ..ExchangeCounts::default()
         };
+        let (id, number) = self.next_publication(route.exchange);
+        let mut envelopes = Envelopes::new(Notice {
+            id,
+            number,
+            subject: publish.subject.as_deref(),
+            message: &publish.message,
+            at: now.wall,
+        });
+        let mut bytes = 0;
         let mut copies = Vec::with_capacity(route.targets.len());
         for target in &route.targets {
             // A binding leads to a queue that is there.
-            let Some(copy) = self.copy_for(publish, target) else {
+            let Some(queue) = self.queue_index(target.queue) else {
                 continue;
             };
-            let send = copy.map_err(|source| ExchangeError::Key {
-                exchange: publish.exchange.clone(),
-                source,
-            })?;
-            match self.decide_send(draft, &send, now) {
+            let send = self.copy_to(queue, publish, target.options, Some(&mut envelopes))?;
+            bytes += send.message.size() as u64;
+            check_bytes(bytes, &send, queues)?;
+            let (send, outcome) =
+                self.send_copy(draft, (publish, target), send, &mut envelopes, now)?;
+            match outcome {
                 Ok(sent) => {
                     counts.copies += u64::from(!sent.duplicate);
                     copies.push(Copied {
@@ -133,6 +195,8 @@ impl Machine {
             EFFECTS_MAX,
         )?;
         Ok(Reply::Published(Box::new(Publication {
+            id,
+            number,
             copies,
             skipped: counts.skipped,
             dropped: route.targets.is_empty(),
@@ -157,12 +221,30 @@ impl Machine {
         Some(())
     }
 
-    /// The sends that a command is made of, as they would be decided now.
+    /// The sends that a command may be made of, as they would be decided now: for each copy also the one for overflow. Their
+    /// bodies are the one that was published.
     pub(in crate::machine) fn copies_of(&self, publish: &Publish) -> Vec<SendMessage> {
         let route = self.route_of(publish);
         let targets = route.into_iter().flat_map(|route| route.targets);
-        let copies = targets.filter_map(|target| self.copy_for(publish, &target)?.ok());
+        let copies = targets.flat_map(|target| {
+            let overflow = target.options.overflow.as_ref();
+            let overflow = overflow.and_then(|name| self.named_queue(name).ok());
+            let queues = self.queue_index(target.queue).into_iter().chain(overflow);
+            queues.filter_map(move |queue| {
+                let copy = self.copy_to(queue, publish, target.options, None);
+                copy.ok()
+            })
+        });
         copies.collect()
+    }
+}
+
+/// Refuses copies that are more than one record takes together.
+fn check_bytes(bytes: u64, copy: &SendMessage, queues: u64) -> Result<(), ExchangeError> {
+    let (size, max) = (copy.message.size() as u64, BYTES_MAX);
+    match queues > 1 && bytes > max {
+        true => Err(ExchangeError::TooLarge { size, queues, max }),
+        false => Ok(()),
     }
 }
 

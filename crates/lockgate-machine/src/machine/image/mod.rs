@@ -107,10 +107,12 @@ enum Kind {
     Exchange = 37,
     /// The pages of the bindings of all exchanges.
     BindingPages = 38,
+    /// The notes of an exchange that has some; the owner is its number.
+    ExchangeNotes = 40,
 }
 
 impl Kind {
-    const ALL: [Self; 38] = [
+    const ALL: [Self; 39] = [
         Self::Shard,
         Self::Queues,
         Self::Contents,
@@ -148,6 +150,7 @@ impl Kind {
         Self::Exchanges,
         Self::Exchange,
         Self::BindingPages,
+        Self::ExchangeNotes,
         Self::End,
     ];
 
@@ -444,6 +447,11 @@ impl Machine {
             }
             Kind::Exchanges | Kind::BindingPages if self.exchanges.is_unused() => Vec::new(),
             Kind::Exchange => self.exchanges.by_id.keys().copied().collect(),
+            Kind::ExchangeNotes => {
+                let exchanges = self.exchanges.by_id.iter();
+                let noted = exchanges.filter(|(_, state)| state.has_notes());
+                noted.map(|(&id, _)| id).collect()
+            }
             _ => vec![0],
         }
     }
@@ -470,6 +478,7 @@ impl Machine {
             | Kind::IndexedEventIds
             | Kind::Exchanges
             | Kind::Exchange
+            | Kind::ExchangeNotes
             | Kind::End
                 if page > 0 =>
             {
@@ -576,6 +585,10 @@ impl Machine {
                 Some(0)
             }
             Kind::BindingPages => encode_page(&mut self.exchanges.bindings, page, out),
+            Kind::ExchangeNotes => {
+                self.exchanges.by_id.get(&owner)?.encode_notes(out);
+                Some(0)
+            }
             Kind::End => Some(0),
         }
     }
