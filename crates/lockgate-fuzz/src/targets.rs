@@ -58,6 +58,15 @@ pub const TARGETS: &[Target] = &[
         ..NONE
     },
     Target {
+        name: "sns",
+        about: "requests of SNS: parameters and form",
+        decode: server::sns,
+        words: &[words::SNS],
+        pairs: IN_QUERY,
+        seeds: sns,
+        ..NONE
+    },
+    Target {
         name: "aws-json",
         about: "requests of the AWS JSON protocol of SQS",
         decode: server::aws_json,
@@ -375,6 +384,25 @@ fn query() -> Vec<Vec<u8>> {
         "Action=DeleteMessageBatch&DeleteMessageBatchRequestEntry.1.Id=a\
          &DeleteMessageBatchRequestEntry.1.ReceiptHandle=x",
         "Action=UntagQueue\nTagKey.1=a&TagKey.2=b",
+    ])
+}
+
+fn sns() -> Vec<Vec<u8>> {
+    texts(&[
+        "Action=CreateTopic&Name=orders.fifo&Attributes.entry.1.key=DisplayName&Attributes.entry.1.value=a\
+         &Attributes.entry.2.key=Policy&Attributes.entry.2.value=%7B%22Statement%22%3A%5B%5D%7D\
+         &Tags.member.1.Key=team&Tags.member.1.Value=shop&Version=2010-03-31",
+        "Action=Publish&TopicArn=arn%3Aaws%3Asns%3Aus-east-1%3A000000000000%3Aorders\
+         &Message=%7B%22default%22%3A%22x%22%2C%22sqs%22%3A%22y%22%7D&MessageStructure=json\
+         &MessageAttributes.entry.1.Name=n&MessageAttributes.entry.1.Value.DataType=Number\
+         &MessageAttributes.entry.1.Value.StringValue=1",
+        "Action=PublishBatch&PublishBatchRequestEntries.member.1.Id=a\
+         &PublishBatchRequestEntries.member.1.Message=x\
+         &PublishBatchRequestEntries.member.1.MessageAttributes.entry.1.Name=n\
+         &PublishBatchRequestEntries.member.1.MessageAttributes.entry.1.Value.DataType=Binary\
+         &PublishBatchRequestEntries.member.1.MessageAttributes.entry.1.Value.BinaryValue=AP8%3D",
+        "Action=Unsubscribe\nSubscriptionArn=\
+         arn:aws:sns:us-east-1:000000000000:orders:00000001-0000-8000-8000-000000000002",
     ])
 }
 

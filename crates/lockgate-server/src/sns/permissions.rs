@@ -4,7 +4,6 @@
 use serde_json::{Value, json};
 
 use super::{Call, Service, arns, error::SnsError, form::Form, topic_attributes};
-use crate::sqs;
 
 impl Service {
     pub(super) async fn add_permission(
@@ -75,7 +74,10 @@ impl Service {
             // It was checked when it was set.
             let mut policy: Value = serde_json::from_str(&text)
                 .map_err(|error| SnsError::invalid("Policy", Some(format_args!("{error}"))))?;
-            let statements = &mut policy["Statement"];
+            let Some(policy_members) = policy.as_object_mut() else {
+                return Err(SnsError::invalid("Policy", None));
+            };
+            let statements = policy_members.entry("Statement").or_insert(Value::Null);
             if !statements.is_array() {
                 *statements = match statements.take() {
                     Value::Null => json!([]),
@@ -86,9 +88,7 @@ impl Service {
                 change(statements)?;
             }
             let text = policy.to_string();
-            sqs::check_policy(&text).map_err(|error| {
-                SnsError::invalid("Policy", Some(format_args!("{}", error.message)))
-            })?;
+            topic_attributes::check_policy(&text)?;
             let name = topic_attributes::POLICY.to_owned();
             notes.annotations.insert(name, text);
             Ok(())

@@ -66,8 +66,7 @@ fn check(topic: &ExchangeName, name: &str, value: &str) -> Result<(), SnsError> 
             true => refuse("The display name has 100 characters at most"),
             false => Ok(()),
         },
-        POLICY => sqs::check_policy(value)
-            .map_err(|error| SnsError::invalid(POLICY, Some(format_args!("{}", error.message)))),
+        POLICY => check_policy(value),
         DELIVERY_POLICY => match raw_json::members::<0>(value, []) {
             Some(_) => Ok(()),
             None => refuse("It is no JSON object"),
@@ -80,6 +79,18 @@ fn check(topic: &ExchangeName, name: &str, value: &str) -> Result<(), SnsError> 
         "ArchivePolicy" => refuse("Lockgate does not archive messages of topics: bind a ledger"),
         _ => Err(SnsError::invalid("AttributeName", None)),
     }
+}
+
+/// A policy is an object that can be read as a whole, because AddPermission and RemovePermission do.
+pub(super) fn check_policy(policy: &str) -> Result<(), SnsError> {
+    let refuse = |reason: &str| SnsError::invalid(POLICY, Some(format_args!("{reason}")));
+    if policy.len() > BYTES_MAX {
+        return Err(refuse("The policy is longer than 30 KiB"));
+    }
+    if raw_json::members::<0>(policy, []).is_none() {
+        return Err(refuse("It is no JSON object"));
+    }
+    sqs::readable_json(policy).map_err(|error| refuse(&error.to_string()))
 }
 
 fn is_known(name: &str) -> bool {

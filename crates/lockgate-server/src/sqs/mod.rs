@@ -44,6 +44,7 @@ pub(crate) use message_attributes::{ATTRIBUTES_MAX, is_trace_id};
 pub(crate) use names::{
     ELASTICMQ_PREFIX, deduplication_id, entry_id, group_id, queue_arn, queue_in_arn,
 };
+pub(crate) use policy::readable as readable_json;
 #[cfg(test)]
 pub(crate) use query::parameters;
 pub(crate) use query::{
@@ -59,11 +60,6 @@ pub(crate) fn unauthenticated(error: AuthError, query: Option<QueryFormat>, id: 
         None => aws_json::error_response(&error),
         Some(format) => query::error_response(&error, format, id),
     }
-}
-
-/// Checks a policy that is set as an attribute.
-pub(crate) fn check_policy(text: &str) -> Result<(), SqsError> {
-    policy::check(text)
 }
 
 /// Whether there is an action with that name.
