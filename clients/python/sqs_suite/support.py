@@ -33,12 +33,12 @@ def is_signed():
     return _settings["signed"]
 
 
-def client(key=SUITE_KEY, **config):
-    """A client; one for each access key and way of configuring it."""
-    name = (key, tuple(sorted(config.items())))
+def client(key=SUITE_KEY, service="sqs", **config):
+    """A client; one for each access key, service and way of configuring it."""
+    name = (key, service, tuple(sorted(config.items())))
     if name not in _clients:
         _clients[name] = boto3.client(
-            "sqs",
+            service,
             endpoint_url=_settings["endpoint"],
             region_name=_settings["region"],
             verify=_settings["ca"],

@@ -3,10 +3,12 @@
 use std::{panic, sync::Arc, thread};
 
 use lockgate_cli::fuzzing as cli;
-use lockgate_core::{ExchangeId, ExchangeName, Header, Message, QueueId, WallTime, pack};
+use lockgate_core::{
+    ExchangeId, ExchangeName, Header, Message, QueueId, QueueName, WallTime, pack,
+};
 use lockgate_machine::{
-    BindTo, Binding, BindingOptions, Effect, ExchangeKind, Filter, FilterScope, HeaderPair,
-    HeadersMatch, Pattern, TopicPattern, Unroutable, encode_record,
+    BindTo, Binding, BindingOptions, Effect, ExchangeKind, ExchangeNotes, Filter, FilterScope,
+    HeaderPair, HeadersMatch, Pattern, TopicPattern, Unroutable, encode_record,
 };
 use lockgate_server::fuzzing as server;
 
@@ -53,6 +55,15 @@ pub const TARGETS: &[Target] = &[
         words: &[words::ACTIONS, words::MEMBERS, words::QUERY],
         pairs: IN_QUERY,
         seeds: query,
+        ..NONE
+    },
+    Target {
+        name: "sns",
+        about: "requests of SNS: parameters and form",
+        decode: server::sns,
+        words: &[words::SNS],
+        pairs: IN_QUERY,
+        seeds: sns,
         ..NONE
     },
     Target {
@@ -376,6 +387,25 @@ fn query() -> Vec<Vec<u8>> {
     ])
 }
 
+fn sns() -> Vec<Vec<u8>> {
+    texts(&[
+        "Action=CreateTopic&Name=orders.fifo&Attributes.entry.1.key=DisplayName&Attributes.entry.1.value=a\
+         &Attributes.entry.2.key=Policy&Attributes.entry.2.value=%7B%22Statement%22%3A%5B%5D%7D\
+         &Tags.member.1.Key=team&Tags.member.1.Value=shop&Version=2010-03-31",
+        "Action=Publish&TopicArn=arn%3Aaws%3Asns%3Aus-east-1%3A000000000000%3Aorders\
+         &Message=%7B%22default%22%3A%22x%22%2C%22sqs%22%3A%22y%22%7D&MessageStructure=json\
+         &MessageAttributes.entry.1.Name=n&MessageAttributes.entry.1.Value.DataType=Number\
+         &MessageAttributes.entry.1.Value.StringValue=1",
+        "Action=PublishBatch&PublishBatchRequestEntries.member.1.Id=a\
+         &PublishBatchRequestEntries.member.1.Message=x\
+         &PublishBatchRequestEntries.member.1.MessageAttributes.entry.1.Name=n\
+         &PublishBatchRequestEntries.member.1.MessageAttributes.entry.1.Value.DataType=Binary\
+         &PublishBatchRequestEntries.member.1.MessageAttributes.entry.1.Value.BinaryValue=AP8%3D",
+        "Action=Unsubscribe\nSubscriptionArn=\
+         arn:aws:sns:us-east-1:000000000000:orders:00000001-0000-8000-8000-000000000002",
+    ])
+}
+
 fn aws_json() -> Vec<Vec<u8>> {
     texts(&[
         "ListQueues\n{}",
@@ -651,11 +681,23 @@ fn exchanges() -> Vec<u8> {
         ),
         topic.map(|topic| {
             let to = BindTo::Queue(QueueId(1));
-            bound(1, to, Pattern::Topic(topic), options.clone())
+            let options = BindingOptions {
+                envelope: Some("t".into()),
+                overflow: QueueName::new("o").ok(),
+                ..options.clone()
+            };
+            bound(1, to, Pattern::Topic(topic), options)
         }),
         wanted.map(|wanted| {
             let to = BindTo::Exchange(exchange);
             bound(2, to, Pattern::Headers(wanted), options)
+        }),
+        Some(Effect::ExchangeNoted {
+            exchange,
+            notes: Arc::new(ExchangeNotes {
+                annotations: [("a".to_owned(), "x".to_owned())].into(),
+                tags: [("b".to_owned(), "y".to_owned())].into(),
+            }),
         }),
         Some(Effect::Unbound {
             exchange,

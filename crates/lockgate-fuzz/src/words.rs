@@ -27,6 +27,42 @@ pub(crate) const ACTIONS: &[&str] = &[
     "UntagQueue",
 ];
 
+/// Parameters of SNS, and names of attributes and their values.
+pub(crate) const SNS: &[&str] = &[
+    "Action=",
+    "&Version=2010-03-31",
+    "CreateTopic",
+    "Publish",
+    "PublishBatch",
+    "Subscribe",
+    "&Name=",
+    "&TopicArn=arn:aws:sns:us-east-1:000000000000:t",
+    "&TopicArn=arn:aws:sns:us-east-1:000000000000:t.fifo",
+    "&SubscriptionArn=arn:aws:sns:us-east-1:000000000000:t:00000001-0000-8000-8000-000000000001",
+    "&Message=",
+    "&MessageStructure=json",
+    "&MessageAttributes.entry.1.Name=",
+    "&MessageAttributes.entry.1.Value.DataType=",
+    "&MessageAttributes.entry.1.Value.StringValue=",
+    "&MessageAttributes.entry.1.Value.BinaryValue=",
+    "&PublishBatchRequestEntries.member.1.Id=",
+    "&PublishBatchRequestEntries.member.2.Message=",
+    "&Attributes.entry.1.key=",
+    "&Attributes.entry.1.value=",
+    "&Tags.member.1.Key=",
+    "&Tags.member.1.Value=",
+    "DisplayName",
+    "Policy",
+    "DeliveryPolicy",
+    "ContentBasedDeduplication",
+    "SQSFailureFeedbackRoleArn",
+    "{\"default\":\"x\"}",
+    "String",
+    "Number",
+    "Binary",
+    ".18446744073709551615.",
+];
+
 /// Members of SQS's shapes, and names of attributes and their values.
 pub(crate) const MEMBERS: &[&str] = &[
     "QueueUrl",

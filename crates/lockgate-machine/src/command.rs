@@ -18,8 +18,8 @@ use lockgate_core::{
 
 use crate::{
     BindTo, BindingOptions, Bound, Copies, CreatedExchange, CreatedLedger, CreatedQueue, Delivery,
-    EventBlock, ExchangeKind, MoveCursor, Moved, Pattern, Publication, QueueSettings, Reply, Sent,
-    Settled, Transacted, Unroutable,
+    EventBlock, ExchangeKind, ExchangeNotes, MoveCursor, Moved, Pattern, Publication,
+    QueueSettings, Reply, Sent, Settled, Transacted, Unroutable,
 };
 
 /// A caller's command. It is atomic: all of its effects happen, or none.
@@ -521,6 +521,8 @@ pub struct Publish {
     pub routing_key: RoutingKey,
     /// The message. It has no mark of a producer.
     pub message: Message,
+    /// The subject, which only envelopes show ([`BindingOptions::envelope`](crate::BindingOptions::envelope)).
+    pub subject: Option<Arc<str>>,
 }
 
 /// Leases messages; the reply is empty if none is leasable.
@@ -686,13 +688,16 @@ pub struct CreateExchange {
     pub kind: ExchangeKind,
     /// What becomes of messages for which it finds no queue.
     pub unroutable: Unroutable,
+    /// Those of an exchange that is there already stay as they are.
+    pub notes: ExchangeNotes,
 }
 
-/// Changes what becomes of messages for which an exchange finds no queue.
+/// Changes what an exchange does with messages for which it finds no queue, and its notes; `None` leaves a part as it is.
 #[derive(Clone, Debug)]
 pub struct UpdateExchange {
     pub exchange: ExchangeName,
-    pub unroutable: Unroutable,
+    pub unroutable: Option<Unroutable>,
+    pub notes: Option<ExchangeNotes>,
 }
 
 /// Deletes an exchange with its bindings.
@@ -713,6 +718,8 @@ pub struct Bind {
     /// Of the kind that the exchange takes.
     pub pattern: Pattern,
     pub options: BindingOptions,
+    /// Whether a binding that is there keeps its options. Otherwise these replace them.
+    pub keep: bool,
 }
 
 /// Removes the binding of this pattern to this place. The reply is whether there was one.

@@ -12,7 +12,9 @@ use lockgate_core::{
 };
 use smallvec::SmallVec;
 
-use crate::{Binding, ExchangeKind, HoldTarget, QueueSettings, Unroutable, slab::NONE};
+use crate::{
+    Binding, ExchangeKind, ExchangeNotes, HoldTarget, QueueSettings, Unroutable, slab::NONE,
+};
 
 /// The effects of one command, in order. They become one log record: all survive or none.
 pub type Effects = SmallVec<[Effect; 1]>;
@@ -252,6 +254,11 @@ pub enum Effect {
         unroutable: Unroutable<ExchangeId>,
         at: WallTime,
     },
+    /// An exchange got other notes.
+    ExchangeNoted {
+        exchange: ExchangeId,
+        notes: Arc<ExchangeNotes>,
+    },
     /// An exchange was deleted with its bindings and those to it.
     ExchangeDeleted { exchange: ExchangeId },
     /// A binding was made, or the one with that number got other options.
@@ -329,6 +336,7 @@ impl Effect {
             Self::EventIdsIndexed { .. } => "event ids indexed",
             Self::ExchangeCreated { .. } => "exchange created",
             Self::ExchangeChanged { .. } => "exchange changed",
+            Self::ExchangeNoted { .. } => "exchange noted",
             Self::ExchangeDeleted { .. } => "exchange deleted",
             Self::Bound { .. } => "bound",
             Self::Unbound { .. } => "unbound",

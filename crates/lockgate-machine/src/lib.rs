@@ -98,7 +98,7 @@ pub use effect::{
     StoredEvent, StoredMessage,
 };
 pub use exchanges::{
-    BindTo, Binding, BindingOptions, ExchangeKind, KeyFrom, Published, Unroutable,
+    BindTo, Binding, BindingOptions, ExchangeKind, ExchangeNotes, KeyFrom, Published, Unroutable,
     filter::{Filter, FilterError, FilterScope},
     pattern::{HeaderPair, HeadersMatch, Pattern, PatternError, TopicPattern},
     reply::{

@@ -62,6 +62,7 @@ mod receipt;
 mod server;
 #[cfg(test)]
 mod small_stack;
+mod sns;
 mod sqs;
 mod waiting;
 mod watched;
@@ -74,6 +75,7 @@ pub mod fuzzing {
         api::fuzzing::{page, request as api},
         auth::fuzzing::signature,
         http::fuzzing::heads,
+        sns::fuzzing::sns,
         sqs::fuzzing::{aws_json, query, receipt},
     };
 }

@@ -47,8 +47,8 @@ use lockgate_machine::{
 };
 pub use lockgate_machine::{
     BindTo, BindingDescription, BindingOptions, BindingsPage, Bound, Copied, CreatedExchange,
-    ExchangeCounts, ExchangeDescription, ExchangeError, ExchangeKind, ExchangesPage, Filter,
-    FilterError, FilterScope, HeaderPair, HeadersMatch, KeyFrom, ListExchanges, Pattern,
+    ExchangeCounts, ExchangeDescription, ExchangeError, ExchangeKind, ExchangeNotes, ExchangesPage,
+    Filter, FilterError, FilterScope, HeaderPair, HeadersMatch, KeyFrom, ListExchanges, Pattern,
     PatternError, Publication, RouteExplanation, RouteStep, StepOutcome, TopicPattern, Unroutable,
 };
 
@@ -106,6 +106,7 @@ impl Exchange {
             name,
             kind,
             unroutable,
+            notes: ExchangeNotes::default(),
         };
         Ok(self.engine.submit(create).await?)
     }
@@ -119,7 +120,8 @@ impl Exchange {
         let exchange = self.name.clone();
         let update = UpdateExchange {
             exchange,
-            unroutable,
+            unroutable: Some(unroutable),
+            notes: None,
         };
         Ok(self.engine.submit(update).await?)
     }
@@ -129,7 +131,7 @@ impl Exchange {
     /// # Errors
     /// [`ExchangeError::NotFound`] and [`Rejection::QueueNotFound`] if it, or where the binding leads, is not there;
     /// [`ExchangeError::Pattern`] for the pattern of another kind; [`ExchangeError::Cycle`] if the binding leads back to it;
-    /// [`ExchangeError::OnlyToQueue`] and [`ExchangeError::KeyHeader`] for options that the binding cannot have.
+    /// [`ExchangeError::OnlyToQueue`], [`ExchangeError::KeyHeader`] and [`ExchangeError::EnvelopeTopic`] for options that the binding cannot have.
     pub async fn bind(
         &self,
         to: BindTo,
@@ -141,6 +143,7 @@ impl Exchange {
             to,
             pattern,
             options,
+            keep: false,
         };
         Ok(self.engine.submit(bind).await?)
     }
@@ -211,6 +214,7 @@ impl Exchange {
             exchange: self.name.clone(),
             routing_key,
             message,
+            subject: None,
         }
     }
 

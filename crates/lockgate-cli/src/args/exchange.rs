@@ -212,6 +212,14 @@ pub(crate) struct ExchangeBind {
     /// Leave the queue out where it is full; otherwise the publish is refused
     #[arg(long)]
     pub(crate) skip_when_full: bool,
+
+    /// Topic in whose name copies are wrapped, as Amazon SNS wraps a message for a queue
+    #[arg(long, value_name = "TOPIC")]
+    pub(crate) envelope: Option<String>,
+
+    /// Queue that gets what the queue does not take, because it is full or the copy is too large for it
+    #[arg(long, value_name = "QUEUE")]
+    pub(crate) overflow: Option<String>,
 }
 
 /// Remove a binding

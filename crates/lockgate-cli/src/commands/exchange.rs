@@ -49,6 +49,10 @@ struct Bind {
     #[serde(skip_serializing_if = "Option::is_none")]
     key_from: Option<Value>,
     skip_when_full: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    envelope: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    overflow: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -233,6 +237,8 @@ async fn bind(client: &Client, args: &ExchangeBind) -> Result<(), Failure> {
             (None, false) => None,
         },
         skip_when_full: args.skip_when_full,
+        envelope: args.envelope.clone(),
+        overflow: args.overflow.clone(),
     };
     let target = target(&args.exchange.name, "/bind");
     let bound: Value = client.repeat(Method::POST, &target, Some(&body)).await?;

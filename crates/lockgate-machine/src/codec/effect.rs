@@ -112,6 +112,7 @@ effects! {
         EVENTS_APPENDED = 35: EventsAppended;
         EVENTS_COMPACTED = 39: EventsCompacted;
         BOUND = 46: Bound;
+        EXCHANGE_NOTED = 50: ExchangeNoted;
     }
 }
 
@@ -310,6 +311,10 @@ fn write_body(effect: &Effect, writer: &mut Writer<'_>) {
             writer.number(u64::from(*number));
             exchanges::write_binding(binding, writer);
         }
+        Effect::ExchangeNoted { exchange, notes } => {
+            writer.number(u64::from(exchange.0));
+            exchanges::write_notes(notes, writer);
+        }
         Effect::Leased {
             queue,
             sequence,
@@ -432,6 +437,12 @@ pub(super) fn read(
                 exchange: ExchangeId(r.small()?),
                 number: r.small()?,
                 binding: Arc::new(exchanges::read_binding(r)?),
+            });
+        }
+        kind::EXCHANGE_NOTED => {
+            return Ok(Effect::ExchangeNoted {
+                exchange: ExchangeId(r.small()?),
+                notes: Arc::new(exchanges::read_notes(r)?),
             });
         }
         kind::NACKED => return read_nacked(reader),

@@ -6,12 +6,12 @@ use bytes::Bytes;
 use lockgate_core::{ExchangeId, ExchangeName, RoutingKey};
 
 use super::{
-    DecodeError,
+    DecodeError, settings,
     wire::{Reader, Writer},
 };
 use crate::{
-    BindTo, Binding, BindingOptions, ExchangeKind, Filter, FilterScope, HeaderPair, HeadersMatch,
-    KeyFrom, Pattern, TopicPattern, Unroutable,
+    BindTo, Binding, BindingOptions, ExchangeKind, ExchangeNotes, Filter, FilterScope, HeaderPair,
+    HeadersMatch, KeyFrom, Pattern, TopicPattern, Unroutable,
 };
 
 const REJECT: u8 = 0;
@@ -31,6 +31,10 @@ const FILTER: u8 = 1;
 const KEY_FROM: u8 = 2;
 /// There if a queue that is full is left out; it has no value.
 const SKIP_WHEN_FULL: u8 = 3;
+/// The topic in whose name copies are wrapped.
+const ENVELOPE: u8 = 4;
+/// The name of the queue that gets what the queue does not take.
+const OVERFLOW: u8 = 5;
 
 pub(super) fn write_unroutable(unroutable: Unroutable<ExchangeId>, writer: &mut Writer<'_>) {
     match unroutable {
@@ -98,6 +102,8 @@ pub(super) fn write_binding(binding: &Binding, writer: &mut Writer<'_>) {
         filter,
         key_from,
         skip_when_full,
+        envelope,
+        overflow,
     } = &binding.options;
     if let Some(filter) = filter {
         writer.tagged(FILTER, |writer| {
@@ -112,6 +118,12 @@ pub(super) fn write_binding(binding: &Binding, writer: &mut Writer<'_>) {
     }
     if *skip_when_full {
         writer.tagged_bytes(SKIP_WHEN_FULL, b"");
+    }
+    if let Some(topic) = envelope {
+        writer.tagged_bytes(ENVELOPE, topic.as_bytes());
+    }
+    if let Some(queue) = overflow {
+        writer.tagged_bytes(OVERFLOW, queue.as_str().as_bytes());
     }
 }
 
@@ -154,12 +166,23 @@ pub(super) fn read_binding(reader: &mut Reader<'_>) -> Result<Binding, DecodeErr
                 });
             }
             SKIP_WHEN_FULL => options.skip_when_full = true,
+            ENVELOPE => {
+                let topic = value.rest_text()?;
+                if !(1..=BindingOptions::ENVELOPE_BYTES_MAX).contains(&topic.len()) {
+                    return Err(value.malformed("no topic of an envelope"));
+                }
+                options.envelope = Some(topic.into());
+            }
+            OVERFLOW => {
+                let queue = value.rest_text()?;
+                options.overflow = Some(settings::queue_name(queue, value)?);
+            }
             _ => return Ok(false),
         }
         Ok(true)
     })?;
     let is_to_exchange = matches!(to, BindTo::Exchange(_));
-    if is_to_exchange && (options.key_from.is_some() || options.skip_when_full) {
+    if is_to_exchange && options.only_to_queue().is_some() {
         return Err(reader.malformed("a binding to an exchange has what only one to a queue has"));
     }
     Ok(Binding {
@@ -167,6 +190,40 @@ pub(super) fn read_binding(reader: &mut Reader<'_>) -> Result<Binding, DecodeErr
         pattern,
         options,
     })
+}
+
+// Fields of notes.
+const ANNOTATIONS: u8 = 1;
+const TAGS: u8 = 2;
+
+/// Writes notes. Their fields come last, so nothing stands behind them.
+pub(super) fn write_notes(notes: &ExchangeNotes, writer: &mut Writer<'_>) {
+    for (tag, map) in [(ANNOTATIONS, &notes.annotations), (TAGS, &notes.tags)] {
+        if !map.is_empty() {
+            writer.tagged(tag, |writer| settings::write_map(map, writer));
+        }
+    }
+}
+
+/// Reads notes up to the end.
+pub(super) fn read_notes(reader: &mut Reader<'_>) -> Result<ExchangeNotes, DecodeError> {
+    let mut notes = ExchangeNotes::default();
+    reader.fields(|tag, value| {
+        let map = match tag {
+            ANNOTATIONS => &mut notes.annotations,
+            TAGS => &mut notes.tags,
+            _ => return Ok(false),
+        };
+        *map = settings::read_map(value)?;
+        match map.is_empty() {
+            true => Err(value.malformed("notes without any are left out")),
+            false => Ok(true),
+        }
+    })?;
+    match notes.bytes() > ExchangeNotes::BYTES_MAX {
+        true => Err(reader.malformed("notes are longer than they can be")),
+        false => Ok(notes),
+    }
 }
 
 fn read_headers(reader: &mut Reader<'_>) -> Result<HeadersMatch, DecodeError> {
@@ -204,4 +261,14 @@ pub(crate) fn put_binding(binding: &Binding, out: &mut Vec<u8>) {
 /// Reads what [`put_binding`] appended.
 pub(crate) fn binding_from(bytes: &Bytes) -> Option<Binding> {
     read_binding(&mut Reader::new(bytes)).ok()
+}
+
+/// Appends notes for an image.
+pub(crate) fn put_notes(notes: &ExchangeNotes, out: &mut Vec<u8>) {
+    write_notes(notes, &mut Writer::into(out));
+}
+
+/// Reads what [`put_notes`] appended.
+pub(crate) fn notes_from(bytes: &Bytes) -> Option<ExchangeNotes> {
+    read_notes(&mut Reader::new(bytes)).ok()
 }

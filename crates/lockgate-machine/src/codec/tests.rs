@@ -18,13 +18,14 @@ use self::drawn::*;
 use super::*;
 use crate::{
     AppendedEvents, BindTo, Binding, BindingOptions, DeadLetterReason, DropReason, ExchangeKind,
-    Failed, Filter, FilterScope, HeaderPair, HeadersMatch, HoldTarget, KeyFrom, KeyPolicy, Pattern,
-    QueueSettings, SETTINGS, SettingKind, SettingValue, StoredEvent, TopicPattern, Unroutable,
+    ExchangeNotes, Failed, Filter, FilterScope, HeaderPair, HeadersMatch, HoldTarget, KeyFrom,
+    KeyPolicy, Pattern, QueueSettings, SETTINGS, SettingKind, SettingValue, StoredEvent,
+    TopicPattern, Unroutable,
 };
 
 /// The number of kinds of effects. A new effect makes the match in `place` incomplete. Giving the effect the
 /// next place and raising this number makes every test below need its strategy and its golden bytes.
-const KINDS: usize = 48;
+const KINDS: usize = 49;
 
 fn place(effect: &Effect) -> usize {
     match effect {
@@ -76,6 +77,7 @@ fn place(effect: &Effect) -> usize {
         Effect::Bound { .. } => 45,
         Effect::Unbound { .. } => 46,
         Effect::Published { .. } => 47,
+        Effect::ExchangeNoted { .. } => 48,
     }
 }
 
@@ -338,6 +340,13 @@ fn examples() -> Vec<Effect> {
             unroutable: true,
             dropped: false,
         },
+        Effect::ExchangeNoted {
+            exchange: ExchangeId(2),
+            notes: Arc::new(ExchangeNotes {
+                annotations: map("DisplayName", "Orders"),
+                tags: map("team", "a"),
+            }),
+        },
     ]
 }
 
@@ -350,6 +359,8 @@ fn binding() -> Binding {
             filter: Some(filter),
             key_from: Some(KeyFrom::Header("user".into())),
             skip_when_full: true,
+            envelope: None,
+            overflow: None,
         },
     }
 }
@@ -474,6 +485,7 @@ const GOLDEN: [&str; KINDS] = [
     "2e2802ac020107020b6f72646572732e2a2e6575010c027b2261223a5b2278225d7d0204757365720300",
     "2f0302ac02",
     "300602ac02010100",
+    "321f0201130b446973706c61794e616d65064f72646572730207047465616d0161",
 ];
 
 fn hex(bytes: &[u8]) -> String {

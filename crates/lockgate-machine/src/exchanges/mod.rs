@@ -3,12 +3,14 @@
 //! - `pattern`: what a binding matches by, and the check of it against one message.
 //! - `index`: the bindings of one exchange, so that the ones that match are found without a look at the others.
 //!   `topics`: the same for topics, a trie.
+//! - `envelope`: the text in which Amazon SNS wraps a message for a queue.
 //! - `filter`: the language of filters, which is that of Amazon SNS. `json`: JSON that came with a message.
 //!
 //! # Invariants
 //! - An index finds exactly the bindings whose pattern matches the message.
 //! - Finding them takes steps in the number of what is found and in the length of the message, and a bound ends it.
 
+pub(crate) mod envelope;
 pub(crate) mod filter;
 pub(crate) mod index;
 mod json;
@@ -18,7 +20,7 @@ pub(crate) mod reply;
 mod tests;
 mod topics;
 
-use std::{cell::OnceCell, fmt, sync::Arc};
+use std::{cell::OnceCell, collections::BTreeMap, fmt, sync::Arc};
 
 use bytes::Bytes;
 use lockgate_core::{
@@ -159,6 +161,58 @@ pub struct BindingOptions {
     /// Whether a queue that is full is left out, and counted. Otherwise it makes the publish refuse. Only of a binding to
     /// a queue.
     pub skip_when_full: bool,
+    /// The topic in whose name the copies are wrapped, as Amazon SNS wraps a message for a queue: the body is the text of a
+    /// notification of it, with the headers inside, and the copy has none itself. `None`: copies are as they were published.
+    /// Only of a binding to a queue.
+    pub envelope: Option<Arc<str>>,
+    /// The queue that gets what the queue does not take because it is full, or because the copy is larger than it allows. One
+    /// of that name need not be there; then, or if it does not take the copy either, the binding is as without one. Only of a
+    /// binding to a queue.
+    pub overflow: Option<QueueName>,
+}
+
+impl BindingOptions {
+    /// The longest name of a topic, in bytes.
+    pub const ENVELOPE_BYTES_MAX: usize = 256;
+
+    /// Of what only a binding to a queue can have, the first that is there.
+    pub(crate) fn only_to_queue(&self) -> Option<&'static str> {
+        match self {
+            _ if self.key_from.is_some() => Some("a key"),
+            _ if self.skip_when_full => Some("skip_when_full"),
+            _ if self.envelope.is_some() => Some("envelope"),
+            _ if self.overflow.is_some() => Some("overflow"),
+            _ => None,
+        }
+    }
+}
+
+/// What an exchange carries for its clients. The machine keeps it, and does nothing by it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ExchangeNotes {
+    /// What a protocol keeps of it, by name.
+    pub annotations: BTreeMap<String, String>,
+    /// What its users say of it.
+    pub tags: BTreeMap<String, String>,
+}
+
+impl ExchangeNotes {
+    /// The most that names and values of both take together.
+    pub const BYTES_MAX: u64 = 256 << 10;
+
+    /// What its names and values take.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let all = self.annotations.iter().chain(&self.tags);
+        all.map(|(name, value)| (name.len() + value.len()) as u64)
+            .sum()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.annotations.is_empty() && self.tags.is_empty()
+    }
 }
 
 /// A binding as it is stored. What it leads to and its pattern say which one it is: an exchange has one of each.
@@ -181,13 +235,18 @@ impl Binding {
             filter,
             key_from,
             skip_when_full: _,
+            envelope,
+            overflow,
         } = &self.options;
         let filter = filter.as_ref().map_or(0, |filter| filter.text().len());
         let key_from = match key_from {
             Some(KeyFrom::Header(name)) => name.len(),
             Some(KeyFrom::RoutingKey) | None => 0,
         };
-        Self::OVERHEAD + (2 * self.pattern.bytes() + 4 * filter + key_from) as u64
+        let envelope = envelope.as_ref().map_or(0, |topic| topic.len());
+        let overflow = overflow.as_ref().map_or(0, |queue| queue.as_str().len());
+        let texts = key_from + envelope + overflow;
+        Self::OVERHEAD + (2 * self.pattern.bytes() + 4 * filter + texts) as u64
     }
 }
 

@@ -1,10 +1,12 @@
 //! What commands and queries about exchanges reply.
 
-use lockgate_core::{ExchangeId, ExchangeName, QueueName, WallTime};
+use std::sync::Arc;
+
+use lockgate_core::{ExchangeId, ExchangeName, MessageId, QueueName, WallTime};
 
 use crate::Sent;
 
-use super::{BindTo, BindingOptions, ExchangeKind, Unroutable, pattern::Pattern};
+use super::{BindTo, BindingOptions, ExchangeKind, ExchangeNotes, Unroutable, pattern::Pattern};
 
 /// The answer to the creation of an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +31,7 @@ pub struct ExchangeDescription {
     /// How many bindings it has.
     pub bindings: u64,
     pub counts: ExchangeCounts,
+    pub notes: Arc<ExchangeNotes>,
 }
 
 /// What became of the messages that were published to an exchange, since it was made.
@@ -91,6 +94,10 @@ impl ExchangeCounts {
 /// What a publish did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Publication {
+    /// The id of what was published, which envelopes name. Each copy has an id of its own beside it.
+    pub id: MessageId,
+    /// How many messages were published to the exchange before, and this one.
+    pub number: u64,
     /// Each queue that has the message now, in the order of its bindings.
     pub copies: Vec<Copied>,
     /// How many queues were left out, because they were full and their binding says so.

@@ -66,7 +66,9 @@ impl Machine {
             Command::Publish(publish) if publish.message.unique_id.is_some() => {
                 copies = self.copies_of(publish);
                 let sends = copies.iter();
-                sends.map(|copy| copy.of(publish, Payload::Own)).collect()
+                sends
+                    .map(|copy| copy.of(&publish.message, Payload::Own))
+                    .collect()
             }
             Command::Send(send) => [(&**send).into()].into_iter().collect(),
             Command::Transact(Transact { sends, .. }) => sends.iter().map(Outgoing::from).collect(),

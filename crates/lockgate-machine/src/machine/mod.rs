@@ -684,6 +684,7 @@ impl Machine {
                 unroutable,
                 at,
             } => self.fold_exchange_changed(*exchange, *unroutable, *at),
+            Effect::ExchangeNoted { exchange, notes } => self.fold_exchange_noted(*exchange, notes),
             Effect::ExchangeDeleted { exchange } => self.fold_exchange_deleted(*exchange),
             Effect::Bound {
                 exchange,

@@ -94,20 +94,40 @@ labels! {
         StartMessageMoveTask = "StartMessageMoveTask",
         TagQueue = "TagQueue",
         UntagQueue = "UntagQueue",
+        ConfirmSubscription = "ConfirmSubscription",
+        CreateTopic = "CreateTopic",
+        DeleteTopic = "DeleteTopic",
+        GetSubscriptionAttributes = "GetSubscriptionAttributes",
+        GetTopicAttributes = "GetTopicAttributes",
+        ListSubscriptions = "ListSubscriptions",
+        ListSubscriptionsByTopic = "ListSubscriptionsByTopic",
+        ListTagsForResource = "ListTagsForResource",
+        ListTopics = "ListTopics",
+        Publish = "Publish",
+        PublishBatch = "PublishBatch",
+        SetSubscriptionAttributes = "SetSubscriptionAttributes",
+        SetTopicAttributes = "SetTopicAttributes",
+        Subscribe = "Subscribe",
+        TagResource = "TagResource",
+        Unsubscribe = "Unsubscribe",
+        UntagResource = "UntagResource",
     }
 }
 
 impl Action {
     /// The action with that name.
-    pub(crate) fn of_sqs(name: Option<&str>) -> Self {
+    pub(crate) fn of_aws(name: Option<&str>) -> Self {
         name.and_then(|name| {
-            let mut known = Self::ALL.iter().copied().filter(|action| action.is_sqs());
+            let mut known = Self::ALL
+                .iter()
+                .copied()
+                .filter(|action| action.is_of_aws());
             known.find(|action| action.label() == name)
         })
         .unwrap_or(Self::Other)
     }
 
-    fn is_sqs(self) -> bool {
+    fn is_of_aws(self) -> bool {
         self as usize >= Self::AddPermission as usize
     }
 }
@@ -118,13 +138,26 @@ const STATUSES: [u16; 16] = [
 ];
 
 /// All counters of one server.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Counters {
     opened: AtomicU64,
     closed: AtomicU64,
     abandoned: AtomicU64,
     refused: [AtomicU64; Refused::ALL.len()],
     requests: [[AtomicU64; STATUSES.len()]; Action::ALL.len()],
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        let zero = |_| AtomicU64::new(0);
+        Self {
+            opened: AtomicU64::new(0),
+            closed: AtomicU64::new(0),
+            abandoned: AtomicU64::new(0),
+            refused: std::array::from_fn(zero),
+            requests: std::array::from_fn(|_| std::array::from_fn(zero)),
+        }
+    }
 }
 
 impl Counters {
@@ -201,14 +234,14 @@ mod tests {
 
     #[test]
     fn only_known_actions_become_labels() {
-        assert_eq!(Action::of_sqs(Some("SendMessage")), Action::SendMessage);
+        assert_eq!(Action::of_aws(Some("SendMessage")), Action::SendMessage);
         for unknown in [
             Some("AmazonSQS.SendMessage"),
             Some("healthz"),
             Some(""),
             None,
         ] {
-            assert_eq!(Action::of_sqs(unknown), Action::Other, "{unknown:?}");
+            assert_eq!(Action::of_aws(unknown), Action::Other, "{unknown:?}");
         }
     }
 }

@@ -52,7 +52,7 @@ use crate::{
     Deadlines, Limits, ServerOptions, api,
     auth::{AccessKeys, Authenticator},
     handler::Handler,
-    sqs,
+    sns, sqs,
 };
 
 /// What all connections of one server share.
@@ -90,6 +90,7 @@ pub(crate) struct Queues {
     /// The host in queue URLs, instead of the one that the client sent.
     advertised_host: Option<String>,
     service: sqs::Service,
+    sns: sns::Service,
     api: api::Service,
     engine: Engine,
     started: WallTime,
@@ -117,15 +118,18 @@ impl Core {
                     https: tls.is_some(),
                 };
                 let keys = authenticator.as_ref().map(|who| who.keys().clone());
+                let of_sns = config.clone();
                 let service =
                     sqs::Service::new(engine.clone(), config, drain.clone(), keys.clone());
                 let changes = service.changes.clone();
+                let sns = sns::Service::new(engine.clone(), of_sns, changes.clone());
                 let body_bytes_max = options.limits.body_bytes_max;
                 let (engine_of_api, drain) = (engine.clone(), drain.clone());
                 let api = api::Service::new(engine_of_api, drain, changes, body_bytes_max, keys);
                 Behind::Queues(Box::new(Queues {
                     advertised_host: options.advertised_host.clone(),
                     service,
+                    sns,
                     api,
                     started: engine.now().wall,
                     engine,

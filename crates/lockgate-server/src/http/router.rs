@@ -29,7 +29,7 @@ use super::{
 use crate::{
     api,
     auth::{AccessKey, AuthError, BodyDigest, Head},
-    sqs,
+    sns, sqs,
 };
 
 /// What a path names.
@@ -116,7 +116,7 @@ pub(crate) async fn answer(
         };
         (response, None)
     });
-    let action = page.unwrap_or_else(|| Action::of_sqs(response.action));
+    let action = page.unwrap_or_else(|| Action::of_aws(response.action));
     unanswered.answered(action, response.status);
     finish(client, &parts, action, began, response, share)
 }
@@ -166,7 +166,9 @@ pub(super) fn finish(
 fn may_be_refused(route: Route, method: &Method, response: &response::Response) -> bool {
     response.on_sent.is_some()
         || match route {
-            Route::Sqs => response.action.is_none_or(sqs::only_reads),
+            Route::Sqs => response
+                .action
+                .is_none_or(|action| sqs::only_reads(action) && sns::only_reads(action)),
             Route::Api | Route::Follow => *method == Method::GET,
             _ => false,
         }
@@ -435,6 +437,7 @@ async fn serve_sqs(
         body,
         query,
         identity,
+        is_signed_for_sns,
     } = identify(client, index, parts, body).await?;
     let text = |name: HeaderName| {
         let value = parts.headers.get(name)?;
@@ -474,6 +477,23 @@ async fn serve_sqs(
             .or_else(|| text(HOST))
             .unwrap_or_else(|| client.local.to_string()),
     };
+    let is_sns = sns::is_meant(&request);
+    if let Some(found) = is_signed_for_sns.filter(|found| *found != is_sns) {
+        let word = |is_sns| if is_sns { "sns" } else { "sqs" };
+        let error = AuthError::Scope {
+            what: "service",
+            expected: word(is_sns).to_owned(),
+            found: word(found).to_owned(),
+        };
+        return match is_sns {
+            true => Ok(sns::unauthenticated(&error, &queues.service.request_id())),
+            false => Err(Refusal::Authentication { error }),
+        };
+    }
+    if is_sns {
+        let id = queues.service.request_id();
+        return Ok(queues.sns.handle(&request, &id).await);
+    }
     Ok(queues.service.handle(request).await)
 }
 
@@ -539,6 +559,8 @@ pub(super) struct Identified<'c> {
     /// The part of the URL behind `?`, not decoded; for a signed request, the part that was signed.
     query: Option<String>,
     pub(super) identity: Option<Arc<AccessKey>>,
+    /// Whether the signature is for SNS, and not for SQS; `None` without one that is checked.
+    is_signed_for_sns: Option<bool>,
 }
 
 /// Refuses what can be refused without the body, then reads the body and verifies the sender.
@@ -563,6 +585,7 @@ pub(super) async fn identify<'c>(
             body: body::read(client, index, max, body, false).await?,
             query: head.query.map(ToOwned::to_owned),
             identity: None,
+            is_signed_for_sns: None,
         });
     };
     let refused = |error: AuthError| Refusal::Authentication { error };
@@ -591,6 +614,7 @@ pub(super) async fn identify<'c>(
         body,
         query: claim.query(head),
         identity: Some(key),
+        is_signed_for_sns: Some(claim.service() == "sns"),
     })
 }
 

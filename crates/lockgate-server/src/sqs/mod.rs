@@ -39,10 +39,18 @@ use crate::{
 use dispatch::{Action, Effect};
 
 pub(crate) use actions::Service;
-pub(crate) use names::ELASTICMQ_PREFIX;
+pub(crate) use error::{ErrorCode, SqsError};
+pub(crate) use message_attributes::{ATTRIBUTES_MAX, is_trace_id};
+pub(crate) use names::{
+    ELASTICMQ_PREFIX, deduplication_id, entry_id, group_id, queue_arn, queue_in_arn,
+};
+pub(crate) use policy::readable as readable_json;
 #[cfg(test)]
 pub(crate) use query::parameters;
-pub(crate) use query::{Format as QueryFormat, speaks as speaks_query};
+pub(crate) use query::{
+    Format as QueryFormat, escape_xml, form_parameters, speaks as speaks_query,
+};
+pub(crate) use text::UuidText;
 
 /// The answer to a request whose authentication failed, in the request's protocol: AWS JSON, or the
 /// Query protocol in one of its formats.
@@ -52,6 +60,11 @@ pub(crate) fn unauthenticated(error: AuthError, query: Option<QueryFormat>, id: 
         None => aws_json::error_response(&error),
         Some(format) => query::error_response(&error, format, id),
     }
+}
+
+/// Whether there is an action with that name.
+pub(crate) fn is_action(name: &str) -> bool {
+    Action::from_name(name).is_some()
 }
 
 /// Whether the action with that name changes nothing.

@@ -61,9 +61,15 @@ fn binding() -> impl Strategy<Value = Binding> {
         3 => queue().prop_map(BindTo::Queue),
         1 => exchange().prop_map(BindTo::Exchange),
     ];
-    let options = (prop::option::of(key_from), any::<bool>());
+    let name = "[a-z]{1,9}".prop_map(|name| QueueName::new(&name).unwrap());
+    let options = (
+        prop::option::of(key_from),
+        any::<bool>(),
+        prop::option::of(text(9)),
+        prop::option::of(name),
+    );
     (to, pattern(), prop::option::of(filter), options).prop_map(
-        |(to, pattern, filter, (key_from, skip_when_full))| {
+        |(to, pattern, filter, (key_from, skip_when_full, envelope, overflow))| {
             let is_to_queue = matches!(to, BindTo::Queue(_));
             Binding {
                 to,
@@ -72,6 +78,8 @@ fn binding() -> impl Strategy<Value = Binding> {
                     filter,
                     key_from: key_from.filter(|_| is_to_queue),
                     skip_when_full: skip_when_full && is_to_queue,
+                    envelope: envelope.filter(|_| is_to_queue).map(Into::into),
+                    overflow: overflow.filter(|_| is_to_queue),
                 },
             }
         },
@@ -653,6 +661,12 @@ pub(super) fn effect_at(place: usize) -> BoxedStrategy<Effect> {
                     dropped,
                 },
             )
+            .boxed(),
+        48 => (exchange(), map(), map())
+            .prop_map(|(exchange, annotations, tags)| Effect::ExchangeNoted {
+                exchange,
+                notes: Arc::new(ExchangeNotes { annotations, tags }),
+            })
             .boxed(),
         _ => unreachable!("a new effect needs a strategy here"),
     }

@@ -49,8 +49,20 @@ fn malformed_exchanges_and_bindings_are_named() {
         (bound(1, &[3, 1, 3, 1, b'{', b'}']), "no filter"),
         (bound(1, &[3, 2, 1, 0xff]), "a text is not UTF-8"),
         (bound(1, &[3, 3, 1, 0]), "longer than its value"),
+        (bound(1, &[3, 4, 0]), "no topic of an envelope"),
+        (bound(1, &[3, 5, 1, b'/']), "no queue name"),
         (bound(2, &[3, 2, 0]), "has what only one to a queue has"),
         (bound(2, &[3, 3, 0]), "has what only one to a queue has"),
+        (
+            bound(2, &[3, 4, 1, b't']),
+            "has what only one to a queue has",
+        ),
+        (
+            bound(2, &[3, 5, 1, b'q']),
+            "has what only one to a queue has",
+        ),
+        (refused(50, &[2, 1, 0]), "notes without any are left out"),
+        (refused(50, &[2, 2, 2, 1, b'a']), "ends too early"),
     ];
     for (error, expected) in table {
         assert!(error.contains(expected), "{error}, and not {expected}");

@@ -172,7 +172,9 @@ fn bring_together(effect: &mut Effect) {
             few_exchanges(exchange);
             *number %= 6;
         }
-        Effect::Published { exchange, .. } => few_exchanges(exchange),
+        Effect::Published { exchange, .. } | Effect::ExchangeNoted { exchange, .. } => {
+            few_exchanges(exchange);
+        }
         Effect::IdsIndexed { queue, .. } => few(queue),
         Effect::EventIdsIndexed { ledger, up_to } => {
             few_ledgers(ledger);

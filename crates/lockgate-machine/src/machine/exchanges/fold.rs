@@ -6,7 +6,7 @@ use lockgate_core::{ExchangeId, ExchangeName, QueueId, WallTime};
 
 use super::state::ExchangeState;
 use crate::{
-    BindTo, Binding, ExchangeCounts, ExchangeKind, Unroutable, counters::TOTAL_MAX,
+    BindTo, Binding, ExchangeCounts, ExchangeKind, ExchangeNotes, Unroutable, counters::TOTAL_MAX,
     machine::Machine,
 };
 
@@ -62,6 +62,16 @@ impl Machine {
         state.changed = at;
         self.exchanges.changed_at = self.folding_at;
         self.fold_unroutable(exchange.0, unroutable)
+    }
+
+    pub(in crate::machine) fn fold_exchange_noted(
+        &mut self,
+        exchange: ExchangeId,
+        notes: &Arc<ExchangeNotes>,
+    ) -> Option<()> {
+        self.exchanges.set_notes(exchange.0, notes.clone())?;
+        self.exchanges.changed_at = self.folding_at;
+        Some(())
     }
 
     pub(in crate::machine) fn fold_exchange_deleted(&mut self, exchange: ExchangeId) -> Option<()> {

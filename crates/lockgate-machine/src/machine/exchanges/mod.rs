@@ -26,10 +26,11 @@ pub use self::{
     route::{Route, Target},
     state::ExchangeView,
 };
-use super::{Machine, draft::Draft};
+use super::{Machine, draft::Draft, send::check_range};
 use crate::{
-    Bind, BindTo, Binding, Bound, CreateExchange, CreatedExchange, DeleteExchange, Effect,
-    ExchangeCounts, ExchangeDescription, Rejection, Reply, Unbind, Unroutable, UpdateExchange,
+    Bind, BindTo, Binding, BindingOptions, Bound, CreateExchange, CreatedExchange, DeleteExchange,
+    Effect, ExchangeCounts, ExchangeDescription, ExchangeNotes, Rejection, Reply, Unbind,
+    Unroutable, UpdateExchange,
 };
 
 /// The most pairs of exchanges with bindings from one to the other, so that the search for a way back stays short.
@@ -82,12 +83,20 @@ pub enum ExchangeError {
         "a binding to an exchange cannot have {what}: the exchange's own bindings to queues can"
     )]
     OnlyToQueue {
-        /// `a key` or `skip_when_full`.
+        /// `a key`, or the name of an option.
         what: &'static str,
     },
     /// The name of a header from which a key comes is empty or too long.
     #[error("the name of the header for the key has 1 to {max} bytes, this one has {len}")]
     KeyHeader { len: usize, max: usize },
+    /// The name of a topic for envelopes is empty or too long.
+    #[error("the topic of an envelope has 1 to {max} bytes, this one has {len}")]
+    EnvelopeTopic { len: usize, max: usize },
+    /// The body of the message is no text, and a binding puts it into an envelope, which is text.
+    #[error(
+        "a binding of exchange {exchange} puts messages into envelopes, which are text, and the body of the message is not UTF-8"
+    )]
+    EnvelopeText { exchange: ExchangeName },
     /// No queue matches, and the exchange refuses such messages.
     #[error(
         "exchange {exchange} has no queue for the message{}",
@@ -109,8 +118,8 @@ pub enum ExchangeError {
     Producer,
     /// The copies of a message are more than one record takes.
     #[error(
-        "a message would go to {queues} queues, and the keys and unique ids of its copies would have more than {max} bytes: \
-         give it a shorter key or unique id, or have fewer bindings that match"
+        "a message would go to {queues} queues, and the keys, unique ids and envelopes of its copies would have more than {max} \
+         bytes: give it a shorter key or unique id, or have fewer bindings that match"
     )]
     TooLarge { queues: usize, max: usize },
     /// A publish would go to too many queues, or finding them takes too long.
@@ -122,6 +131,12 @@ pub enum ExchangeError {
         exchange: ExchangeName,
         queues: usize,
     },
+}
+
+/// Refuses notes that are longer than they can be.
+fn check_notes(notes: &ExchangeNotes) -> Result<(), Rejection> {
+    let (bytes, max) = (notes.bytes(), ExchangeNotes::BYTES_MAX);
+    check_range("number of bytes of an exchange's notes", bytes, 0, max)
 }
 
 /// The alternates for the error of a message that goes nowhere.
@@ -208,7 +223,9 @@ impl Machine {
             name,
             kind,
             unroutable,
+            notes,
         } = create;
+        check_notes(notes)?;
         if let Some((id, state)) = self.exchanges.named(name) {
             let conflict = |what| {
                 let exchange = name.clone();
@@ -246,6 +263,14 @@ impl Machine {
             at: now.wall,
         };
         draft.add(created, self.administration_level());
+        let notes = Arc::new(notes.clone());
+        if !notes.is_empty() {
+            let noted = Effect::ExchangeNoted {
+                exchange: ExchangeId(id),
+                notes: notes.clone(),
+            };
+            draft.add(noted, self.administration_level());
+        }
         Ok(Reply::Exchange(Box::new(CreatedExchange {
             existed: false,
             description: ExchangeDescription {
@@ -257,6 +282,7 @@ impl Machine {
                 changed: now.wall,
                 bindings: 0,
                 counts: ExchangeCounts::default(),
+                notes,
             },
         })))
     }
@@ -271,9 +297,13 @@ impl Machine {
         let UpdateExchange {
             exchange: name,
             unroutable,
+            notes,
         } = update;
         let (id, state) = self.exchange_named(name)?;
-        let unroutable = self.checked_unroutable(name, Some(id), unroutable)?;
+        let unroutable = match unroutable {
+            Some(unroutable) => self.checked_unroutable(name, Some(id), unroutable)?,
+            None => state.unroutable,
+        };
         if unroutable != state.unroutable {
             let changed = Effect::ExchangeChanged {
                 exchange: ExchangeId(id),
@@ -281,6 +311,16 @@ impl Machine {
                 at: now.wall,
             };
             draft.add(changed, self.administration_level());
+        }
+        if let Some(notes) = notes
+            && *notes != *state.notes
+        {
+            check_notes(notes)?;
+            let noted = Effect::ExchangeNoted {
+                exchange: ExchangeId(id),
+                notes: Arc::new(notes.clone()),
+            };
+            draft.add(noted, self.administration_level());
         }
         Ok(Reply::Done)
     }
@@ -322,6 +362,7 @@ impl Machine {
             to,
             pattern,
             options,
+            keep,
         } = bind;
         let (id, state) = self.exchange_named(name)?;
         if pattern.kind() != state.kind {
@@ -338,21 +379,20 @@ impl Machine {
                 return Err(ExchangeError::KeyHeader { len, max }.into());
             }
         }
-        let stored_to = self.target_of(to)?;
-        if let BindTo::Exchange(_) = to {
-            let what = match options {
-                _ if options.key_from.is_some() => Some("a key"),
-                _ if options.skip_when_full => Some("skip_when_full"),
-                _ => None,
-            };
-            if let Some(what) = what {
-                return Err(ExchangeError::OnlyToQueue { what }.into());
+        if let Some(topic) = &options.envelope {
+            let (len, max) = (topic.len(), BindingOptions::ENVELOPE_BYTES_MAX);
+            if !(1..=max).contains(&len) {
+                return Err(ExchangeError::EnvelopeTopic { len, max }.into());
             }
+        }
+        let stored_to = self.target_of(to)?;
+        if let (BindTo::Exchange(_), Some(what)) = (to, options.only_to_queue()) {
+            return Err(ExchangeError::OnlyToQueue { what }.into());
         }
         let before = state.by_identity.get(&(stored_to, pattern.clone()));
         let before = before.map(|&row| &self.exchanges.bindings[row]);
         if let Some(before) = before
-            && before.binding.options == *options
+            && (*keep || before.binding.options == *options)
         {
             draft.level = Level::Process;
             return Ok(Reply::Bound(Bound {

@@ -1,11 +1,16 @@
 //! Publishes messages: one command and one record, so all queues get their copy or none.
 
-use lockgate_core::{ExchangeId, Key, Level, Message, NameError, Now, QueueName};
+use std::{collections::BTreeMap, sync::Arc};
 
-use super::{ExchangeError, Route, Target};
+use lockgate_core::{
+    ExchangeId, Key, Level, Message, MessageId, Now, QueueId, QueueName, Sequence,
+};
+
+use super::{ExchangeError, Route};
 use crate::{
-    Copied, Effect, Effects, ExchangeCounts, Payload, Publication, Publish, Published, Rejection,
-    Reply,
+    BindingOptions, Copied, Effect, Effects, ExchangeCounts, Payload, Publication, Publish,
+    Published, Rejection, Reply, Sent,
+    exchanges::envelope::{NoText, Notice},
     machine::{
         Machine,
         draft::Draft,
@@ -13,14 +18,14 @@ use crate::{
     },
 };
 
-/// The most bytes that a record has for the copies of a message besides their payload: their keys and unique ids, and
-/// [`COPY_BYTES`] for the rest of each.
+/// The most bytes that a record has for the copies of a message besides one payload: other forms of the payload, keys and unique
+/// ids, and [`COPY_BYTES`] for the rest of each copy.
 const BYTES_MAX: usize = 8 << 20;
 
 /// At most so many bytes of a copy are not its payload, key or unique id.
 const COPY_BYTES: usize = 96;
 
-/// What a queue gets of a published message besides the message.
+/// What a queue gets of a published message besides its payload.
 pub(in crate::machine) struct ToQueue<'a> {
     queue: &'a QueueName,
     keyed: bool,
@@ -30,7 +35,7 @@ pub(in crate::machine) struct ToQueue<'a> {
 impl ToQueue<'_> {
     pub(in crate::machine) fn of<'a>(
         &'a self,
-        publish: &'a Publish,
+        message: &'a Message,
         payload: Payload,
     ) -> Outgoing<'a> {
         let (key, group) = match self.keyed {
@@ -39,7 +44,7 @@ impl ToQueue<'_> {
         };
         Outgoing {
             queue: self.queue,
-            message: &publish.message,
+            message,
             key,
             group,
             payload,
@@ -54,43 +59,80 @@ impl ToQueue<'_> {
     }
 }
 
-/// The first effect of a record with a payload that others share.
+/// A published message in each form that queues get: as it is, or in the envelope of a topic.
+struct Forms<'a> {
+    publish: &'a Publish,
+    notice: Notice<'a>,
+    made: BTreeMap<Option<Arc<str>>, Form>,
+    /// At most so many bytes of the record are not the first payload.
+    bytes: usize,
+}
+
+/// A form of a message. The first copy in the record has the payload, and the others share it.
 #[derive(Default)]
-struct SharedBy {
+struct Form {
+    /// In its envelope.
+    wrapped: Option<Message>,
+    /// The effect with the payload, and its size.
     first: Option<(u16, u32)>,
 }
 
-impl SharedBy {
-    /// Where the next message finds the payload.
-    fn payload(&self) -> Payload {
-        match self.first {
+impl Forms<'_> {
+    /// The form in the envelope of that topic, or as the message is.
+    fn of(&mut self, topic: Option<&Arc<str>>) -> Result<(&mut Form, &Publish), ExchangeError> {
+        let topic = topic.cloned();
+        if !self.made.contains_key(&topic) {
+            let message = &self.publish.message;
+            let wrap = |topic: &Arc<str>| {
+                let body = self.notice.text(topic).map_err(|NoText| {
+                    let exchange = self.publish.exchange.clone();
+                    ExchangeError::EnvelopeText { exchange }
+                })?;
+                Ok::<_, ExchangeError>(Message {
+                    body: body.into(),
+                    headers: Vec::new(),
+                    ..message.clone()
+                })
+            };
+            let wrapped = topic.as_ref().map(wrap).transpose()?;
+            let size = wrapped.as_ref().unwrap_or(message).size();
+            self.bytes += if self.made.is_empty() { 0 } else { size };
+            let form = Form {
+                wrapped,
+                first: None,
+            };
+            self.made.insert(topic.clone(), form);
+        }
+        let form = self.made.entry(topic).or_default();
+        Ok((form, self.publish))
+    }
+}
+
+impl Form {
+    /// The copy in this form.
+    fn copy<'a>(&'a self, to: &'a ToQueue<'_>, publish: &'a Publish) -> Outgoing<'a> {
+        let payload = match self.first {
             None => Payload::Own,
             Some((part, size)) => Payload::Of { part, size },
-        }
+        };
+        to.of(self.wrapped.as_ref().unwrap_or(&publish.message), payload)
     }
 
-    /// The last effect accepts a message with [that payload](Self::payload).
+    /// The last effect accepts a [copy](Self::copy).
     fn note(&mut self, effects: &mut Effects) -> Result<(), Rejection> {
         let last = effects.len() - 1;
-        let first = match self.first {
-            Some((part, _)) => usize::from(part),
-            None => last,
-        };
+        // A message is found by its index among the effects of its record.
+        let max = u64::from(u16::MAX);
+        check_range("number of effects of a publish", last as u64, 0, max)?;
+        let first = self.first.map_or(last, |(part, _)| usize::from(part));
         if let Effect::Accepted(stored) = &mut effects[first] {
             match self.first {
                 Some(_) => stored.payload = Payload::Shared,
-                None => self.first = Some((part(last)?, stored.size())),
+                None => self.first = Some((u16::try_from(last).unwrap_or(u16::MAX), stored.size())),
             }
         }
         Ok(())
     }
-}
-
-/// A message is found by its index among the effects of its record.
-fn part(index: usize) -> Result<u16, Rejection> {
-    let max = u64::from(u16::MAX);
-    check_range("number of effects of a publish", index as u64, 0, max)?;
-    Ok(u16::try_from(index).unwrap_or(u16::MAX))
 }
 
 impl Machine {
@@ -103,36 +145,95 @@ impl Machine {
             exchange,
             routing_key,
             message,
+            subject: _,
         } = publish;
         let published = Published::new(routing_key, &message.headers, Some(&message.body));
         self.route(exchange, &published)
     }
 
     /// What a queue gets of a message that is published, besides the message: the key that the binding says.
-    pub(in crate::machine) fn copy_for(
+    fn copy_to(
         &self,
+        queue: u32,
         publish: &Publish,
-        target: &Target<'_>,
-    ) -> Option<Result<ToQueue<'_>, NameError>> {
-        let queue = &self.queues[self.queue_index(target.queue)?];
+        options: &BindingOptions,
+    ) -> Result<ToQueue<'_>, ExchangeError> {
+        let queue = &self.queues[queue];
         let Publish {
+            exchange,
             routing_key,
             message,
-            ..
+            subject: _,
         } = publish;
-        let key = match &target.options.key_from {
+        let key = match &options.key_from {
             Some(from) => from.key(&Published::new(routing_key, &message.headers, None)),
             None => Ok(None),
         };
-        let key = match key {
-            Ok(key) => key,
-            Err(error) => return Some(Err(error)),
-        };
-        Some(Ok(ToQueue {
+        let key = key.map_err(|source| ExchangeError::Key {
+            exchange: exchange.clone(),
+            source,
+        })?;
+        Ok(ToQueue {
             queue: &queue.name,
             keyed: queue.settings.keyed,
             key: key.or_else(|| message.key.clone().or_else(|| message.group.clone())),
-        }))
+        })
+    }
+
+    /// Sends a queue its copy. The name of the queue comes with what became of it.
+    fn send_copy(
+        &self,
+        draft: &mut Draft,
+        forms: &mut Forms<'_>,
+        (queue, options): (u32, &BindingOptions),
+        now: Now,
+    ) -> Result<(QueueName, Result<Sent, Rejection>), Rejection> {
+        let copy = self.copy_to(queue, forms.publish, options)?;
+        forms.bytes += copy.bytes(&forms.publish.message);
+        let (form, publish) = forms.of(options.envelope.as_ref())?;
+        let outcome = self.decide_send(draft, form.copy(&copy, publish), now);
+        if let Ok(Sent {
+            duplicate: false, ..
+        }) = outcome
+        {
+            form.note(&mut draft.effects)?;
+        }
+        Ok((copy.queue.clone(), outcome))
+    }
+
+    /// Sends the target its copy; the binding's queue for overflow if the target does not take it and that one does.
+    fn send_or_overflow(
+        &self,
+        draft: &mut Draft,
+        forms: &mut Forms<'_>,
+        (queue, options): (u32, &BindingOptions),
+        now: Now,
+    ) -> Result<(QueueName, Result<Sent, Rejection>), Rejection> {
+        let sent = self.send_copy(draft, forms, (queue, options), now)?;
+        let overflow = options.overflow.as_ref();
+        let overflow = overflow.and_then(|name| self.named_queue(name).ok());
+        let (Err(source), Some(overflow)) = (&sent.1, overflow) else {
+            return Ok(sent);
+        };
+        if !is_full(source) && !matches!(source, Rejection::MessageTooLarge { .. }) {
+            return Ok(sent);
+        }
+        let other = self.send_copy(draft, forms, (overflow, options), now)?;
+        match other.1 {
+            // An id that has to be looked up first is no refusal.
+            Ok(_) | Err(Rejection::LookUp { .. }) => Ok(other),
+            Err(_) => Ok(sent),
+        }
+    }
+
+    /// The id of what is published next to an exchange, and its number there. Numbers of a queue's messages rise from the
+    /// other end, so that no message has the id.
+    fn next_publication(&self, exchange: ExchangeId) -> (MessageId, u64) {
+        let state = self.exchanges.by_id.get(&exchange.0);
+        let number = state.map_or(0, |state| state.counts.published) + 1;
+        let from_end = Sequence(Sequence::MAX.0 - number.min(Sequence::MAX.0));
+        let place = QueueId(exchange.0 & QueueId::MAX.0);
+        (MessageId::new(place, from_end, self.term()), number)
     }
 
     pub(in crate::machine) fn decide_publish(
@@ -147,48 +248,51 @@ impl Machine {
         }
         let route = self.route_of(publish)?;
         draft.in_transaction = true;
-        let refused = |queue, source| Rejection::PublishRefused {
-            exchange: publish.exchange.clone(),
-            queue,
-            source: Box::new(source),
-        };
         let mut counts = ExchangeCounts {
             published: 1,
             ..ExchangeCounts::default()
         };
+        let (id, number) = self.next_publication(route.exchange);
+        let mut forms = Forms {
+            publish,
+            notice: Notice {
+                id,
+                number,
+                subject: publish.subject.as_deref(),
+                message: &publish.message,
+                at: now.wall,
+            },
+            made: BTreeMap::new(),
+            bytes: 0,
+        };
         let mut copies = Vec::with_capacity(route.targets.len());
-        let (mut shared, mut bytes) = (SharedBy::default(), 0);
         for target in &route.targets {
             // A binding leads to a queue that is there.
-            let Some(copy) = self.copy_for(publish, target) else {
+            let Some(queue) = self.queue_index(target.queue) else {
                 continue;
             };
-            let copy = copy.map_err(|source| ExchangeError::Key {
-                exchange: publish.exchange.clone(),
-                source,
-            })?;
-            bytes += copy.bytes(&publish.message);
-            if bytes > BYTES_MAX {
+            let to = (queue, target.options);
+            let (queue, outcome) = self.send_or_overflow(draft, &mut forms, to, now)?;
+            if forms.bytes > BYTES_MAX {
                 let queues = route.targets.len();
-                return Err(ExchangeError::TooLarge {
-                    queues,
-                    max: BYTES_MAX,
-                }
-                .into());
+                let max = BYTES_MAX;
+                return Err(ExchangeError::TooLarge { queues, max }.into());
             }
-            match self.decide_send(draft, copy.of(publish, shared.payload()), now) {
+            match outcome {
                 Ok(sent) => {
-                    if !sent.duplicate {
-                        counts.copies += 1;
-                        shared.note(&mut draft.effects)?;
-                    }
-                    let queue = copy.queue.clone();
+                    counts.copies += u64::from(!sent.duplicate);
                     copies.push(Copied { queue, sent });
                 }
                 Err(source) if target.options.skip_when_full && is_full(&source) => {
                     counts.skipped += 1;
                 }
-                Err(source) => return Err(refused(copy.queue.clone(), source)),
+                Err(source) => {
+                    return Err(Rejection::PublishRefused {
+                        exchange: publish.exchange.clone(),
+                        queue,
+                        source: Box::new(source),
+                    });
+                }
             }
         }
         let is_unroutable = route.targets.is_empty() || !route.alternates.is_empty();
@@ -204,6 +308,8 @@ impl Machine {
         // It may be lost where nothing that it counts is promised.
         draft.add(published, Level::Memory);
         Ok(Reply::Published(Box::new(Publication {
+            id,
+            number,
             copies,
             skipped: counts.skipped,
             dropped: route.targets.is_empty(),
@@ -228,11 +334,16 @@ impl Machine {
         Some(())
     }
 
-    /// The copies that a publish is made of, as they would be decided now.
+    /// The copies that a publish may be made of, as they would be decided now: for each copy also the one for overflow.
     pub(in crate::machine) fn copies_of(&self, publish: &Publish) -> Vec<ToQueue<'_>> {
         let route = self.route_of(publish);
         let targets = route.into_iter().flat_map(|route| route.targets);
-        let copies = targets.filter_map(|target| self.copy_for(publish, &target)?.ok());
+        let copies = targets.flat_map(|target| {
+            let overflow = target.options.overflow.as_ref();
+            let overflow = overflow.and_then(|name| self.named_queue(name).ok());
+            let queues = self.queue_index(target.queue).into_iter().chain(overflow);
+            queues.filter_map(move |queue| self.copy_to(queue, publish, target.options).ok())
+        });
         copies.collect()
     }
 }

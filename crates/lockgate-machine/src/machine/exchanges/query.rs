@@ -30,6 +30,7 @@ impl Machine {
             changed: state.changed,
             bindings: state.bindings(),
             counts: state.counts,
+            notes: state.notes.clone(),
         }
     }
 

@@ -9,8 +9,9 @@ use bytes::Bytes;
 use lockgate_core::{ExchangeId, ExchangeName, Position, QueueId, WallTime};
 
 use crate::{
-    BindTo, Binding, BindingOptions, ExchangeCounts, ExchangeKind, Pattern, Unroutable,
-    codec::exchanges::{binding_from, put_binding},
+    BindTo, Binding, BindingOptions, ExchangeCounts, ExchangeKind, ExchangeNotes, Pattern,
+    Unroutable,
+    codec::exchanges::{binding_from, notes_from, put_binding, put_notes},
     columns::{Columns, ImageError, Input, Row, column, damaged},
     exchanges::index::Index,
     machine::ledgers::{put_text, text},
@@ -41,6 +42,8 @@ pub(in crate::machine) struct Exchanges {
     pub(super) links: u64,
     /// What all bindings take, dead ones included.
     pub(in crate::machine) bytes: u64,
+    /// What the notes of all exchanges take.
+    note_bytes: u64,
     /// The record of the log that changed any of them last. Volatile.
     pub(super) changed_at: Position,
 }
@@ -77,6 +80,7 @@ pub(in crate::machine) struct ExchangeState {
     /// The exchanges whose alternate it is.
     pub(super) alternate_of: BTreeSet<u32>,
     pub(super) counts: ExchangeCounts,
+    pub(super) notes: Arc<ExchangeNotes>,
 }
 
 /// An exchange of a [`StateView`](crate::StateView), with its bindings by number.
@@ -91,6 +95,7 @@ pub struct ExchangeView {
     pub made: u32,
     pub bindings: BTreeMap<u32, Arc<Binding>>,
     pub counts: ExchangeCounts,
+    pub notes: Arc<ExchangeNotes>,
 }
 
 impl ExchangeState {
@@ -116,12 +121,17 @@ impl ExchangeState {
             exits: BTreeMap::new(),
             alternate_of: BTreeSet::new(),
             counts: ExchangeCounts::default(),
+            notes: Arc::default(),
         }
     }
 
     /// How many bindings it has.
     pub(super) fn bindings(&self) -> u64 {
         self.own.len() as u64 - self.dead
+    }
+
+    pub(in crate::machine) fn has_notes(&self) -> bool {
+        !self.notes.is_empty()
     }
 
     pub(super) fn alternate(&self) -> Option<u32> {
@@ -179,6 +189,23 @@ impl ExchangeState {
             counts: ExchangeCounts::of_stored(counts),
             ..Self::new(name, kind, unroutable, created, seed)
         })
+    }
+
+    /// Appends its notes.
+    pub(in crate::machine) fn encode_notes(&self, out: &mut Vec<u8>) {
+        let mut notes = Vec::new();
+        put_notes(&self.notes, &mut notes);
+        let len = u32::try_from(notes.len()).expect("notes have a bound");
+        out.extend_from_slice(&len.to_le_bytes());
+        out.extend_from_slice(&notes);
+    }
+
+    pub(in crate::machine) fn decode_notes(
+        input: &mut Input<'_>,
+    ) -> Result<ExchangeNotes, ImageError> {
+        let len = input.count(1)?;
+        let notes = notes_from(&Bytes::copy_from_slice(input.take(len)?));
+        notes.ok_or_else(|| damaged("the notes of an exchange are none"))
     }
 }
 
@@ -333,12 +360,26 @@ impl Exchanges {
         }
     }
 
+    /// Replaces the notes of an exchange.
+    pub(in crate::machine) fn set_notes(
+        &mut self,
+        id: u32,
+        notes: Arc<ExchangeNotes>,
+    ) -> Option<()> {
+        let state = self.by_id.get_mut(&id)?;
+        self.note_bytes += notes.bytes();
+        self.note_bytes -= state.notes.bytes();
+        state.notes = notes;
+        Some(())
+    }
+
     /// Deletes an exchange: its bindings, and those to it, are dead from now on. Exchanges whose alternate it was refuse what
     /// they cannot route. Takes time in the number of exchanges that are linked with it.
     pub(super) fn drop_exchange(&mut self, id: u32) -> Option<()> {
         let mut state = self.by_id.remove(&id)?;
         self.by_name.remove(&state.name);
         self.live -= state.bindings();
+        self.note_bytes -= state.notes.bytes();
         for (source, rows) in &state.from {
             if let Some(source) = self.by_id.get_mut(source) {
                 source.dead += rows.len() as u64;
@@ -451,12 +492,12 @@ impl Exchanges {
     }
 
     pub(in crate::machine) fn heap_bytes(&self) -> usize {
-        self.bindings.bytes() + usize::try_from(self.bytes).unwrap_or(usize::MAX)
+        self.bindings.bytes() + usize::try_from(self.bytes + self.note_bytes).unwrap_or(usize::MAX)
     }
 
     pub(in crate::machine) fn image_bytes(&self) -> u64 {
         // Dead ones are left out, because a loaded machine has none.
-        self.live * 100 + self.by_id.len() as u64 * 128
+        self.live * 100 + self.by_id.len() as u64 * 128 + self.note_bytes
     }
 
     /// The same without what follows from the rows.
@@ -466,6 +507,7 @@ impl Exchanges {
                 changed: state.changed,
                 made: state.made,
                 counts: state.counts,
+                notes: state.notes.clone(),
                 ..ExchangeState::new(
                     state.name.clone(),
                     state.kind,
@@ -478,6 +520,7 @@ impl Exchanges {
         };
         Self {
             by_id: self.by_id.iter().map(outline).collect(),
+            note_bytes: self.note_bytes,
             made: self.made,
             bindings: self.bindings.share(),
             ..Self::default()
@@ -594,6 +637,7 @@ impl Exchanges {
                     refused: 0,
                     ..state.counts
                 },
+                notes: state.notes.clone(),
             };
             (ExchangeId(id), view)
         };
@@ -665,6 +709,11 @@ impl Exchanges {
         expect(
             shown == self.live && live == self.live,
             "bindings do not add up",
+        );
+        let notes = self.by_id.values().map(|state| state.notes.bytes());
+        expect(
+            notes.sum::<u64>() == self.note_bytes,
+            "their notes do not add up",
         );
         expect(bytes == self.bytes, "their bytes do not add up");
         expect(

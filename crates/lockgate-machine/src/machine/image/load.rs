@@ -1,5 +1,7 @@
 //! Loads a machine from an image.
 
+use std::sync::Arc;
+
 use lockgate_core::{
     BootId, Epoch, Incarnation, MachineTime, Position, QueueId, Sequence, ShardId, Term, WallTime,
     ledger::SequenceId,
@@ -259,6 +261,11 @@ impl ImageLoader {
                 Ok(())
             }
             Kind::SharedPayloadPages => machine.shared.rows.read_page(first, input),
+            Kind::ExchangeNotes => {
+                let notes = Arc::new(ExchangeState::decode_notes(input)?);
+                let set = machine.exchanges.set_notes(owner, notes);
+                set.ok_or_else(no_owner)
+            }
             Kind::End => Ok(()),
         }
     }

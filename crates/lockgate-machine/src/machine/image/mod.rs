@@ -111,10 +111,12 @@ enum Kind {
     SharedPayloads = 39,
     /// Their pages.
     SharedPayloadPages = 40,
+    /// The notes of an exchange that has some; the owner is its number.
+    ExchangeNotes = 41,
 }
 
 impl Kind {
-    const ALL: [Self; 40] = [
+    const ALL: [Self; 41] = [
         Self::Shard,
         Self::Queues,
         Self::Contents,
@@ -154,6 +156,7 @@ impl Kind {
         Self::BindingPages,
         Self::SharedPayloads,
         Self::SharedPayloadPages,
+        Self::ExchangeNotes,
         Self::End,
     ];
 
@@ -455,6 +458,11 @@ impl Machine {
                 Vec::new()
             }
             Kind::Exchange => self.exchanges.by_id.keys().copied().collect(),
+            Kind::ExchangeNotes => {
+                let exchanges = self.exchanges.by_id.iter();
+                let noted = exchanges.filter(|(_, state)| state.has_notes());
+                noted.map(|(&id, _)| id).collect()
+            }
             _ => vec![0],
         }
     }
@@ -482,6 +490,7 @@ impl Machine {
             | Kind::Exchanges
             | Kind::Exchange
             | Kind::SharedPayloads
+            | Kind::ExchangeNotes
             | Kind::End
                 if page > 0 =>
             {
@@ -593,6 +602,10 @@ impl Machine {
                 Some(0)
             }
             Kind::SharedPayloadPages => encode_page(&mut self.shared.rows, page, out),
+            Kind::ExchangeNotes => {
+                self.exchanges.by_id.get(&owner)?.encode_notes(out);
+                Some(0)
+            }
             Kind::End => Some(0),
         }
     }

@@ -120,6 +120,7 @@ fn make(run: &mut Run, text: &str, kind: ExchangeKind, unroutable: Unroutable) {
         name,
         kind,
         unroutable,
+        notes: Default::default(),
     };
     assert!(!give(run, create).unwrap().existed);
 }
@@ -130,6 +131,7 @@ fn binding(from: &str, to: BindTo, pattern: Pattern) -> Bind {
         to,
         pattern,
         options: BindingOptions::default(),
+        keep: false,
     }
 }
 
@@ -186,6 +188,7 @@ fn an_exchange_is_made_once() {
     make(&mut run, "dead", ExchangeKind::Fanout, Unroutable::Drop);
     make(&mut run, "e", ExchangeKind::Topic, alternate("dead"));
     let create = |kind, unroutable| CreateExchange {
+        notes: Default::default(),
         name: exchange("e"),
         kind,
         unroutable,
@@ -200,6 +203,7 @@ fn an_exchange_is_made_once() {
     assert!(exchange_error(conflict).contains("its rule for messages that it cannot route"));
     assert_eq!(run.log.len(), before, "nothing was written");
     let missing = CreateExchange {
+        notes: Default::default(),
         name: exchange("f"),
         kind: ExchangeKind::Direct,
         unroutable: alternate("none"),
@@ -286,8 +290,9 @@ fn what_leads_back_is_refused() {
     }
     let to = |from: &str, to: &str| binding(from, to_exchange(to), Pattern::Everything);
     let update = |from: &str, to: &str| UpdateExchange {
+        notes: None,
         exchange: exchange(from),
-        unroutable: alternate(to),
+        unroutable: Some(alternate(to)),
     };
     let itself = exchange_error(give(&mut run, to("a", "a")));
     assert_eq!(
@@ -327,8 +332,9 @@ fn what_leads_back_after_damage_is_ignored() {
     make(&mut run, "b", ExchangeKind::Fanout, alternate("a"));
     let lost = run.log.len();
     let update = UpdateExchange {
+        notes: None,
         exchange: exchange("b"),
-        unroutable: Unroutable::Drop,
+        unroutable: Some(Unroutable::Drop),
     };
     give(&mut run, update).unwrap();
     bind(&mut run, "a", to_exchange("b"), Pattern::Everything);
@@ -484,6 +490,7 @@ fn exchanges_and_bindings_are_bounded() {
     make(&mut run, "e", ExchangeKind::Direct, Unroutable::Reject);
     make(&mut run, "f", ExchangeKind::Direct, Unroutable::Reject);
     let third = CreateExchange {
+        notes: Default::default(),
         name: exchange("g"),
         kind: ExchangeKind::Direct,
         unroutable: Unroutable::Reject,
@@ -531,6 +538,7 @@ fn an_answer_waits_for_what_it_tells_of() {
         (decision.rests_on, decision.level, decision.effects.len())
     };
     let create = CreateExchange {
+        notes: Default::default(),
         name: exchange("e"),
         kind: ExchangeKind::Direct,
         unroutable: Unroutable::Reject,
@@ -771,4 +779,96 @@ fn a_query_of_what_is_not_there_is_refused() {
         let refused = run.machine.query(&query, run.now);
         assert_eq!(exchange_error(refused), "exchange e does not exist");
     }
+}
+
+/// Broken on purpose, and seen here: a bind that keeps replaces.
+#[test]
+fn a_bind_that_keeps_leaves_the_options_of_a_binding() {
+    let mut run = with_queues(&["a"]);
+    make(&mut run, "e", ExchangeKind::Fanout, Unroutable::Drop);
+    let mut bind = binding("e", to_queue("a"), Pattern::Everything);
+    bind.options = filtered(r#"{"b": ["1"]}"#);
+    let first = give(&mut run, bind.clone()).unwrap();
+    bind.options = BindingOptions::default();
+    bind.keep = true;
+    let kept = give(&mut run, bind.clone()).unwrap();
+    assert!(kept.existed && !kept.changed && kept.binding == first.binding);
+    assert!(
+        run.machine.state_view().exchanges[&ExchangeId(1)].bindings[&1]
+            .options
+            .filter
+            .is_some()
+    );
+    bind.keep = false;
+    assert!(give(&mut run, bind).unwrap().changed);
+}
+
+#[test]
+fn options_of_a_binding_are_checked() {
+    let mut run = with_queues(&["a"]);
+    make(&mut run, "e", ExchangeKind::Fanout, Unroutable::Drop);
+    make(&mut run, "f", ExchangeKind::Fanout, Unroutable::Drop);
+    for topic in [String::new(), "x".repeat(257)] {
+        let mut bind = binding("e", to_queue("a"), Pattern::Everything);
+        bind.options.envelope = Some(topic.into());
+        let refused = exchange_error(give(&mut run, bind));
+        assert!(refused.contains("has 1 to 256 bytes"), "{refused}");
+    }
+    let mut bind = binding("e", to_exchange("f"), Pattern::Everything);
+    bind.options.envelope = Some("t".into());
+    assert!(exchange_error(give(&mut run, bind.clone())).contains("cannot have envelope"));
+    bind.options.envelope = None;
+    bind.options.overflow = Some(name("a"));
+    assert!(exchange_error(give(&mut run, bind)).contains("cannot have overflow"));
+}
+
+/// Broken on purpose, and seen here: an image without the notes, and notes that stay counted after a delete.
+#[test]
+fn notes_of_an_exchange_are_kept_and_replaced() {
+    let mut run = Run::new();
+    let notes = |value: &str| crate::ExchangeNotes {
+        annotations: [("DisplayName".to_owned(), value.to_owned())].into(),
+        tags: [("team".to_owned(), "a".to_owned())].into(),
+    };
+    let create = CreateExchange {
+        name: exchange("e"),
+        kind: ExchangeKind::Fanout,
+        unroutable: Unroutable::Drop,
+        notes: notes("one"),
+    };
+    let made = give(&mut run, create.clone()).unwrap();
+    assert_eq!(*made.description.notes, notes("one"));
+    let again = CreateExchange {
+        notes: notes("two"),
+        ..create
+    };
+    assert_eq!(
+        *give(&mut run, again).unwrap().description.notes,
+        notes("one")
+    );
+    let update = |notes| UpdateExchange {
+        exchange: exchange("e"),
+        unroutable: None,
+        notes: Some(notes),
+    };
+    let records = run.log.len();
+    give(&mut run, update(notes("one"))).unwrap();
+    assert_eq!(run.log.len(), records, "nothing was written");
+    give(&mut run, update(notes("three"))).unwrap();
+    assert_eq!(*describe(&run, "e").notes, notes("three"));
+    assert_eq!(describe(&run, "e").unroutable, Unroutable::Drop);
+    let image = loaded(&mut run.machine);
+    assert_eq!(image.state_view(), run.machine.state_view());
+    let long = notes(&"x".repeat(256 << 10));
+    let refused = give(&mut run, update(long)).unwrap_err().to_string();
+    assert!(
+        refused.contains("bytes of an exchange's notes"),
+        "{refused}"
+    );
+    run.check_recovery();
+    let delete = DeleteExchange {
+        exchange: exchange("e"),
+        force: false,
+    };
+    give(&mut run, delete).unwrap();
 }

@@ -6,9 +6,9 @@ use lockgate_core::{ExchangeName, QueueName, RoutingKey};
 use lockgate_engine::{Batch, EngineError};
 use lockgate_machine::{
     self as machine, BindTo, BindingDescription, BindingOptions, BindingsPage, DescribeExchange,
-    ExchangeDescription, ExchangeError, ExchangeKind, ExchangesPage, Filter, FilterScope,
-    HeaderPair, HeadersMatch, KeyFrom, Pattern, Publication, Publish, Query, Rejection,
-    StepOutcome, TopicPattern, UpdateExchange,
+    ExchangeDescription, ExchangeError, ExchangeKind, ExchangeNotes, ExchangesPage, Filter,
+    FilterScope, HeaderPair, HeadersMatch, KeyFrom, Pattern, Publication, Publish, Query,
+    Rejection, StepOutcome, TopicPattern, UpdateExchange,
 };
 use serde_json::value::RawValue;
 
@@ -91,6 +91,7 @@ impl Service {
             name: exchange_of(request, Verb::Manage, "name", &input.name)?,
             kind: input.kind.into(),
             unroutable: unroutable_of(request, input.unroutable)?,
+            notes: ExchangeNotes::default(),
         };
         let created = self.engine.submit(create).await?;
         Ok((view(created.description), created.existed))
@@ -116,7 +117,8 @@ impl Service {
         let exchange = exchange_of(request, Verb::Manage, "exchange", exchange)?;
         let update = UpdateExchange {
             exchange: exchange.clone(),
-            unroutable: unroutable_of(request, input.unroutable)?,
+            unroutable: Some(unroutable_of(request, input.unroutable)?),
+            notes: None,
         };
         self.engine.submit(update).await?;
         Ok(view(
@@ -187,6 +189,14 @@ impl Service {
                 BindTo::Exchange(exchange_of(request, Verb::Send, "to.exchange", to)?)
             }
         };
+        let overflow = match &input.overflow {
+            None => None,
+            Some(queue) => {
+                let queue = self.queue(request, Verb::Send, queue);
+                let queue = queue.map_err(|problem| problem.at("overflow"))?;
+                Some(queue.name.clone())
+            }
+        };
         let filter = match (input.filter, input.filter_scope) {
             (Some(policy), scope) => Some(filter_of(policy, scope.unwrap_or_default())?),
             (None, None) => None,
@@ -206,7 +216,10 @@ impl Service {
                     KeyFromWord::Header(name) => KeyFrom::Header(name.into()),
                 }),
                 skip_when_full: input.skip_when_full,
+                envelope: input.envelope.map(Into::into),
+                overflow,
             },
+            keep: false,
         };
         let machine::Bound {
             binding,
@@ -272,6 +285,7 @@ impl Service {
                     exchange: exchange.clone(),
                     routing_key,
                     message: message.map_err(|problem| problem.within("message"))?,
+                    subject: None,
                 })
             });
             match command {
@@ -487,6 +501,7 @@ fn published(request: &Request<'_>, publication: Publication) -> PublishedMessag
         copies,
         skipped,
         dropped,
+        ..
     } = publication;
     let readable = copies.iter().take(COPIES_SHOWN);
     let readable = readable.filter(|copy| request.may(Verb::Read, &copy.queue));
@@ -531,6 +546,8 @@ fn binding_view(binding: BindingDescription) -> BindingView {
         filter,
         key_from,
         skip_when_full,
+        envelope,
+        overflow,
     } = binding.options;
     let mut view = BindingView {
         number: binding.number,
@@ -554,6 +571,8 @@ fn binding_view(binding: BindingDescription) -> BindingView {
             KeyFrom::Header(name) => KeyFromWord::Header(name.to_string()),
         }),
         skip_when_full,
+        envelope: envelope.map(|topic| topic.to_string()),
+        overflow: overflow.map(|queue| queue.to_string()),
     };
     match &binding.pattern {
         Pattern::RoutingKey(key) => view.routing_key = Some(key.to_string()),
@@ -636,10 +655,12 @@ impl From<ExchangeError> for Problem {
             ExchangeError::Used { .. } => Self::new(Code::ExchangeUsed, detail),
             ExchangeError::Pattern { .. } => Self::new(Code::PatternNotTaken, detail),
             ExchangeError::OnlyToQueue { what } => match what {
-                "skip_when_full" => invalid("skip_when_full"),
+                "skip_when_full" | "envelope" | "overflow" => invalid(what),
                 _ => invalid("key_from"),
             },
             ExchangeError::KeyHeader { .. } => invalid("key_from.header"),
+            ExchangeError::EnvelopeTopic { .. } => invalid("envelope"),
+            ExchangeError::EnvelopeText { .. } => invalid("message.body"),
             ExchangeError::Unroutable { .. } => Self::new(Code::Unroutable, detail),
             ExchangeError::Key { .. } => Self::new(Code::InvalidCopyKey, detail),
             ExchangeError::Producer => invalid("message.producer"),

@@ -385,6 +385,13 @@ pub(crate) struct Bind<'a> {
     /// Whether the queue is left out, and counted, where it is full. Default: the publish is refused then.
     #[serde(default)]
     pub(crate) skip_when_full: bool,
+    /// The topic in whose name the queue's copies are wrapped, as Amazon SNS wraps a message for a queue; up to 256 bytes.
+    /// Default: copies are as they were published.
+    #[serde(default)]
+    pub(crate) envelope: Option<String>,
+    /// The queue that gets what the queue does not take because it is full, or because the copy is too large for it.
+    #[serde(default)]
+    pub(crate) overflow: Option<String>,
 }
 
 /// What a bind did.
@@ -453,6 +460,13 @@ pub(crate) struct BindingView {
     pub(crate) key_from: Option<KeyFromWord>,
     /// Whether the queue is left out where it is full.
     pub(crate) skip_when_full: bool,
+    /// The topic in whose name the queue's copies are wrapped, as Amazon SNS wraps a message for a queue; up to 256 bytes.
+    /// Absent: copies are as they were published.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) envelope: Option<String>,
+    /// The queue that gets what the queue does not take because it is full, or because the copy is too large for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) overflow: Option<String>,
 }
 
 /// Messages to publish.

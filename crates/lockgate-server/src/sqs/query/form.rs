@@ -8,8 +8,8 @@ use crate::sqs::error::SqsError;
 
 /// A parameter with its name decoded. The value is decoded when it is read.
 #[derive(Clone, Debug)]
-pub(super) struct Parameter<'f> {
-    pub(super) name: Cow<'f, str>,
+pub(crate) struct Parameter<'f> {
+    pub(crate) name: Cow<'f, str>,
     /// The whole parameter, not decoded.
     pub(super) written: &'f [u8],
 }
@@ -29,14 +29,14 @@ impl<'f> Parameter<'f> {
 
     /// The decoded value. Bytes that are no UTF-8 are an error: they could not be returned
     /// unchanged.
-    pub(super) fn value(&self) -> Result<Cow<'f, str>, SqsError> {
+    pub(crate) fn value(&self) -> Result<Cow<'f, str>, SqsError> {
         let (name, value) = parts(self.written);
         decode(value, name)
     }
 }
 
 /// The parameters of a form, in order, parsed one at a time.
-pub(super) fn parameters(
+pub(crate) fn parameters(
     form: &[u8],
 ) -> impl Iterator<Item = Result<Parameter<'_>, SqsError>> + Clone {
     form.split(|&byte| byte == b'&')

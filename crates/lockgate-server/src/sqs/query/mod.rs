@@ -11,7 +11,9 @@ mod input;
 mod json;
 mod output;
 
+pub(crate) use form::parameters as form_parameters;
 pub(super) use input::read_entry;
+pub(crate) use output::escape as escape_xml;
 
 use std::borrow::Cow;
 

@@ -149,7 +149,7 @@ impl Writer {
 /// Writes text so that a parser reads back exactly the same text; a bare carriage return would come
 /// back as a line feed. Characters that XML cannot carry do not occur: a send refuses them, and in
 /// texts from elsewhere they became U+FFFD.
-fn escape(text: &str, out: &mut String) {
+pub(crate) fn escape(text: &str, out: &mut String) {
     for c in text.chars() {
         match c {
             '&' => out.push_str("&amp;"),

@@ -6,7 +6,8 @@ use lockgate_core::{
 
 use super::*;
 use crate::{
-    LiveRange, Publication, Publish, Receive, Settle, SettleAction, encode_record, read_message,
+    LiveRange, Payload, Publication, Publish, Receive, Settle, SettleAction, encode_record,
+    read_message,
 };
 
 pub(super) fn publish(to: &str, routing_key: &str, body: &str) -> Publish {
@@ -14,6 +15,7 @@ pub(super) fn publish(to: &str, routing_key: &str, body: &str) -> Publish {
         exchange: exchange(to),
         routing_key: key(routing_key),
         message: Message::new(body.to_owned()),
+        subject: None,
     }
 }
 
@@ -263,5 +265,166 @@ fn a_payload_counts_once_until_its_last_copy_is_gone() {
     run.check_recovery();
     settle_one(&mut run, "dead");
     expect(&run, 0, 0);
+    run.check_recovery();
+}
+
+fn enveloped(topic: &str) -> BindingOptions {
+    BindingOptions {
+        envelope: Some(topic.into()),
+        ..BindingOptions::default()
+    }
+}
+
+/// The bodies and the headers of the copies that a command makes, by queue.
+fn copies(run: &mut Run, command: impl Into<Command>) -> Vec<(QueueId, String, usize)> {
+    let decision = run.machine.decide(&command.into(), run.now);
+    decision.outcome.unwrap();
+    let mut record = Vec::new();
+    encode_record(&decision.effects, &mut record);
+    let record = Bytes::from(record);
+    let copies = (0..)
+        .zip(&decision.effects)
+        .filter_map(|(part, effect)| match effect {
+            Effect::Accepted(_) => {
+                let stored = read_message(&record, part).unwrap();
+                let body = String::from_utf8(stored.message.body.to_vec()).unwrap();
+                Some((stored.queue, body, stored.message.headers.len()))
+            }
+            _ => None,
+        });
+    copies.collect()
+}
+
+/// Broken on purpose, and seen here: an envelope for each queue, the headers kept beside the envelope, an id that is made
+/// anew for each copy.
+#[test]
+fn an_envelope_is_made_once_and_holds_the_headers() {
+    let mut run = with_queues(&["raw", "one", "two", "other"]);
+    make(&mut run, "e", ExchangeKind::Fanout, Unroutable::Reject);
+    bind(&mut run, "e", to_queue("raw"), Pattern::Everything);
+    for (queue, topic) in [("one", "t"), ("two", "t"), ("other", "t.fifo")] {
+        let mut bind = binding("e", to_queue(queue), Pattern::Everything);
+        bind.options = enveloped(topic);
+        give(&mut run, bind).unwrap();
+    }
+    let mut order = publish("e", "", "x");
+    order.message.headers = vec![header("user", "7")];
+    order.subject = Some("s".into());
+    let copies = copies(&mut run, order.clone());
+    let published = give(&mut run, order.clone()).unwrap();
+    assert_eq!(published.number, 1);
+    let [raw, one, two, other] = &copies[..] else {
+        panic!("{copies:?}");
+    };
+    assert_eq!((&*raw.1, raw.2), ("x", 1));
+    assert_eq!((&one.1, one.2), (&two.1, 0));
+    for part in [
+        format!("\"MessageId\" : \"{}\"", published.id),
+        "\"TopicArn\" : \"t\"".to_owned(),
+        "\"Subject\" : \"s\"".to_owned(),
+        "\"user\" : {\"Type\":\"String\",\"Value\":\"7\"}".to_owned(),
+    ] {
+        assert!(one.1.contains(&part), "{part} in {}", one.1);
+    }
+    assert!(
+        other
+            .1
+            .contains("\"SequenceNumber\" : \"00000000000000000001\"")
+    );
+    let (_, effects) = run.log.last().unwrap();
+    let payloads = effects.iter().filter_map(|effect| match effect {
+        Effect::Accepted(stored) => Some(stored.payload),
+        _ => None,
+    });
+    let payloads: Vec<_> = payloads.collect();
+    let [
+        Payload::Own,
+        Payload::Shared,
+        Payload::Of { part: 1, .. },
+        Payload::Own,
+    ] = payloads[..]
+    else {
+        panic!("queues that get the same text share it: {payloads:?}");
+    };
+    let again = give(&mut run, order).unwrap();
+    assert_eq!(again.number, 2);
+    assert_ne!(again.id, published.id);
+    let ids = again.copies.iter().map(|copied| copied.sent.id);
+    assert!(ids.chain([published.id]).all(|id| id != again.id));
+
+    let mut bytes = publish("e", "", "");
+    bytes.message.body = Bytes::from_static(b"\xff");
+    let refused = exchange_error(give(&mut run, bytes));
+    assert!(refused.contains("is not UTF-8"), "{refused}");
+    run.check_recovery();
+}
+
+/// Broken on purpose, and seen here: the size of the message alone is counted, and not of its envelopes.
+#[test]
+fn envelopes_count_against_the_bytes_of_a_record() {
+    let mut run = Run::new();
+    make(&mut run, "e", ExchangeKind::Fanout, Unroutable::Reject);
+    for number in 0..6 {
+        let queue = format!("q{number}");
+        let large = QueueSettings {
+            message_bytes_max: 4 << 20,
+            ..QueueSettings::default()
+        };
+        queue_with(&mut run, &queue, large);
+        let mut bind = binding("e", to_queue(&queue), Pattern::Everything);
+        bind.options = enveloped(&format!("t{number}"));
+        give(&mut run, bind).unwrap();
+    }
+    let refused = give(&mut run, publish("e", "", &"\u{1}".repeat(300_000)));
+    assert!(exchange_error(refused).contains("8388608 bytes"));
+    assert!(give(&mut run, publish("e", "", &"x".repeat(300_000))).is_ok());
+}
+
+/// Broken on purpose, and seen here: what the queue refuses for another reason goes on too, the copy of a keyed queue keeps
+/// its key in an unkeyed one, and a missing queue for overflow makes the publish refuse as missing.
+#[test]
+fn what_a_full_queue_does_not_take_goes_to_the_queue_for_overflow() {
+    let mut run = with_queues(&["dead"]);
+    let keyed = QueueSettings {
+        keyed: true,
+        quota_messages: Some(1),
+        message_bytes_max: 1024,
+        ..QueueSettings::default()
+    };
+    queue_with(&mut run, "keyed", keyed);
+    make(&mut run, "e", ExchangeKind::Fanout, Unroutable::Reject);
+    let mut bind = binding("e", to_queue("keyed"), Pattern::Everything);
+    bind.options = BindingOptions {
+        overflow: Some(name("dead")),
+        ..enveloped("t")
+    };
+    give(&mut run, bind.clone()).unwrap();
+    let with_key = |body: &str| {
+        let mut publish = publish("e", "", body);
+        publish.message.key = Key::new("k").ok();
+        publish
+    };
+    let large = give(&mut run, with_key(&"x".repeat(1000))).unwrap();
+    assert_eq!(
+        got(&large),
+        ["dead"],
+        "the envelope is larger than the queue allows"
+    );
+    assert_eq!(got(&give(&mut run, with_key("1")).unwrap()), ["keyed"]);
+    let records = run.log.len();
+    assert_eq!(got(&give(&mut run, with_key("2")).unwrap()), ["dead"]);
+    assert_eq!(run.log.len(), records + 1);
+    assert_eq!(messages(&run, &["keyed", "dead"]), [1, 2]);
+    assert_eq!(describe(&run, "e").counts.copies, 3);
+
+    let keyless = give(&mut run, publish("e", "", "3")).unwrap_err();
+    assert!(keyless.to_string().contains("keyed"), "{keyless}");
+    bind.options.overflow = Some(name("gone"));
+    give(&mut run, bind.clone()).unwrap();
+    let full = give(&mut run, with_key("4")).unwrap_err().to_string();
+    assert!(full.contains("queue keyed is full"), "{full}");
+    bind.options.skip_when_full = true;
+    give(&mut run, bind).unwrap();
+    assert_eq!(give(&mut run, with_key("5")).unwrap().skipped, 1);
     run.check_recovery();
 }

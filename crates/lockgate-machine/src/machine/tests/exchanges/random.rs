@@ -90,14 +90,19 @@ pub(in crate::machine::tests) fn step(run: &mut Run, what: u8, how: u8, with: u8
     let pattern = pattern_of(kind, what / 16);
     let command: Command = match what % 16 {
         0..4 => CreateExchange {
+            notes: Default::default(),
             name: exchange(&from),
             kind,
             unroutable,
         }
         .into(),
         4 => UpdateExchange {
+            notes: (how > 64).then(|| crate::ExchangeNotes {
+                tags: [(text(with), text(how))].into(),
+                ..Default::default()
+            }),
             exchange: exchange(&from),
-            unroutable,
+            unroutable: Some(unroutable),
         }
         .into(),
         5 => DeleteExchange {
@@ -123,6 +128,11 @@ pub(in crate::machine::tests) fn step(run: &mut Run, what: u8, how: u8, with: u8
             let mut bind = binding(&from, to, pattern);
             if how > 128 {
                 bind.options = filtered(r#"{"b": ["1", {"exists": false}]}"#);
+            }
+            if matches!(bind.to, BindTo::Queue(_)) {
+                bind.options.envelope = (how % 5 == 0).then(|| text(with).into());
+                bind.options.overflow = (how % 7 == 0)
+                    .then(|| name(crate::machine::tests::random::QUEUES[usize::from(how) % 3]));
             }
             bind.into()
         }

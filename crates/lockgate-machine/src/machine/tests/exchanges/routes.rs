@@ -97,8 +97,9 @@ fn what_no_queue_takes_goes_to_alternates_and_the_last_one_decides() {
         "exchange strict has no queue for the message"
     );
     let strict = UpdateExchange {
+        notes: None,
         exchange: exchange("last"),
-        unroutable: Unroutable::Reject,
+        unroutable: Some(Unroutable::Reject),
     };
     give(&mut run, strict).unwrap();
     let refused = route(&run, "e", "x").unwrap_err().to_string();
@@ -139,6 +140,7 @@ fn a_long_way_through_exchanges_needs_no_stack() {
         let mut run = with_queues(&["q"]);
         let names: Vec<_> = (0..3_000).map(|number| format!("e{number}")).collect();
         let create = |text: &str| CreateExchange {
+            notes: Default::default(),
             name: exchange(text),
             kind: ExchangeKind::Fanout,
             unroutable: Unroutable::Reject,
