@@ -206,7 +206,11 @@ impl Exchange {
         Ok(self.engine.submit_all(publishes.collect()).await?)
     }
 
-    fn to_publish(&self, routing_key: RoutingKey, message: Message) -> Publish {
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(crate) fn to_publish(&self, routing_key: RoutingKey, message: Message) -> Publish {
         Publish {
             exchange: self.name.clone(),
             routing_key,

@@ -228,6 +228,7 @@ impl Source for Queue {
             settles: settles.collect(),
             states: states.into_iter().collect(),
             sends: Vec::new(),
+            publishes: Vec::new(),
         };
         let done = self.engine().submit(transact).await.map_err(failed)?;
         Ok(done.states.first().copied().flatten())

@@ -31,6 +31,10 @@ pub(super) struct Draft {
     /// Of the first queues; those of others are in `more_deltas`, because a publish may go to thousands.
     deltas: SmallVec<[(u32, Delta); 2]>,
     more_deltas: BTreeMap<u32, Delta>,
+    /// Copies of messages that are published.
+    pub(super) copies: u64,
+    /// Bytes of these.
+    pub(super) copied_bytes: u64,
     /// What the index says of unique ids in this command.
     pub(super) looked_up: Option<IdAnswers>,
     /// Unique ids sent in this command, by queue and digest.
@@ -71,6 +75,8 @@ impl Default for Draft {
             keys_held: 0,
             deltas: SmallVec::new(),
             more_deltas: BTreeMap::new(),
+            copies: 0,
+            copied_bytes: 0,
             looked_up: None,
             unique_ids: BTreeMap::new(),
             marks: BTreeMap::new(),

@@ -8,9 +8,9 @@ use std::{cmp::Reverse, collections::BTreeMap};
 
 use lockgate_core::{LedgerId, Level, Now, QueueId, Sequence, ledger::SequenceId};
 
-use super::{Machine, draft::Draft, state::Queue};
+use super::{Machine, draft::Draft, exchanges::COPIES_MAX, state::Queue};
 use crate::{
-    Command, Effect, FindLookedUp, IdAnswer, IdSpace, IdsToIndex, Query, Rejection, Reply,
+    Command, Effect, FindLookedUp, IdAnswer, IdSpace, IdsToIndex, Publish, Query, Rejection, Reply,
     SendMessage, Transact,
 };
 
@@ -60,18 +60,23 @@ impl Machine {
             Command::LookedUp(looked) => Some(&*looked.answers),
             _ => None,
         };
-        let copies;
-        let sends: &[SendMessage] = match command.plain() {
-            Command::Publish(publish) if publish.message.unique_id.is_some() => {
-                copies = self.copies_of(publish);
-                &copies
-            }
-            Command::Send(send) => std::slice::from_ref(send),
-            Command::Transact(Transact { sends, .. }) => sends,
+        let (sends, publishes): (&[SendMessage], &[Publish]) = match command.plain() {
+            Command::Publish(publish) => (&[], std::slice::from_ref(publish)),
+            Command::Send(send) => (std::slice::from_ref(send), &[]),
+            Command::Transact(Transact {
+                sends, publishes, ..
+            }) => (sends, publishes),
             Command::AppendEvents(append) => return self.event_ids_to_look_up(append, answers),
-            _ => &[],
+            _ => return Vec::new(),
         };
-        let needed = sends.iter().filter_map(|send| {
+        let publishes = publishes.iter();
+        let with_ids = publishes.filter(|publish| publish.message.unique_id.is_some());
+        // Behind so many the command is refused.
+        let copies: Vec<_> = with_ids
+            .flat_map(|publish| self.copies_of(publish))
+            .take(COPIES_MAX.into())
+            .collect();
+        let needed = sends.iter().chain(&copies).filter_map(|send| {
             let queue = &self.queues[*self.queue_names.get(&send.queue)?];
             let up_to = queue.indexed?.asked_up_to()?;
             let key = send.message.key.as_ref().or(send.message.group.as_ref());

@@ -4,14 +4,17 @@ use lockgate_core::{ExchangeId, Level, Message, NameError, Now};
 
 use super::{ExchangeError, Route, Target};
 use crate::{
-    Copied, Effect, ExchangeCounts, Publication, Publish, Published, Rejection, Reply, SendMessage,
+    Copied, Effect, ExchangeCounts, Publication, Publish, Published, Rejection, SendMessage,
     machine::{Machine, draft::Draft, send::check_range},
 };
 
 /// The most effects of a record: a message is found by its index among them.
 const EFFECTS_MAX: u64 = u16::MAX as u64;
 
-/// The most bytes of the copies of a message: each has its own body.
+/// The most copies of a message, or of all that a transaction publishes. They also count where a queue knows the message.
+pub(in crate::machine) const COPIES_MAX: u16 = u16::MAX;
+
+/// The most bytes of the copies of a message, or of all that a transaction publishes: each has its own body.
 const BYTES_MAX: u64 = 8 << 20;
 
 impl Machine {
@@ -69,17 +72,23 @@ impl Machine {
         draft: &mut Draft,
         publish: &Publish,
         now: Now,
-    ) -> Result<Reply, Rejection> {
+    ) -> Result<Publication, Rejection> {
         draft.rest_on(self.exchanges_rest_on());
         if publish.message.producer.is_some() {
             return Err(ExchangeError::Producer.into());
         }
         let route = self.route_of(publish)?;
         let (size, queues) = (publish.message.size() as u64, route.targets.len() as u64);
-        if queues > 1 && size.saturating_mul(queues) > BYTES_MAX {
+        draft.copies = draft.copies.saturating_add(queues);
+        check_range("number of copies", draft.copies, 0, COPIES_MAX.into())?;
+        let copied = size.saturating_mul(queues);
+        let all_copied = draft.copied_bytes.saturating_add(copied);
+        // One copy is no more than a send.
+        if all_copied > BYTES_MAX && (queues > 1 || draft.copied_bytes > 0) {
             let max = BYTES_MAX;
             return Err(ExchangeError::TooLarge { size, queues, max }.into());
         }
+        draft.copied_bytes = all_copied;
         draft.in_transaction = true;
         let refused = |queue, source| Rejection::PublishRefused {
             exchange: publish.exchange.clone(),
@@ -132,11 +141,11 @@ impl Machine {
             0,
             EFFECTS_MAX,
         )?;
-        Ok(Reply::Published(Box::new(Publication {
+        Ok(Publication {
             copies,
             skipped: counts.skipped,
             dropped: route.targets.is_empty(),
-        })))
+        })
     }
 
     pub(in crate::machine) fn fold_published(
