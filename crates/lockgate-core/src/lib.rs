@@ -41,6 +41,7 @@ mod names;
 pub mod pack;
 mod producer;
 mod records;
+mod route_by;
 mod time;
 mod transport;
 pub mod units;
@@ -77,6 +78,7 @@ pub use records::{
     RECORD_LEASE_MAX, Record, RecordLease, RecordPage, RecordVersion, RecordWritten, Records,
     RecordsCapabilities, RecordsError, ReleaseRecord, Revision, WatchRecord, record_memory,
 };
+pub use route_by::{RouteBy, RouteByError};
 pub use time::{MachineTime, Millis, Now, WallTime};
 pub use transport::{
     Accepted, Fate, KeyOrder, Leased, MessageName, ReceiveRequest, Settlement, Sink,

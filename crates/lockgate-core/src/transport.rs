@@ -12,6 +12,7 @@ use crate::{
     ProducerIncarnation, ProducerName, ProducerRefused, RecordVersion, Sequence, WallTime,
     coordination::{Fence, FenceError},
     limits::HoldScope,
+    pack,
 };
 
 /// Where messages go.
@@ -203,6 +204,8 @@ pub struct SinkCapabilities {
     pub headers: bool,
     /// It carries priorities.
     pub priority: bool,
+    /// It looks at each message to see where it goes, so several must not share one: it takes no [packs](crate::pack).
+    pub routes: bool,
     /// It accepts a [record of a producer](Message::producer) once, whenever it is sent again, and
     /// [says](Accepted::duplicate) whether it was known.
     pub producers: bool,
@@ -257,7 +260,7 @@ pub enum KeyOrder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted<Id> {
     /// What it is called there. `None`: it is a [record of a producer](Message::producer) that was known; a queue keeps the
-    /// numbers of records, and not what they are called.
+    /// numbers of records, and not what they are called. Or it went to no queue, or to none that the sender may read.
     pub id: Option<Id>,
     /// Its number in the queue, where it has one.
     pub sequence: Option<Sequence>,
@@ -423,6 +426,11 @@ pub enum Unsupported {
     /// It has a priority.
     #[error("this sink carries no priorities, and the message has one")]
     Priority,
+    /// It is a pack.
+    #[error(
+        "this sink looks at each message to see where it goes, and this one is a pack of several"
+    )]
+    Pack,
     /// It is a record of a producer.
     #[error("this sink knows no records of producers, and the message is one")]
     Producer,
@@ -461,6 +469,7 @@ impl SinkCapabilities {
             time_to_live: false,
             headers: false,
             priority: false,
+            routes: false,
             producers: false,
             level_max,
         }
@@ -508,6 +517,7 @@ impl SinkCapabilities {
                 message.priority != 0 && !self.priority,
                 Unsupported::Priority,
             ),
+            (self.routes && pack::is_pack(message), Unsupported::Pack),
             (
                 message.producer.is_some() && !self.producers,
                 Unsupported::Producer,

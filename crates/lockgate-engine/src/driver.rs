@@ -13,7 +13,7 @@ use lockgate_core::{
 };
 use lockgate_machine::{
     AnyCommand, Command, Deadlines, Delivery, Effect, EngineCommand, Housekeeping, Machine,
-    Receive, RecordCounts, Rejection, Reply, SyncWindow, Transact, encode_record,
+    Receive, RecordCounts, Rejection, Reply, SyncWindow, encode_record,
 };
 use smallvec::SmallVec;
 
@@ -21,7 +21,7 @@ use self::{reads::Reads, watches::Watches};
 use crate::{
     EngineError, EngineOptions, MaintenanceCounts, QueueEntry, StartError, StopReason,
     maintenance::{Pins, Plan},
-    request::{Answer, Request, Work},
+    request::{Answer, Request, Work, grows},
     unique_ids,
     waiters::{Waiter, Waiters},
 };
@@ -950,30 +950,6 @@ impl<T: Ticket> Driver<T> {
 
 fn is_empty(result: &Result<Vec<Delivery>, Rejection>) -> bool {
     matches!(result, Ok(leases) if leases.is_empty())
-}
-
-/// Whether a command adds to the shard's contents, so that a full log refuses it first.
-fn grows(machine: &Machine, command: AnyCommand<'_>) -> bool {
-    let AnyCommand::Caller(command) = command else {
-        return false;
-    };
-    match command.plain() {
-        Command::Send(_)
-        | Command::Publish(_)
-        | Command::CreateQueue(_)
-        | Command::ChangeQueue(_)
-        | Command::PutRecord(_)
-        | Command::OpenProducer(_)
-        | Command::CreateLedger(_) => true,
-        Command::AppendEvents(command) => !command.append.events.is_empty(),
-        // One that is not there is made.
-        Command::LeaseRecord(lease) => machine.record_revision(&lease.name).is_none(),
-        Command::Transact(Transact { states, sends, .. }) => {
-            !sends.is_empty() || states.iter().any(|state| state.write.value.is_some())
-        }
-        Command::ChangeKeyState(change) => change.write.value.is_some(),
-        _ => false,
-    }
 }
 
 /// Whether the reply concerns only messages that were accepted or settled. Leases are useless

@@ -5,9 +5,9 @@ use std::{marker::PhantomData, sync::Arc};
 use bytes::Bytes;
 use lockgate_core::{KeyStateWrite, MachineTime, RecordName, Revision, coordination::FenceMark};
 use lockgate_machine::{
-    ChangeQueue, Command, Delivery, EngineCommand, Fenced, FindLookedUp, IdAnswers, IdSpace,
-    KeyPage, KeyStatePage, LocateEvents, LookedUp, MessagePage, Move, Query, QueryReply, QueuePage,
-    Receive, Rejection, Reply, Transact, Upcoming,
+    AnyCommand, ChangeQueue, Command, Delivery, EngineCommand, Fenced, FindLookedUp, IdAnswers,
+    IdSpace, KeyPage, KeyStatePage, LocateEvents, LookedUp, Machine, MessagePage, Move, Query,
+    QueryReply, QueuePage, Receive, Rejection, Reply, Transact, Upcoming,
 };
 use smallvec::SmallVec;
 
@@ -106,7 +106,12 @@ impl Answer {
                 Self::Commands(results) => {
                     let sent = |result: &Result<Reply, Rejection>| match result {
                         Ok(Reply::Transacted(done)) => {
-                            size_of_val(&done.sent[..]) + size_of_val(&done.states[..])
+                            let published = done.published.iter();
+                            let copies = published.map(|done| size_of_val(&done.copies[..]));
+                            size_of_val(&done.sent[..])
+                                + size_of_val(&done.states[..])
+                                + size_of_val(&done.published[..])
+                                + copies.sum::<usize>()
                         }
                         Ok(Reply::Received(deliveries)) => delivery_bytes(deliveries),
                         Ok(Reply::Published(done)) => size_of_val(&done.copies[..]),
@@ -291,6 +296,36 @@ impl From<EngineCommand> for Work {
     }
 }
 
+/// Whether a command adds to the shard's contents, so that a full log refuses it first.
+pub(crate) fn grows(machine: &Machine, command: AnyCommand<'_>) -> bool {
+    let AnyCommand::Caller(command) = command else {
+        return false;
+    };
+    match command.plain() {
+        Command::Send(_)
+        | Command::Publish(_)
+        | Command::CreateQueue(_)
+        | Command::ChangeQueue(_)
+        | Command::PutRecord(_)
+        | Command::OpenProducer(_)
+        | Command::CreateLedger(_) => true,
+        Command::AppendEvents(command) => !command.append.events.is_empty(),
+        // One that is not there is made.
+        Command::LeaseRecord(lease) => machine.record_revision(&lease.name).is_none(),
+        Command::Transact(Transact {
+            states,
+            sends,
+            publishes,
+            ..
+        }) => {
+            !(sends.is_empty() && publishes.is_empty())
+                || states.iter().any(|state| state.write.value.is_some())
+        }
+        Command::ChangeKeyState(change) => change.write.value.is_some(),
+        _ => false,
+    }
+}
+
 /// An upper bound on a record's bytes for a message besides its variable parts; most settles and
 /// other small effects take about as much.
 const FIXED_BYTES: usize = 256;
@@ -310,8 +345,11 @@ fn command_bytes(command: &Command) -> usize {
             settles,
             states,
             sends,
+            publishes,
         }) => {
             let sends: usize = sends.iter().map(|send| message_bytes(&send.message)).sum();
+            let published = publishes.iter().map(|publish| &publish.message);
+            let sends = sends + published.map(message_bytes).sum::<usize>();
             let states: usize = states.iter().map(|state| state_bytes(&state.write)).sum();
             sends + states + settles.len() * FIXED_BYTES
         }

@@ -348,14 +348,17 @@ pub struct Pause {
     pub paused: bool,
 }
 
-/// Several settles and sends of this shard, all or nothing: consume, then produce, atomically. One stale
-/// token or refused send refuses all. At most 1,000 settles, states and sends together, which may touch 65,535
-/// messages (the rest of a strict batch counts). Settles come first, then states.
+/// Several settles, sends and publishes of this shard, all or nothing: consume, then produce, atomically. One stale
+/// token, refused send or refused publish refuses all. At most 1,000 settles, states, sends and publishes together,
+/// which may touch 65,535 messages (the rest of a strict batch and each copy of a message that is published count).
+/// Settles come first, then states, sends, and publishes.
 #[derive(Clone, Debug, Default)]
 pub struct Transact {
     pub settles: Vec<Settle>,
     pub states: Vec<WriteState>,
     pub sends: Vec<SendMessage>,
+    /// Their copies have 8 MiB together at most.
+    pub publishes: Vec<Publish>,
 }
 
 /// Writes the state of a key, for a holder of one of its messages. Each key at most once in a transaction.

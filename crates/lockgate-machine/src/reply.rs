@@ -195,6 +195,8 @@ pub struct Transacted {
     pub sent: Vec<Sent>,
     /// The new version of each state, in order; `None` of one that was dropped.
     pub states: Vec<Option<RecordVersion>>,
+    /// One for each publish, in order.
+    pub published: Vec<Publication>,
 }
 
 /// A lease on a message, without its payload.
@@ -418,6 +420,13 @@ pub enum Rejection {
     #[error("message {index} of the transaction was refused: {source}")]
     TransactionRefused {
         /// The index of the send, from 0.
+        index: usize,
+        source: Box<Rejection>,
+    },
+    /// A publish of a transaction was refused, so nothing happened.
+    #[error("publish {index} of the transaction was refused: {source}")]
+    TransactionPublishRefused {
+        /// The index of the publish, from 0.
         index: usize,
         source: Box<Rejection>,
     },

@@ -378,6 +378,9 @@ pub enum OptionsError {
     /// The sink carries no content types, by which a consumer knows a pack.
     #[error("pack needs a sink that carries content types, and this one does not")]
     NoPacks,
+    /// The sink looks at each message to see where it goes.
+    #[error("pack needs a sink that does not route messages: an exchange looks at each one")]
+    Routes,
     /// A spool has room for at least two files, because the last one never goes.
     #[error("the spool's bytes_max is {given}, and must be at least {min}, twice its file_bytes")]
     SpoolBytes {
@@ -430,6 +433,9 @@ impl ProducerOptions {
             of("pack.bytes_max", pack.bytes_max, 1, bytes)?;
             if !sink.headers {
                 return Err(OptionsError::NoPacks);
+            }
+            if sink.routes {
+                return Err(OptionsError::Routes);
             }
         }
         let Some(spool) = &self.spool else {

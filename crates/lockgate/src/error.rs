@@ -81,7 +81,9 @@ pub(crate) fn kind(error: &EngineError) -> ErrorKind {
         | EngineError::Index { .. }
         | EngineError::Unreadable { .. } => ErrorKind::Retry,
         EngineError::Rejected(
-            Rejection::TransactionRefused { source, .. } | Rejection::PublishRefused { source, .. },
+            Rejection::TransactionRefused { source, .. }
+            | Rejection::TransactionPublishRefused { source, .. }
+            | Rejection::PublishRefused { source, .. },
         ) => kind(&EngineError::Rejected((**source).clone())),
         EngineError::Rejected(_) => ErrorKind::Input,
         EngineError::Stopped { .. } => ErrorKind::Closed,

@@ -39,7 +39,7 @@
 //! # }
 //! ```
 
-use lockgate_core::{ExchangeName, Message, RoutingKey};
+use lockgate_core::{ExchangeName, Message, RouteBy, RoutingKey, coordination::Fence};
 use lockgate_engine::Engine;
 use lockgate_machine::{
     Bind, CreateExchange, DeleteExchange, DescribeExchange, ExplainRoute, ListBindings, Publish,
@@ -52,7 +52,7 @@ pub use lockgate_machine::{
     PatternError, Publication, RouteExplanation, RouteStep, StepOutcome, TopicPattern, Unroutable,
 };
 
-use crate::{Error, Lockgate};
+use crate::{Error, Lockgate, exchange_sink::ExchangeSink};
 
 /// An exchange. Clones are cheap.
 ///
@@ -89,6 +89,22 @@ impl Exchange {
     #[must_use]
     pub fn name(&self) -> &ExchangeName {
         &self.name
+    }
+
+    /// The same exchange for the leader of a term, as [`Queue::fenced`](crate::Queue::fenced) has it.
+    #[must_use]
+    pub fn fenced(&self, fence: &Fence) -> Self {
+        Self {
+            engine: self.engine.fenced(fence),
+            name: self.name.clone(),
+        }
+    }
+
+    /// The exchange as a place where messages go, for a producer and whatever else is written over
+    /// [`Sink`](crate::Sink). `by` says where the routing key of a message comes from.
+    #[must_use]
+    pub fn sink(&self, by: RouteBy) -> ExchangeSink {
+        ExchangeSink::new(self.clone(), by)
     }
 
     /// Makes the exchange. If there is one of that name of the same kind and with the same rule, nothing changes.
@@ -209,7 +225,11 @@ impl Exchange {
         Ok(self.engine.submit_all(publishes.collect()).await?)
     }
 
-    fn to_publish(&self, routing_key: RoutingKey, message: Message) -> Publish {
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(crate) fn to_publish(&self, routing_key: RoutingKey, message: Message) -> Publish {
         Publish {
             exchange: self.name.clone(),
             routing_key,

@@ -111,6 +111,7 @@ mod browse;
 mod delivery;
 mod error;
 pub mod exchange;
+mod exchange_sink;
 pub mod ledger;
 mod open;
 #[cfg(feature = "postgres")]
@@ -132,6 +133,7 @@ pub use exchange::{
     BindTo, BindingOptions, BindingsPage, Bound, CreatedExchange, Exchange, ExchangeDescription,
     ExchangeKind, ExchangesPage, ListExchanges, Pattern, Publication, RouteExplanation, Unroutable,
 };
+pub use exchange_sink::ExchangeSink;
 pub use ledger::{
     Append, AppendAckError, Appended, EmbeddedLedger, LedgerDescription, LedgerError,
     LedgerOptions, LedgersPage, ListLedgers,
@@ -143,9 +145,9 @@ pub use lockgate_core::{
     LogSpace, ManualClock, MarkError, Message, MessageId, MessageName, Millis, NameError,
     PRIORITY_MAX, Position, Produced, ProducerIncarnation, ProducerMark, ProducerName,
     ProducerRefused, QueueId, QueueName, REASON_BYTES_MAX, RECORD_BYTES_MAX, ReadError, ReaderName,
-    ReceiveRequest, RecordVersion, Replaces, RoutingKey, Sequence, Settlement, ShardId,
-    ShardIdError, Sink, SinkCapabilities, Source, SourceCapabilities, SpaceState, Storage, Term,
-    TransportError, UniqueId, Unsupported, WallTime,
+    ReceiveRequest, RecordVersion, Replaces, RouteBy, RouteByError, RoutingKey, Sequence,
+    Settlement, ShardId, ShardIdError, Sink, SinkCapabilities, Source, SourceCapabilities,
+    SpaceState, Storage, Term, TransportError, UniqueId, Unsupported, WallTime,
     coordination::{Fence, FenceError, FenceMark},
     pack,
 };

@@ -1,20 +1,23 @@
-//! Acknowledgements, states of keys and sends that all happen, or none.
+//! Acknowledgements, states of keys, sends and publishes that all happen, or none.
 
-use lockgate_core::{KeyStateWrite, Message, RecordVersion};
+use lockgate_core::{KeyStateWrite, Message, RecordVersion, RoutingKey};
 use lockgate_engine::{Engine, EngineError};
-use lockgate_machine::{SendMessage, Sent, Settle, SettleAction, Transact, Transacted, WriteState};
+use lockgate_machine::{
+    Publication, Publish, SendMessage, Sent, Settle, SettleAction, Transact, Transacted, WriteState,
+};
 
-use crate::{Delivery, ErrorKind, Queue, error::kind};
+use crate::{Delivery, ErrorKind, Exchange, Queue, error::kind};
 
 /// Consumes and produces in one step: the messages that it acknowledges leave exactly if the
-/// messages that it sends are accepted. Nothing happens before [`commit`](Self::commit). It may
-/// hold up to 1,000 acknowledgements, states and sends.
+/// messages that it sends and publishes are accepted. Nothing happens before [`commit`](Self::commit). It may
+/// hold up to 1,000 acknowledgements, states, sends and publishes.
 #[must_use = "nothing happens before it is committed"]
 pub struct Transaction {
     engine: Engine,
     deliveries: Vec<Delivery>,
     states: Vec<WriteState>,
     sends: Vec<SendMessage>,
+    publishes: Vec<Publish>,
     /// Engines of what is under a fence.
     others: Vec<Engine>,
 }
@@ -27,6 +30,8 @@ pub struct Committed {
     pub sent: Vec<Sent>,
     /// The new version of each state, in order; `None` of one that was dropped.
     pub states: Vec<Option<RecordVersion>>,
+    /// One for each message that was published, in order.
+    pub published: Vec<Publication>,
 }
 
 /// A transaction that failed, with its deliveries. Nothing of it happened, unless
@@ -48,6 +53,7 @@ impl Transaction {
             deliveries: Vec::new(),
             states: Vec::new(),
             sends: Vec::new(),
+            publishes: Vec::new(),
             others: Vec::new(),
         }
     }
@@ -92,12 +98,26 @@ impl Transaction {
         self
     }
 
+    /// Adds the publish of a message to an exchange of the same folder: each queue that it is routed to gets a copy.
+    /// The copies of a transaction may have 8 MiB together.
+    pub fn publish(
+        mut self,
+        exchange: &Exchange,
+        routing_key: RoutingKey,
+        message: Message,
+    ) -> Self {
+        self.join(Some(exchange.engine()));
+        self.publishes
+            .push(exchange.to_publish(routing_key, message));
+        self
+    }
+
     /// Does all of it, and waits until it has reached its level.
     ///
     /// If the future is dropped, the transaction may have happened or not, but never in part.
     ///
     /// # Errors
-    /// One stale lease, one refused message or one state of another version
+    /// One stale lease, one refused message, also one that an exchange cannot route, or one state of another version
     /// ([`Rejection::KeyStateConflict`](crate::Rejection)) refuses everything. A part under a [fence](Queue::fenced) puts all
     /// of it under that fence; two different ones are refused. The error returns the deliveries.
     pub async fn commit(self) -> Result<Committed, TransactionError> {
@@ -106,6 +126,7 @@ impl Transaction {
             deliveries,
             states,
             sends,
+            publishes,
             others,
         } = self;
         let engine = match engine.joint(&others) {
@@ -123,9 +144,18 @@ impl Transaction {
             settles,
             states,
             sends,
+            publishes,
         };
         match engine.submit(transact).await {
-            Ok(Transacted { sent, states }) => Ok(Committed { sent, states }),
+            Ok(Transacted {
+                sent,
+                states,
+                published,
+            }) => Ok(Committed {
+                sent,
+                states,
+                published,
+            }),
             Err(source) => Err(TransactionError { source, deliveries }),
         }
     }

@@ -11,14 +11,14 @@ use lockgate_core::{
 };
 use lockgate_engine::{Batch, EngineError};
 use lockgate_machine::{
-    OpenProducer, Query, QueueSettings, Receive, Rejection, Sent, Settle, SettleAction, Settled,
-    StaleReason, Transact, WriteState,
+    ExchangeError, OpenProducer, Query, QueueSettings, Receive, Rejection, Sent, Settle,
+    SettleAction, Settled, StaleReason, Transact, WriteState,
 };
 
 use crate::{ErrorKind, Queue, browse::as_sent, error::kind, queue::millis, settling::action};
 
 /// Sends and settles of one call: as many as a page may have.
-const BATCH_MAX: usize = Query::LIMIT_MAX;
+pub(crate) const BATCH_MAX: usize = Query::LIMIT_MAX;
 
 /// A lease that is not current any more.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
@@ -67,14 +67,8 @@ impl Sink for Queue {
         if let Err(error) = check_size(count) {
             return all_refused(&error, count);
         }
-        if bytes > can.batch_bytes_max {
-            let rejection = Rejection::OutOfRange {
-                what: "bytes of a batch",
-                value: bytes,
-                min: 0,
-                max: can.batch_bytes_max,
-            };
-            return all_refused(&TransportError::new(Fate::Refused, rejection), count);
+        if let Err(error) = check_bytes(bytes, can.batch_bytes_max) {
+            return all_refused(&error, count);
         }
         let mut sends = Batch::with_capacity(count);
         let mut refused = Vec::with_capacity(count);
@@ -228,6 +222,7 @@ impl Source for Queue {
             settles: settles.collect(),
             states: states.into_iter().collect(),
             sends: Vec::new(),
+            publishes: Vec::new(),
         };
         let done = self.engine().submit(transact).await.map_err(failed)?;
         Ok(done.states.first().copied().flatten())
@@ -274,7 +269,7 @@ impl Queue {
 }
 
 /// One result for each: what was refused before it got to the engine, and what that said.
-fn join<A, T>(
+pub(crate) fn join<A, T>(
     refused: Vec<Option<TransportError>>,
     answers: Result<Vec<Result<A, Rejection>>, TransportError>,
     take: impl Fn(A) -> Result<T, TransportError>,
@@ -313,7 +308,7 @@ fn accepted(sent: Option<Sent>) -> Accepted<MessageId> {
     }
 }
 
-fn check_size(given: usize) -> Result<(), TransportError> {
+pub(crate) fn check_size(given: usize) -> Result<(), TransportError> {
     let max = BATCH_MAX;
     if (1..=max).contains(&given) {
         return Ok(());
@@ -321,7 +316,20 @@ fn check_size(given: usize) -> Result<(), TransportError> {
     Err(TransportError::new(Fate::Refused, WrongSize { given, max }))
 }
 
-fn failed(error: EngineError) -> TransportError {
+pub(crate) fn check_bytes(given: u64, max: u64) -> Result<(), TransportError> {
+    if given <= max {
+        return Ok(());
+    }
+    let rejection = Rejection::OutOfRange {
+        what: "bytes of a batch",
+        value: given,
+        min: 0,
+        max,
+    };
+    Err(TransportError::new(Fate::Refused, rejection))
+}
+
+pub(crate) fn failed(error: EngineError) -> TransportError {
     match error {
         EngineError::Rejected(Rejection::Producer { refused, .. }) => return refused.into(),
         EngineError::Rejected(Rejection::Fenced(refused)) => return refused.into(),
@@ -331,7 +339,10 @@ fn failed(error: EngineError) -> TransportError {
         // What was asked is not at fault.
         _ if matches!(
             error,
-            EngineError::Rejected(Rejection::QueueNotFound { .. })
+            EngineError::Rejected(
+                Rejection::QueueNotFound { .. }
+                    | Rejection::Exchange(ExchangeError::NotFound { .. })
+            )
         ) =>
         {
             Fate::Closed

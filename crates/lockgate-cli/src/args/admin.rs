@@ -184,7 +184,7 @@ pub(crate) struct Reschedule {
     pub(crate) id: String,
 }
 
-/// Settle received messages and send new ones, all or nothing
+/// Settle received messages, and send or publish new ones, all or nothing
 ///
 /// The server does everything or nothing. If one lease has ended, or one message is refused, the command says why
 /// and exits with 4 or 1. If the answer is lost, repeat the command: if it says that the leases are gone, the first
@@ -192,7 +192,7 @@ pub(crate) struct Reschedule {
 ///
 /// QUEUE and BODY are one new message. Write more of them, and settles of other kinds, into a --file in the words
 /// of the admin API: {"settles": [{"receipt": ..., "action": "ack"}], "sends": [{"queue": ..., "message": {"body":
-/// ...}}]}.
+/// ...}}], "publishes": [{"exchange": ..., "routing_key": ..., "message": {"body": ...}}]}.
 #[derive(Debug, Args)]
 #[command(group(clap::ArgGroup::new("what").required(true).args(["ack", "file"])))]
 #[command(after_help = "\
@@ -235,7 +235,8 @@ pub(crate) struct Transact {
     #[arg(long, short, value_name = "FILE", conflicts_with_all = ["queue", "key", "group", "unique_id", "delay", "body"])]
     pub(crate) file: Option<PathBuf>,
 
-    /// Print one JSON object for each message sent: id, sequence, duplicate
+    /// Print one JSON object for each message sent (id, sequence, duplicate), and then for each one published (copies,
+    /// duplicates, skipped, dropped)
     #[arg(long)]
     pub(crate) json: bool,
 

@@ -1,4 +1,4 @@
-//! `lockgate transact`: settles and sends, all or nothing.
+//! `lockgate transact`: settles, sends and publishes, all or nothing.
 
 use std::{
     fs,
@@ -20,6 +20,8 @@ use crate::{
 #[derive(Deserialize)]
 struct Transacted {
     sent: Vec<Sent>,
+    #[serde(default)]
+    published: Vec<Published>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -27,6 +29,14 @@ struct Sent {
     id: String,
     sequence: u64,
     duplicate: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Published {
+    copies: u64,
+    duplicates: u64,
+    skipped: u64,
+    dropped: bool,
 }
 
 pub(super) fn run(args: &Transact) -> Result<(), Failure> {
@@ -39,7 +49,7 @@ pub(super) fn run(args: &Transact) -> Result<(), Failure> {
         let result = client
             .call(Method::POST, "/transactions", Some(&transaction))
             .await;
-        let Transacted { sent } = result.map_err(|error| {
+        let Transacted { sent, published } = result.map_err(|error| {
             let unknown = !error.nothing_done();
             let no_receipt = error.is_receipt_wrong();
             let failure = Failure::from(error);
@@ -57,13 +67,16 @@ pub(super) fn run(args: &Transact) -> Result<(), Failure> {
             for sent in &sent {
                 output.json(sent)?;
             }
+            for published in &published {
+                output.json(published)?;
+            }
             output.flush()?;
         }
-        note(&format!(
-            "settled {} and sent {}",
-            count(settles, "message"),
-            sent.len()
-        ));
+        let settled = format!("settled {}", count(settles, "message"));
+        note(&match published.len() {
+            0 => format!("{settled} and sent {}", sent.len()),
+            published => format!("{settled}, sent {} and published {published}", sent.len()),
+        });
         Ok(())
     })
 }

@@ -133,6 +133,27 @@ fn settles_and_sends_happen_together_or_not_at_all() {
     assert_eq!(duplicates, [false, true]);
     assert_eq!(town.counts("orders")["ready"], 1, "it was put back");
 
+    // Publishes are a part of it, too.
+    for line in [
+        "exchange create events --kind fanout",
+        "exchange bind events --queue mail",
+    ] {
+        town.run(line).ok();
+    }
+    let message = json!({"body": "c"});
+    let step = json!({"publishes": [{"exchange": "events", "message": message}]}).to_string();
+    let run = |json: &str| {
+        let line = format!("transact --file -{json}");
+        town.sandbox.run_with_input(&line, &step)
+    };
+    let done = run("");
+    assert!(
+        done.stderr
+            .contains("settled 0 messages, sent 0 and published 1\n"),
+        "{done:?}"
+    );
+    assert_eq!(run(" --json").json()[0]["copies"], 1);
+
     for (arguments, code, says) in [
         ("transact mail x", 2, "--ack"),
         ("transact --ack a --key k", 2, "BODY"),

@@ -206,6 +206,7 @@ fn a_transaction_happens_whole(fixture: &mut dyn Fixture) -> bool {
     let received = shard.take(1).remove(0);
     let transact = |token| {
         Command::Transact(Transact {
+            publishes: Vec::new(),
             states: Vec::new(),
             settles: vec![Settle {
                 token,

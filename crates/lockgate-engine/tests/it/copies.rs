@@ -26,6 +26,7 @@ fn fanout() -> Shard {
         name: exchange(),
         kind: ExchangeKind::Fanout,
         unroutable: Unroutable::Reject,
+        notes: Default::default(),
     };
     shard.run(Command::CreateExchange(made)).unwrap();
     for queue in QUEUES {
@@ -35,6 +36,7 @@ fn fanout() -> Shard {
             to: BindTo::Queue(name(queue)),
             pattern: Pattern::Everything,
             options: BindingOptions::default(),
+            keep: false,
         };
         shard.run(Command::Bind(Box::new(bind))).unwrap();
     }
@@ -52,6 +54,7 @@ fn publish(shard: &mut Shard, messages: u64) {
                 exchange: exchange(),
                 routing_key: RoutingKey::new("").unwrap(),
                 message: body(number),
+                subject: None,
             }))
         });
         let answers = shard.group([Work::Commands(batch.collect())]);

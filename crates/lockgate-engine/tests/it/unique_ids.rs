@@ -92,14 +92,13 @@ async fn ids_leave_memory_for_the_index_and_stay_known_over_restarts() {
     }
     assert_eq!(is_duplicate_of(&engine, MANY + 1).await, None);
     let transaction = Transact {
-        settles: Vec::new(),
-        states: Vec::new(),
         sends: [7, MANY + 2]
             .map(|number| match send("q", unique("x", &id(number))) {
                 Command::Send(send) => *send,
                 _ => unreachable!("it is a send"),
             })
             .into(),
+        ..Transact::default()
     };
     let done = engine.submit(transaction).await.unwrap();
     let duplicates: Vec<_> = done.sent.iter().map(|sent| sent.duplicate).collect();

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, num::NonZeroU64};
 
-use lockgate_core::{Level, Position};
+use lockgate_core::{ExchangeId, Level, Position};
 use smallvec::SmallVec;
 
 use crate::{Effect, Effects, IdAnswers, Sent, StaleReason};
@@ -31,6 +31,12 @@ pub(super) struct Draft {
     /// Of the first queues; those of others are in `more_deltas`, because a publish may go to thousands.
     deltas: SmallVec<[(u32, Delta); 2]>,
     more_deltas: BTreeMap<u32, Delta>,
+    /// Copies of messages that are published.
+    pub(super) copies: u64,
+    /// Bytes that the record has for these besides one payload of each message.
+    pub(super) copied_bytes: usize,
+    /// How many messages are published to each exchange.
+    pub(super) published: BTreeMap<ExchangeId, u64>,
     /// What the index says of unique ids in this command.
     pub(super) looked_up: Option<IdAnswers>,
     /// Unique ids sent in this command, by queue and digest.
@@ -71,6 +77,9 @@ impl Default for Draft {
             keys_held: 0,
             deltas: SmallVec::new(),
             more_deltas: BTreeMap::new(),
+            copies: 0,
+            copied_bytes: 0,
+            published: BTreeMap::new(),
             looked_up: None,
             unique_ids: BTreeMap::new(),
             marks: BTreeMap::new(),

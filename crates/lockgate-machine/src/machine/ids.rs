@@ -7,12 +7,11 @@
 use std::{cmp::Reverse, collections::BTreeMap};
 
 use lockgate_core::{LedgerId, Level, Now, QueueId, Sequence, ledger::SequenceId};
-use smallvec::SmallVec;
 
-use super::{Machine, draft::Draft, send::Outgoing, state::Queue};
+use super::{Machine, draft::Draft, exchanges::COPIES_MAX, send::Outgoing, state::Queue};
 use crate::{
-    Command, Effect, FindLookedUp, IdAnswer, IdSpace, IdsToIndex, Payload, Query, Rejection, Reply,
-    Transact,
+    Command, Effect, FindLookedUp, IdAnswer, IdSpace, IdsToIndex, Payload, Publish, Query,
+    Rejection, Reply, SendMessage, Transact,
 };
 
 /// For which number an id stands that is not in memory, by what was looked up. The index must have been complete up to
@@ -61,30 +60,48 @@ impl Machine {
             Command::LookedUp(looked) => Some(&*looked.answers),
             _ => None,
         };
-        let copies;
-        let sends: SmallVec<[Outgoing<'_>; 1]> = match command.plain() {
-            Command::Publish(publish) if publish.message.unique_id.is_some() => {
-                copies = self.copies_of(publish);
-                let sends = copies.iter();
-                sends
-                    .map(|copy| copy.of(&publish.message, Payload::Own))
-                    .collect()
-            }
-            Command::Send(send) => [(&**send).into()].into_iter().collect(),
-            Command::Transact(Transact { sends, .. }) => sends.iter().map(Outgoing::from).collect(),
+        let (sends, publishes): (&[SendMessage], &[Publish]) = match command.plain() {
+            Command::Publish(publish) => (&[], std::slice::from_ref(publish)),
+            Command::Send(send) => (std::slice::from_ref(send), &[]),
+            Command::Transact(Transact {
+                sends, publishes, ..
+            }) => (sends, publishes),
             Command::AppendEvents(append) => return self.event_ids_to_look_up(append, answers),
-            _ => SmallVec::new(),
+            _ => return Vec::new(),
         };
-        let needed = sends.iter().filter_map(|send| {
-            let queue = &self.queues[*self.queue_names.get(send.queue)?];
-            let up_to = queue.indexed?.asked_up_to()?;
-            let digest =
-                self.unique_digest(&queue.settings, send, send.key.or(send.group), now.machine);
-            let digest = digest.ok()??;
-            let id = (IdSpace::Queue(queue.id), digest);
-            let known = queue.dedup.get(digest).is_some() || in_index(answers, id, up_to).is_ok();
-            (!known).then_some(id)
-        });
+        let publishes = publishes.iter();
+        let with_ids = publishes.filter(|publish| publish.message.unique_id.is_some());
+        // Behind so many the command is refused.
+        let copies: Vec<_> = with_ids
+            .flat_map(|publish| {
+                self.copies_of(publish)
+                    .into_iter()
+                    .map(move |copy| (publish, copy))
+            })
+            .take(COPIES_MAX.into())
+            .collect();
+        let copies = copies
+            .iter()
+            .map(|(publish, copy)| copy.of(&publish.message, Payload::Own));
+        let needed = sends
+            .iter()
+            .map(Outgoing::from)
+            .chain(copies)
+            .filter_map(|send| {
+                let queue = &self.queues[*self.queue_names.get(send.queue)?];
+                let up_to = queue.indexed?.asked_up_to()?;
+                let digest = self.unique_digest(
+                    &queue.settings,
+                    &send,
+                    send.key.or(send.group),
+                    now.machine,
+                );
+                let digest = digest.ok()??;
+                let id = (IdSpace::Queue(queue.id), digest);
+                let known =
+                    queue.dedup.get(digest).is_some() || in_index(answers, id, up_to).is_ok();
+                (!known).then_some(id)
+            });
         needed.collect()
     }
 

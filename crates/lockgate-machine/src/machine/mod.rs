@@ -41,6 +41,7 @@ mod list;
 mod messages;
 mod moves;
 mod order;
+mod outcomes;
 mod producers;
 mod query;
 mod query_pages;
@@ -63,10 +64,7 @@ use std::{
     fmt,
 };
 
-use lockgate_core::{
-    BootId, Level, MachineTime, Now, Position, ProducerRefused, QueueId, QueueName, RecordsError,
-    ShardId, Term,
-};
+use lockgate_core::{BootId, Level, MachineTime, Now, Position, QueueId, QueueName, ShardId, Term};
 
 use self::{
     draft::Draft,
@@ -87,8 +85,7 @@ use self::{
 use crate::{
     AnyCommand, BatchRecord, Cancel, ChangeKey, ChangeQueue, Command, Decision, DeleteLedger,
     DeleteQueue, Effect, EngineCommand, ForgetProducer, OpenProducer, Pause, Purge, QueueTotals,
-    RecordBatch, Rejection, Reply, Reschedule, SealLedger, Settled, SyncWindow, Transact,
-    TrimLedger,
+    RecordBatch, Rejection, Reply, Reschedule, SealLedger, Settled, SyncWindow, TrimLedger,
     codec::batch::Step,
     effect::Arrival,
     live::LiveRanges,
@@ -417,7 +414,10 @@ impl Machine {
             Command::DeleteExchange(delete) => self.decide_delete_exchange(draft, delete),
             Command::Bind(bind) => self.decide_bind(draft, bind),
             Command::Unbind(unbind) => self.decide_unbind(draft, unbind),
-            Command::Publish(publish) => self.decide_publish(draft, publish, now),
+            Command::Publish(publish) => {
+                let published = self.decide_publish(draft, publish, now)?;
+                Ok(Reply::Published(Box::new(published)))
+            }
             Command::Fenced(fenced) => self.decide_fenced(draft, fenced, now),
             Command::LookedUp(looked) => {
                 draft.looked_up = Some(looked.answers.clone());
@@ -734,85 +734,6 @@ impl Machine {
             .is_some_and(|&queue| self.is_leasable(queue))
     }
 
-    /// Counts the parts of a decision that are no effects: duplicates and stale tokens. An engine
-    /// calls this with every decided command and its outcome; the counters start from zero with it.
-    pub fn note_outcome<'a>(
-        &mut self,
-        command: impl Into<AnyCommand<'a>>,
-        outcome: &Result<Reply, Rejection>,
-    ) {
-        let AnyCommand::Caller(command) = command.into() else {
-            return;
-        };
-        match (command.plain(), outcome) {
-            (Command::Send(send), Ok(Reply::Sent(sent))) if sent.duplicate => {
-                self.count_duplicate(&send.queue);
-            }
-            (Command::Send(send), Err(rejection)) => self.count_refused(&send.queue, rejection),
-            (
-                Command::Transact(Transact { sends, .. }),
-                Err(Rejection::TransactionRefused { index, source }),
-            ) => {
-                if let Some(send) = sends.get(*index) {
-                    self.count_refused(&send.queue, source);
-                }
-            }
-            (Command::Publish(_), Ok(Reply::Published(done))) => {
-                for copied in done.copies.iter().filter(|copied| copied.sent.duplicate) {
-                    self.count_duplicate(&copied.queue);
-                }
-            }
-            (Command::Publish(_), Err(Rejection::PublishRefused { queue, source, .. })) => {
-                self.count_refused(queue, source);
-            }
-            (
-                Command::Publish(publish),
-                Err(Rejection::Exchange(ExchangeError::Unroutable { .. })),
-            ) => self.count_refused_publish(&publish.exchange),
-            (Command::Transact(Transact { sends, .. }), Ok(Reply::Transacted(done))) => {
-                for (send, _) in sends
-                    .iter()
-                    .zip(&done.sent)
-                    .filter(|(_, sent)| sent.duplicate)
-                {
-                    self.count_duplicate(&send.queue);
-                }
-            }
-            // If the first message of a strict batch is given back, the whole batch is; its other
-            // settles then find their leases ended, which is no mistake.
-            (Command::Settle(settle), Ok(Reply::Settled(Settled::Stale(_))))
-                if settle.action != crate::SettleAction::GiveBack =>
-            {
-                self.count_stale(settle.token.queue);
-            }
-            (
-                Command::Transact(Transact { settles, .. }),
-                Err(Rejection::TransactionStale { index, .. }),
-            ) => {
-                if let Some(settle) = settles.get(*index) {
-                    self.count_stale(settle.token.queue);
-                }
-            }
-            (Command::AppendEvents(append), Err(Rejection::TransactionStale { index, .. })) => {
-                if let Some(settle) = append.settles.get(*index) {
-                    self.count_stale(settle.token.queue);
-                }
-            }
-            (
-                Command::Transact(Transact { states, .. }),
-                Err(Rejection::KeyStateStale { index, .. }),
-            ) => {
-                if let Some(state) = states.get(*index) {
-                    self.count_stale(state.token.queue);
-                }
-            }
-            (_, Err(Rejection::Record(RecordsError::LeaseLost { .. }))) => {
-                self.records.stale += 1;
-            }
-            _ => {}
-        }
-    }
-
     /// The current term; all zero before the first.
     #[must_use]
     pub fn term(&self) -> Term {
@@ -973,34 +894,5 @@ impl Machine {
         self.durable
             .is_some_and(|durable| at >= durable)
             .then_some(at)
-    }
-
-    fn count_duplicate(&mut self, queue: &QueueName) {
-        if let Some(&queue) = self.queue_names.get(queue) {
-            self.queues[queue].totals.duplicates += 1;
-        }
-    }
-
-    /// Counts a send that a producer's record was refused for.
-    fn count_refused(&mut self, queue: &QueueName, rejection: &Rejection) {
-        let Some(&queue) = self.queue_names.get(queue) else {
-            return;
-        };
-        let totals = &mut self.queues[queue].totals;
-        match rejection {
-            Rejection::SentBefore { .. } => totals.sent_before += 1,
-            Rejection::Producer {
-                refused: ProducerRefused::Fenced { .. },
-                ..
-            } => totals.fenced += 1,
-            _ => {}
-        }
-    }
-
-    fn count_stale(&mut self, queue: QueueId) {
-        match self.queue_index(queue) {
-            Some(queue) => self.queues[queue].totals.stale_settles += 1,
-            None => self.deleted_totals.stale_settles += 1,
-        }
     }
 }

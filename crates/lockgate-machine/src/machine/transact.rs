@@ -1,11 +1,11 @@
-//! Several settles, states of keys and sends as one command: all or nothing.
+//! Several settles, states of keys, sends and publishes as one command: all or nothing.
 
 use lockgate_core::Now;
 
 use super::{Machine, draft::Draft, send::check_range};
 use crate::{Rejection, Reply, Transact, Transacted};
 
-/// The most settles, states and sends of a transaction together.
+/// The most settles, states, sends and publishes of a transaction together.
 const TRANSACTION_PARTS_MAX: u64 = 1000;
 
 impl Machine {
@@ -19,10 +19,11 @@ impl Machine {
             settles,
             states,
             sends,
+            publishes,
         } = transact;
         check_range(
-            "number of settles, states and sends",
-            (settles.len() + states.len() + sends.len()) as u64,
+            "number of settles, states, sends and publishes",
+            (settles.len() + states.len() + sends.len() + publishes.len()) as u64,
             1,
             TRANSACTION_PARTS_MAX,
         )?;
@@ -47,6 +48,16 @@ impl Machine {
                 })?;
             sent.push(answer);
         }
+        let mut published = Vec::with_capacity(publishes.len());
+        for (index, publish) in publishes.iter().enumerate() {
+            let answer = self.decide_publish(draft, publish, now).map_err(|source| {
+                Rejection::TransactionPublishRefused {
+                    index,
+                    source: Box::new(source),
+                }
+            })?;
+            published.push(answer);
+        }
         // A settle of a strict batch has one effect for each of its messages, and the record finds
         // a message by its index among the effects.
         check_range(
@@ -55,6 +66,10 @@ impl Machine {
             0,
             u64::from(u16::MAX),
         )?;
-        Ok(Reply::Transacted(Transacted { sent, states }))
+        Ok(Reply::Transacted(Transacted {
+            sent,
+            states,
+            published,
+        }))
     }
 }

@@ -721,6 +721,7 @@ impl World {
                     })
                     .collect(),
                 sends: sends.iter().map(|send| self.send(send)).collect(),
+                publishes: Vec::new(),
             }),
             Step::State(queue, which, written) => {
                 let (queue, key) = (queue_name(*queue), key(*which));

@@ -324,6 +324,10 @@ impl From<Rejection> for Problem {
                 problem.detail = detail;
                 problem
             }
+            Rejection::TransactionPublishRefused { index, source } => {
+                let problem = Self::from(*source).within(&format!("publishes[{index}]"));
+                Self { detail, ..problem }
+            }
             // States of a transaction come from its settles, whose leases are looked at first.
             Rejection::KeyStateStale { reason, .. } => Self::stale(reason, detail),
             Rejection::KeyStateConflict { version, .. } => Self {

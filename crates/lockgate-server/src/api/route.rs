@@ -190,10 +190,10 @@ operations! {
     /// over 100,000: while its answer has a `next_page`, repeat it with that as `page`. That ends even
     /// if messages come back meanwhile: those stay, and so does what is in flight or parked.
     RedriveDeadLetters = POST "/queues/{queue}/dead-letters/redrive";
-    /// Settle and send in one transaction.
+    /// Settle, send and publish in one transaction.
     ///
-    /// All or nothing; the settles come first. One stale lease or refused message refuses the whole
-    /// transaction. If the answer is lost, repeat the request: if it happened, the settled leases
+    /// All or nothing; the settles come first, then the sends. One stale lease or refused message refuses the
+    /// whole transaction. If the answer is lost, repeat the request: if it happened, the settled leases
     /// are now stale (`gone`).
     Transact = POST "/transactions";
     /// List records.

@@ -9,7 +9,7 @@
 mod backup;
 mod body;
 mod connection;
-mod counters;
+pub(crate) mod counters;
 mod date;
 pub(crate) mod drain;
 mod exposition;

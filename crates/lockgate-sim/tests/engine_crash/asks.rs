@@ -358,6 +358,7 @@ impl World {
             settles,
             states,
             sends,
+            publishes: Vec::new(),
         };
         self.request(Work::from(Command::Transact(transact)), vec![asked])
     }

@@ -147,3 +147,38 @@ async fn what_exchanges_refuse_is_told() {
     assert_eq!((page.exchanges.len(), page.next), (1, None));
     lockgate.shutdown().await;
 }
+
+/// What is acknowledged leaves exactly if what is published is accepted.
+#[tokio::test]
+async fn a_transaction_acknowledges_and_publishes() {
+    let (_folder, lockgate) = open().await;
+    let work = lockgate.queue("work").create().await.unwrap();
+    let small = lockgate.queue("small").quota_messages(1);
+    let small = small.create().await.unwrap();
+    let events = exchange(&lockgate, "events");
+    let created = events.create(ExchangeKind::Topic, Unroutable::Reject);
+    created.await.unwrap();
+    let to = BindTo::Queue(small.name().clone());
+    let bound = events.bind(to, topic("#"), BindingOptions::default());
+    bound.await.unwrap();
+    work.send(Message::new("1")).await.unwrap();
+    let [delivery] = <[_; 1]>::try_from(take(&work, 1).await).unwrap();
+    let transaction = |delivery, times| {
+        let mut transaction = lockgate.transact().ack(delivery);
+        for _ in 0..times {
+            transaction = transaction.publish(&events, routing_key("a.b"), Message::new("2"));
+        }
+        transaction.send(&work, Message::new("3"))
+    };
+    let refused = transaction(delivery, 2).commit().await.unwrap_err();
+    // The queue may have room later.
+    assert_eq!(refused.kind(), ErrorKind::Retry);
+    assert_eq!(small.describe().await.unwrap().counts.ready, 0);
+    let [delivery] = <[_; 1]>::try_from(refused.deliveries).unwrap();
+    let done = transaction(delivery, 1).commit().await.unwrap();
+    assert_eq!((done.sent.len(), done.published.len()), (1, 1));
+    assert_eq!(done.published[0].copies[0].queue, *small.name());
+    assert_eq!(bodies(&take(&small, 1).await), ["2"]);
+    assert_eq!(bodies(&take(&work, 2).await), ["3"]);
+    lockgate.shutdown().await;
+}

@@ -21,7 +21,10 @@ use lockgate_core::{
     ExchangeId, ExchangeName, Level, NameError, Now, Position, QueueId, QueueName,
 };
 
-pub(super) use self::state::{ExchangeState, Exchanges};
+pub(super) use self::{
+    publish::COPIES_MAX,
+    state::{ExchangeState, Exchanges},
+};
 pub use self::{
     route::{Route, Target},
     state::ExchangeView,

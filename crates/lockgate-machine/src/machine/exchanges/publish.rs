@@ -9,7 +9,7 @@ use lockgate_core::{
 use super::{ExchangeError, Route};
 use crate::{
     BindingOptions, Copied, Effect, Effects, ExchangeCounts, Payload, Publication, Publish,
-    Published, Rejection, Reply, Sent,
+    Published, Rejection, Sent,
     exchanges::envelope::{NoText, Notice},
     machine::{
         Machine,
@@ -18,7 +18,10 @@ use crate::{
     },
 };
 
-/// The most bytes that a record has for the copies of a message besides one payload: other forms of the payload, keys and unique
+/// The most copies of a message, or of all that a transaction publishes. They also count where a queue knows the message.
+pub(in crate::machine) const COPIES_MAX: u16 = u16::MAX;
+
+/// The most bytes that a record has for the copies of each message besides one payload: other forms of the payload, keys and unique
 /// ids, and [`COPY_BYTES`] for the rest of each copy.
 const BYTES_MAX: usize = 8 << 20;
 
@@ -228,9 +231,10 @@ impl Machine {
 
     /// The id of what is published next to an exchange, and its number there. Numbers of a queue's messages rise from the
     /// other end, so that no message has the id.
-    fn next_publication(&self, exchange: ExchangeId) -> (MessageId, u64) {
+    fn next_publication(&self, draft: &Draft, exchange: ExchangeId) -> (MessageId, u64) {
         let state = self.exchanges.by_id.get(&exchange.0);
-        let number = state.map_or(0, |state| state.counts.published) + 1;
+        let earlier = draft.published.get(&exchange).copied().unwrap_or(0);
+        let number = state.map_or(0, |state| state.counts.published) + earlier + 1;
         let from_end = Sequence(Sequence::MAX.0 - number.min(Sequence::MAX.0));
         let place = QueueId(exchange.0 & QueueId::MAX.0);
         (MessageId::new(place, from_end, self.term()), number)
@@ -241,18 +245,20 @@ impl Machine {
         draft: &mut Draft,
         publish: &Publish,
         now: Now,
-    ) -> Result<Reply, Rejection> {
+    ) -> Result<Publication, Rejection> {
         draft.rest_on(self.exchanges_rest_on());
         if publish.message.producer.is_some() {
             return Err(ExchangeError::Producer.into());
         }
         let route = self.route_of(publish)?;
+        draft.copies += route.targets.len() as u64;
+        check_range("number of copies", draft.copies, 0, COPIES_MAX.into())?;
         draft.in_transaction = true;
         let mut counts = ExchangeCounts {
             published: 1,
             ..ExchangeCounts::default()
         };
-        let (id, number) = self.next_publication(route.exchange);
+        let (id, number) = self.next_publication(draft, route.exchange);
         let mut forms = Forms {
             publish,
             notice: Notice {
@@ -273,7 +279,7 @@ impl Machine {
             };
             let to = (queue, target.options);
             let (queue, outcome) = self.send_or_overflow(draft, &mut forms, to, now)?;
-            if forms.bytes > BYTES_MAX {
+            if draft.copied_bytes + forms.bytes > BYTES_MAX {
                 let queues = route.targets.len();
                 let max = BYTES_MAX;
                 return Err(ExchangeError::TooLarge { queues, max }.into());
@@ -307,13 +313,15 @@ impl Machine {
         };
         // It may be lost where nothing that it counts is promised.
         draft.add(published, Level::Memory);
-        Ok(Reply::Published(Box::new(Publication {
+        draft.copied_bytes += forms.bytes;
+        *draft.published.entry(route.exchange).or_default() += 1;
+        Ok(Publication {
             id,
             number,
             copies,
             skipped: counts.skipped,
             dropped: route.targets.is_empty(),
-        })))
+        })
     }
 
     pub(in crate::machine) fn fold_published(

@@ -23,6 +23,7 @@
 mod publish;
 mod random;
 mod routes;
+mod transactions;
 
 use std::{collections::BTreeSet, sync::Arc};
 

@@ -662,9 +662,10 @@ impl Run {
             settles,
             states,
             sends,
+            publishes: Vec::new(),
         };
         match self.give(&Command::Transact(transact)) {
-            Ok(Reply::Transacted(Transacted { sent, states })) => {
+            Ok(Reply::Transacted(Transacted { sent, states, .. })) => {
                 let states = states.into_iter().map(version);
                 let answers = sent.into_iter().zip(queues);
                 let answers = answers.map(|(sent, queue)| self.sent(&queue, sent));

@@ -242,6 +242,7 @@ impl History {
                     settles,
                     states,
                     sends,
+                    publishes: Vec::new(),
                 };
                 let _ = self.run.give(&Command::Transact(transact));
             }

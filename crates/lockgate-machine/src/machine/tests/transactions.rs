@@ -138,6 +138,7 @@ fn it_touches_no_more_messages_than_a_record_can_name() {
             settles: settles.to_vec(),
             states: Vec::new(),
             sends: vec![send(0)],
+            publishes: Vec::new(),
         }))
     };
     let too_many = transact(&settles);

@@ -293,11 +293,13 @@ impl Model {
             settles,
             states,
             sends,
+            // Histories have none.
+            publishes: _,
         } = transact;
         let parts = settles.len() + states.len() + sends.len();
         if parts == 0 {
             return Err(Rejection::OutOfRange {
-                what: "number of settles, states and sends",
+                what: "number of settles, states, sends and publishes",
                 value: 0,
                 min: 1,
                 max: 1000,
@@ -352,7 +354,11 @@ impl Model {
                 source: Box::new(source),
             })?);
         }
-        Ok(Reply::Transacted(Transacted { sent, states }))
+        Ok(Reply::Transacted(Transacted {
+            sent,
+            states,
+            published: Vec::new(),
+        }))
     }
 
     /// Where every message is.

@@ -24,9 +24,9 @@ use crate::{
             Bind, BindToWord, BindingView, Bindings, Bound, ChangeExchange, CreateExchange,
             DeleteExchange, ExchangeCounts, ExchangeKindWord, ExchangeView, Exchanges,
             ExplainRoute, FilterScopeWord, HeadersMatchInput, HeadersMatched, Instant, KeyFromWord,
-            ListBindings, ListExchanges, MatchWord, Policy, PolicyText, PublishMessages,
-            PublishResult, PublishResults, PublishedMessage, QueueCopy, RouteExplanation,
-            RouteStep, StepWord, Unbind, Unbound, UnroutableWord, WantedValues,
+            ListBindings, ListExchanges, MatchWord, OutgoingMessage, Policy, PolicyText,
+            PublishMessages, PublishResult, PublishResults, PublishedMessage, QueueCopy,
+            RouteExplanation, RouteStep, StepWord, Unbind, Unbound, UnroutableWord, WantedValues,
         },
     },
     auth::Verb,
@@ -278,17 +278,7 @@ impl Service {
         for (at, publish) in input.messages.into_entries(entry).enumerate() {
             let within = |problem: Problem| problem.within(&format!("messages[{at}]"));
             let publish = publish.map_err(within)?;
-            let command = named("routing_key", RoutingKey::new(&publish.routing_key));
-            let command = command.and_then(|routing_key| {
-                let message = self.message_of(publish.message, false);
-                Ok(Publish {
-                    exchange: exchange.clone(),
-                    routing_key,
-                    message: message.map_err(|problem| problem.within("message"))?,
-                    subject: None,
-                })
-            });
-            match command {
+            match self.to_publish(&exchange, &publish.routing_key, publish.message) {
                 Ok(command) => {
                     commands.push(command);
                     results.push(None);
@@ -361,8 +351,24 @@ impl Service {
         })
     }
 
+    pub(super) fn to_publish(
+        &self,
+        exchange: &ExchangeName,
+        routing_key: &str,
+        message: OutgoingMessage,
+    ) -> Result<Publish, Problem> {
+        let routing_key = named("routing_key", RoutingKey::new(routing_key))?;
+        let message = self.message_of(message, false);
+        Ok(Publish {
+            exchange: exchange.clone(),
+            routing_key,
+            message: message.map_err(|problem| problem.within("message"))?,
+            subject: None,
+        })
+    }
+
     /// The refusal of a publish, without what it says of a queue that the caller may not read.
-    fn publish_refused(&self, request: &Request<'_>, rejection: Rejection) -> Problem {
+    pub(super) fn publish_refused(&self, request: &Request<'_>, rejection: Rejection) -> Problem {
         match rejection {
             Rejection::PublishRefused { queue, source, .. }
                 if !request.may(Verb::Read, &queue) && !request.may(Verb::Send, &queue) =>
@@ -379,7 +385,7 @@ impl Service {
 }
 
 /// The exchange of that name, if the caller may do `verb` with it, whether or not it is there.
-fn exchange_of(
+pub(super) fn exchange_of(
     request: &Request<'_>,
     verb: Verb,
     field: &str,
@@ -496,7 +502,7 @@ fn fitting<'a>(bindings: impl IntoIterator<Item = &'a BindingDescription>) -> us
     fits.count()
 }
 
-fn published(request: &Request<'_>, publication: Publication) -> PublishedMessage {
+pub(super) fn published(request: &Request<'_>, publication: Publication) -> PublishedMessage {
     let Publication {
         copies,
         skipped,

@@ -1,9 +1,9 @@
-//! Operations on leases: receive, settle, and settle and send in one transaction.
+//! Operations on leases: receive, settle, and settle, send and publish in one transaction.
 
 use std::{num::NonZeroU64, time::Duration};
 
 use lockgate_core::{Failures, HolderName, Key, LeaseToken, QueueName, limits::HoldScope};
-use lockgate_engine::{Batch, QueueEntry, Received};
+use lockgate_engine::{Batch, EngineError, QueueEntry, Received};
 use lockgate_machine::{
     Command, DeadLetterReason, Origin, Receive, Rejection, Reply, SendMessage, Settle,
     SettleAction, Settled, StoredMessage, Transact, WriteState,
@@ -12,6 +12,7 @@ use serde::Deserialize;
 
 use super::{
     check_len,
+    exchanges::{exchange_of, published},
     key_states::{state_write, versions},
     messages::BATCH_MAX,
     unanswered,
@@ -25,7 +26,7 @@ use crate::{
             Content, Encoding, FailureView, HeaderView, HoldScopeWord, Instant, OriginReasonWord,
             OriginView, ReceiveMessages, ReceivedMessage, ReceivedMessages, SettleActionWord,
             SettleInput, SettleMessages, SettleResult, SettleResults, Transacted, Transaction,
-            TransactionSend, Within,
+            TransactionPublish, TransactionSend, Within,
         },
     },
     auth::Verb,
@@ -134,6 +135,7 @@ impl Service {
                             settles: vec![settle],
                             states: vec![state],
                             sends: Vec::new(),
+                            publishes: Vec::new(),
                         }),
                     });
                     results.push(None);
@@ -197,12 +199,13 @@ impl Service {
         input: Transaction<'_>,
     ) -> Result<Transacted, Problem> {
         check_len(
-            "settles and sends",
-            input.settles.len() + input.sends.len(),
+            "settles, sends and publishes",
+            input.settles.len() + input.sends.len() + input.publishes.len(),
             BATCH_MAX,
         )?;
         check_entries("settles", &input.settles)?;
         check_entries("sends", &input.sends)?;
+        check_entries("publishes", &input.publishes)?;
         let mut settles = Vec::with_capacity(input.settles.len());
         let mut states = Vec::new();
         for (at, settle) in input.settles.into_entries(entry).enumerate() {
@@ -233,15 +236,35 @@ impl Service {
                 message,
             });
         }
+        let mut publishes = Vec::with_capacity(input.publishes.len());
+        for (at, publish) in input.publishes.into_entries(entry).enumerate() {
+            let within = |problem: Problem| problem.within(&format!("publishes[{at}]"));
+            let publish: TransactionPublish = publish.map_err(within)?;
+            let exchange = exchange_of(request, Verb::Send, "exchange", &publish.exchange);
+            let exchange = exchange.map_err(within)?;
+            let to_publish = self.to_publish(&exchange, &publish.routing_key, publish.message);
+            publishes.push(to_publish.map_err(within)?);
+        }
         let transact = Transact {
             settles,
             states,
             sends,
+            publishes,
         };
-        let done = self.engine.submit(transact).await?;
+        let done = match self.engine.submit(transact).await {
+            Ok(done) => done,
+            Err(EngineError::Rejected(Rejection::TransactionPublishRefused { index, source })) => {
+                let problem = self.publish_refused(request, *source);
+                return Err(problem.within(&format!("publishes[{index}]")));
+            }
+            Err(error) => return Err(error.into()),
+        };
         Ok(Transacted {
             state_versions: versions(&done.states).collect(),
             sent: done.sent.into_iter().map(Into::into).collect(),
+            published: (done.published.into_iter())
+                .map(|publication| published(request, publication))
+                .collect(),
         })
     }
 

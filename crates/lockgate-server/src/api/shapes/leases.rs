@@ -355,7 +355,7 @@ impl From<StaleReason> for StaleWord {
     }
 }
 
-/// Settles and sends that happen together, up to 1000 of each.
+/// Settles, sends and publishes that happen together, up to 1000 in all.
 #[derive(Debug, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, bound(deserialize = "'de: 'a"))]
@@ -366,6 +366,9 @@ pub(crate) struct Transaction<'a> {
     /// Messages to send, to any queues.
     #[serde(default)]
     pub(crate) sends: Few<'a, TransactionSend>,
+    /// Messages to publish, to any exchanges. Their copies may have 8 MiB together.
+    #[serde(default)]
+    pub(crate) publishes: Few<'a, TransactionPublish>,
 }
 
 /// A message of a transaction.
@@ -379,6 +382,20 @@ pub(crate) struct TransactionSend {
     pub(crate) message: OutgoingMessage,
 }
 
+/// A message that a transaction publishes.
+#[derive(Debug, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TransactionPublish {
+    /// The exchange to publish it to.
+    pub(crate) exchange: String,
+    /// By what exchanges of kinds direct and topic route it: up to 255 bytes. Default: the empty text.
+    #[serde(default)]
+    pub(crate) routing_key: String,
+    /// The message, as of a publish.
+    pub(crate) message: OutgoingMessage,
+}
+
 /// The result of a transaction: all of it happened.
 #[derive(Debug, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -388,4 +405,7 @@ pub(crate) struct Transacted {
     /// The new version of the state of each settle that had one, in order; `null` of one that was dropped.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) state_versions: Vec<Option<u64>>,
+    /// The messages published, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) published: Vec<super::PublishedMessage>,
 }

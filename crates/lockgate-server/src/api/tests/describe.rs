@@ -316,6 +316,10 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
                 Code::ProducerUnknown,
                 Code::ProducersFull,
                 Code::DiskFull,
+                Code::ExchangeNotFound,
+                Code::Unroutable,
+                Code::InvalidCopyKey,
+                Code::RouteTooLarge,
             ],
             ..queue("receive and send", to.ok::<Transacted>())
         },

@@ -583,6 +583,19 @@ async fn a_publish_does_not_name_what_the_caller_may_not_read() {
     let result = publish(&shop, "topic", one("orders", json!({"body": "x"}))).await;
     assert_eq!(result["problem"]["code"], "key_required");
     assert!(!result.to_string().contains("b.fifo"), "{result}");
+    let publish = json!({"exchange": "topic", "routing_key": "orders", "message": {"body": "x"}});
+    let refused = shop
+        .ask(
+            Method::POST,
+            "/transactions",
+            json!({"publishes": [publish]}),
+        )
+        .await;
+    assert_eq!(refused.body["code"], "key_required");
+    assert!(!refused.body.to_string().contains("b.fifo"), "{refused:?}");
+    let other = json!({"publishes": [{"exchange": "fanout", "message": {"body": "x"}}]});
+    let (status, ..) = shop.refused(Method::POST, "/transactions", other).await;
+    assert_eq!(status, 403);
     // Nor by a bind, or an unbind.
     for queue in ["b.fifo", "none.fifo"] {
         let to = json!({"to": {"queue": queue}, "topic": "x"});
@@ -593,4 +606,90 @@ async fn a_publish_does_not_name_what_the_caller_may_not_read() {
             .await;
         assert_eq!(code, "queue_not_found");
     }
+}
+
+/// Settles, sends and publishes of one request happen together, or none does.
+#[tokio::test]
+async fn a_transaction_settles_and_publishes() {
+    let shop = open().await;
+    shop.post("/queues", json!({"name": "work"})).await;
+    let message = json!({"messages": [{"body": "1"}]});
+    shop.post("/queues/work/messages", message).await;
+    let received = shop.post("/queues/work/receive", json!({})).await;
+    let receipt = &received["messages"][0]["receipt"];
+    let body = |publishes: Value| {
+        json!({
+            "settles": [{"receipt": receipt, "action": "ack"}],
+            "sends": [{"queue": "work", "message": {"body": "2"}}],
+            "publishes": publishes,
+        })
+    };
+    let of = |exchange: &str, routing_key: &str, message: Value| json!({"exchange": exchange, "routing_key": routing_key, "message": message});
+    let keyed = || of("topic", "orders", json!({"body": "x", "key": "k"}));
+    for (publish, status, code, field) in [
+        (
+            of("topic", "no", json!({"body": "x"})),
+            409,
+            "unroutable",
+            "publishes[1]",
+        ),
+        (
+            of("topic", "orders", json!({"body": "x"})),
+            400,
+            "key_required",
+            "publishes[1].message.key",
+        ),
+        (
+            of("none", "", json!({"body": "x"})),
+            404,
+            "exchange_not_found",
+            "publishes[1]",
+        ),
+        (
+            of("topic", "\u{7}", json!({"body": "x"})),
+            400,
+            "invalid_value",
+            "publishes[1].routing_key",
+        ),
+        (
+            of(
+                "topic",
+                "orders",
+                json!({"body": "x", "key": "k", "body_encoding": "base64"}),
+            ),
+            400,
+            "invalid_value",
+            "publishes[1].message.body",
+        ),
+    ] {
+        let refused = shop
+            .ask(
+                Method::POST,
+                "/transactions",
+                body(json!([keyed(), publish])),
+            )
+            .await;
+        assert_eq!(
+            (refused.status, &refused.body["code"]),
+            (status, &json!(code))
+        );
+        assert_eq!(refused.body["field"].as_str().unwrap_or_default(), field);
+    }
+    let done = shop
+        .post("/transactions", body(json!([keyed(), keyed()])))
+        .await;
+    assert_eq!(done["sent"].as_array().unwrap().len(), 1);
+    let published = done["published"].as_array().unwrap();
+    assert_eq!(published.len(), 2);
+    assert_eq!(published[0]["copies"], 2);
+    assert_eq!(published[0]["queues"][0]["queue"], "a");
+    assert_eq!(bodies(&shop, "work").await, ["2"]);
+    assert_eq!(bodies(&shop, "b.fifo").await, ["x", "x"]);
+    let again = shop
+        .refused(Method::POST, "/transactions", body(json!([keyed()])))
+        .await;
+    assert_eq!(
+        again,
+        (409, "lease_stale".to_owned(), "settles[0]".to_owned())
+    );
 }

@@ -19,7 +19,7 @@ pub(super) fn publish(to: &str, routing_key: &str, body: &str) -> Publish {
     }
 }
 
-fn queue_with(run: &mut Run, text: &str, settings: QueueSettings) {
+pub(super) fn queue_with(run: &mut Run, text: &str, settings: QueueSettings) {
     let create = CreateQueue {
         name: name(text),
         settings,
@@ -34,7 +34,7 @@ fn got(published: &Publication) -> Vec<&str> {
     copies.map(|copied| copied.queue.as_str()).collect()
 }
 
-fn messages(run: &Run, queues: &[&str]) -> Vec<u64> {
+pub(super) fn messages(run: &Run, queues: &[&str]) -> Vec<u64> {
     let ready = |queue: &&str| run.describe(queue).counts.ready;
     queues.iter().map(ready).collect()
 }
