@@ -39,6 +39,8 @@ use hyper::{header::HeaderValue, server::conn::http1};
 use lockgate_core::WallTime;
 use lockgate_engine::Engine;
 
+#[cfg(test)]
+pub(crate) use counters::Action as CountedAction;
 pub(crate) use listener::run;
 
 use self::{

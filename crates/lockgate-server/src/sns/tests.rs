@@ -4,11 +4,10 @@
 //!
 //! | broken | seen as |
 //! |---|---|
-//! | a subscription's ARN is that of its queue | one made again has the old ARN |
+//! | a subscription's ARN leaves the number of the exchange out | a topic that is made again has the old ARNs |
 //! | a redrive policy names a queue that the key may not send to | it is taken |
 //! | the right to publish is asked for to subscribe | a publisher subscribes |
 //! | who may not read a topic is told that it may not | a topic is found by guessing |
-//! | an action that only reads is one that changes | its name is in the wrong list |
 //! | a request's version is not looked at | a request of SQS is answered by SNS |
 //! | a page ends without a token | subscriptions are missing |
 
@@ -24,7 +23,7 @@ use lockgate_sim::{FaultyDisk, ManualClock};
 use super::{Service, dispatch::Action, is_meant, only_reads};
 use crate::{
     auth::{AccessKey, Grant, Names, Secret, Verb},
-    http::{counters, progress::Hangup},
+    http::{CountedAction, progress::Hangup},
     sqs::{Config, Request},
 };
 
@@ -625,7 +624,7 @@ fn requests_are_told_apart_by_their_version() {
 fn every_action_is_counted_and_changes_or_reads() {
     for action in Action::ALL {
         let name = action.name();
-        let counted = counters::Action::of_aws(Some(name));
+        let counted = CountedAction::of_aws(Some(name));
         assert_eq!(counted.label(), name);
         let reads = name.starts_with("Get") || name.starts_with("List");
         assert_eq!(only_reads(name), reads, "{name}");

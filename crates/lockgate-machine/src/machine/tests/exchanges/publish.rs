@@ -276,7 +276,7 @@ fn enveloped(topic: &str) -> BindingOptions {
 }
 
 /// The bodies and the headers of the copies that a command makes, by queue.
-fn copies(run: &mut Run, command: impl Into<Command>) -> Vec<(QueueId, String, usize)> {
+fn copies(run: &mut Run, command: impl Into<Command>) -> Vec<(QueueId, Bytes, usize)> {
     let decision = run.machine.decide(&command.into(), run.now);
     decision.outcome.unwrap();
     let mut record = Vec::new();
@@ -287,16 +287,16 @@ fn copies(run: &mut Run, command: impl Into<Command>) -> Vec<(QueueId, String, u
         .filter_map(|(part, effect)| match effect {
             Effect::Accepted(_) => {
                 let stored = read_message(&record, part).unwrap();
-                let body = String::from_utf8(stored.message.body.to_vec()).unwrap();
-                Some((stored.queue, body, stored.message.headers.len()))
+                let message = stored.message;
+                Some((stored.queue, message.body, message.headers.len()))
             }
             _ => None,
         });
     copies.collect()
 }
 
-/// Broken on purpose, and seen here: an envelope for each queue, the headers kept beside the envelope, an id that is made
-/// anew for each copy.
+/// Broken on purpose, and seen here: an envelope for each queue, the headers kept beside the envelope, and all that is
+/// published has one id.
 #[test]
 fn an_envelope_is_made_once_and_holds_the_headers() {
     let mut run = with_queues(&["raw", "one", "two", "other"]);
@@ -316,21 +316,18 @@ fn an_envelope_is_made_once_and_holds_the_headers() {
     let [raw, one, two, other] = &copies[..] else {
         panic!("{copies:?}");
     };
-    assert_eq!((&*raw.1, raw.2), ("x", 1));
-    assert_eq!((&one.1, one.2), (&two.1, 0));
+    assert_eq!((&raw.1[..], raw.2), (&b"x"[..], 1));
+    assert_eq!((one.1.as_ptr(), one.2), (two.1.as_ptr(), 0));
+    let text = |body: &Bytes| String::from_utf8(body.to_vec()).unwrap();
     for part in [
         format!("\"MessageId\" : \"{}\"", published.id),
         "\"TopicArn\" : \"t\"".to_owned(),
         "\"Subject\" : \"s\"".to_owned(),
         "\"user\" : {\"Type\":\"String\",\"Value\":\"7\"}".to_owned(),
     ] {
-        assert!(one.1.contains(&part), "{part} in {}", one.1);
+        assert!(text(&one.1).contains(&part), "{part}");
     }
-    assert!(
-        other
-            .1
-            .contains("\"SequenceNumber\" : \"00000000000000000001\"")
-    );
+    assert!(text(&other.1).contains("\"SequenceNumber\" : \"00000000000000000001\""));
     let (_, effects) = run.log.last().unwrap();
     let payloads = effects.iter().filter_map(|effect| match effect {
         Effect::Accepted(stored) => Some(stored.payload),

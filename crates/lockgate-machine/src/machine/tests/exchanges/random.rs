@@ -130,8 +130,9 @@ pub(in crate::machine::tests) fn step(run: &mut Run, what: u8, how: u8, with: u8
                 bind.options = filtered(r#"{"b": ["1", {"exists": false}]}"#);
             }
             if matches!(bind.to, BindTo::Queue(_)) {
-                bind.options.envelope = (how % 5 == 0).then(|| text(with).into());
-                bind.options.overflow = (how % 7 == 0)
+                bind.options.envelope = how.is_multiple_of(5).then(|| text(with).into());
+                bind.options.overflow = how
+                    .is_multiple_of(7)
                     .then(|| name(crate::machine::tests::random::QUEUES[usize::from(how) % 3]));
             }
             bind.into()

@@ -182,14 +182,6 @@ fn the_copies_of_a_transaction_have_bounds() {
     for queue in ["a", "b"] {
         bind(&mut run, "e", to_queue(queue), Pattern::Everything);
     }
-    let body = "x".repeat(200_000);
-    let large = |count| publishes((0..count).map(|_| publish("e", "", &body)));
-    let refused = transact(&mut run, large(21)).unwrap_err();
-    assert!(matches!(
-        refused,
-        Rejection::TransactionPublishRefused { index: 20, .. }
-    ));
-    transact(&mut run, large(20)).unwrap();
     let many = |count| publishes((0..count).map(|_| publish("e", "", "")));
     let refused = transact(&mut run, many(1_001)).unwrap_err();
     assert!(matches!(refused, Rejection::OutOfRange { max: 1_000, .. }));
@@ -201,6 +193,16 @@ fn the_copies_of_a_transaction_have_bounds() {
         make_queue(&mut run, &queue);
         bind(&mut run, "e", to_queue(&queue), Pattern::Everything);
     }
+    // The payloads are not the copies', and the keys are.
+    let mut large = publish("e", "", &"x".repeat(100_000));
+    large.message.key = Key::new(&"k".repeat(1_024)).ok();
+    let large = |count| publishes(std::iter::repeat_n(large.clone(), count));
+    let refused = transact(&mut run, large(74)).unwrap_err();
+    let Rejection::TransactionPublishRefused { index: 73, source } = refused else {
+        panic!("{refused}");
+    };
+    assert!(source.to_string().contains("8388608 bytes"), "{source}");
+    transact(&mut run, large(73)).unwrap();
     let mut known = publish("e", "", "");
     known.message.unique_id = UniqueId::new("u").ok();
     let same = |count| publishes(std::iter::repeat_n(known.clone(), count));
