@@ -63,7 +63,7 @@ impl Copies {
             .map(|(part, message)| (*part, &**message))
     }
 
-    /// The bytes of the payload, and of what each message has besides it, as far as they vary.
+    /// The message that has the payload.
     #[must_use]
     pub fn payload(&self) -> &Message {
         &self.messages[0].1.message
