@@ -27,6 +27,7 @@ fn queues(bytes: &[u8], format: Format) -> Result<(), String> {
     let file =
         QueueFile::parse(Path::new("q"), text, format).map_err(|failure| failure.to_string())?;
     assert_eq!(file.declared(), file.declared(), "what it declares");
+    assert_eq!(file.exchanges(), file.exchanges(), "what it declares");
     Ok(())
 }
 

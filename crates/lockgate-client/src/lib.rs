@@ -2,7 +2,7 @@
 //!
 //! [`Client::queue`] opens a queue. A [`RemoteQueue`] is a [`Sink`](lockgate_core::Sink) and a
 //! [`Source`](lockgate_core::Source), as an embedded queue is, so that producers and consumers over these
-//! traits work with both. [`Client::queue_later`] names a queue whose server may be away: a [`LaterQueue`] is a
+//! traits work with both. [`Client::exchange_sink`] makes such a sink of an exchange. [`Client::queue_later`] names a queue whose server may be away: a [`LaterQueue`] is a
 //! [`Sink`](lockgate_core::Sink) that looks for it at each send. [`Client::ledger`] names a
 //! [`Ledger`](lockgate_core::ledger::Ledger) of it. [`Client::call`] makes every other call of `/api/v1`.
 //!
@@ -83,17 +83,20 @@ mod connection;
 mod credentials;
 mod endpoint;
 mod error;
+mod exchange;
 mod later;
 mod ledger;
 mod ledger_page;
 mod queue;
 mod records;
+mod target;
 mod trust;
 
 pub use client::{BackupBody, BuildError, Client, ClientBuilder};
 pub use credentials::Credentials;
 pub use endpoint::{Endpoint, EndpointError};
 pub use error::{CallError, LedgerFault, RecordFault};
+pub use exchange::RemoteExchange;
 pub use hyper::{Method, StatusCode};
 pub use later::LaterQueue;
 pub use ledger::ServerLedger;

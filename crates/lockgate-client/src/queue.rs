@@ -2,41 +2,28 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
-use hyper::{Method, StatusCode};
+use hyper::Method;
 use lockgate_core::coordination::{Fence, FenceError};
 use lockgate_core::{
     Accepted, Failures, Fate, Header, Key, KeyOrder, KeyState, KeyStateWrite, Leased, Message,
-    MessageId, MessageName, Millis, ProducerIncarnation, ProducerName, ProducerRefused, QueueName,
-    ReceiveRequest, RecordVersion, Replaces, Sequence, Settlement, Sink, SinkCapabilities, Source,
+    MessageId, MessageName, Millis, ProducerIncarnation, ProducerName, QueueName, ReceiveRequest,
+    RecordVersion, Replaces, Sequence, Settlement, Sink, SinkCapabilities, Source,
     SourceCapabilities, TransportError, UniqueId, Unsupported, WallTime, limits::HoldScope,
     one_by_one,
 };
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::time::Instant;
 
 use crate::{
     CallError, Client,
     api::{self, Encoding},
-    error::of_status,
     records::part,
+    target::{Problem, ServerInfo, Target, Unfit, all_refused, check_count, check_range},
 };
-
-/// What a message has in a request beside its body and the values of its headers, at most: names, types,
-/// key, unique id, content type and trace context, of which a byte may become two, and names of members.
-const MESSAGE_OVERHEAD_MAX: u64 = 16 << 10;
-
-/// The longest time to live: 3,000,000 days, as the API has it.
-const SPAN_MAX: Millis = 3_000_000 * 24 * 3600 * 1000;
 
 /// The longest delay of a nack or a defer: a year, as the API has it.
 const SETTLE_DELAY_MAX: Millis = 366 * 24 * 3600 * 1000;
-
-/// Messages of a transaction.
-const TRANSACTION_MAX: usize = 1_000;
-
-/// What a request has beside its entries.
-const REQUEST_OVERHEAD: usize = 32;
 
 /// A queue of a server: a [`Sink`] and a [`Source`]. Clones are the same queue. Made by [`Client::queue`].
 ///
@@ -73,14 +60,9 @@ pub struct RemoteQueue {
 
 #[derive(Clone, Debug)]
 struct Inner {
-    client: Client,
     name: QueueName,
-    /// The queue in the API.
-    target: String,
-    sink: SinkCapabilities,
+    target: Target,
     source: SourceCapabilities,
-    /// The largest request that the server takes.
-    body_bytes_max: usize,
 }
 
 /// Names a lease of a server: the receipt of `/api/v1`, which is also a receipt handle of the SQS API.
@@ -101,76 +83,11 @@ impl fmt::Display for Receipt {
     }
 }
 
-/// What cannot be sent as it is.
-#[derive(Clone, Debug, thiserror::Error)]
-enum Unfit {
-    #[error("a call has 1 to {max} of them, this one has {given}")]
-    Count { given: usize, max: usize },
-    #[error("the messages of a batch have {max} bytes at most, these have {given}")]
-    BatchBytes { given: u64, max: u64 },
-    #[error("a message has {max} bytes at most, this one has {given}")]
-    MessageBytes { given: u64, max: u64 },
-    #[error("as JSON it has {given} bytes, and the server takes requests of {max}")]
-    RequestBytes { given: usize, max: usize },
-    #[error("it has two headers of the name {name:?}, and the API takes one")]
-    HeaderTwice { name: Arc<str> },
-    #[error("it is due beyond the year 9999")]
-    Due,
-    #[error("{what} is {min} to {max} ms, this one is {given}")]
-    Range {
-        what: &'static str,
-        given: Millis,
-        min: Millis,
-        max: Millis,
-    },
-    #[error("it cannot be written as JSON")]
-    Json,
-    #[error("the queue is not keyed, and keeps no states of keys")]
-    States,
-    #[error("a holder names the version of the state that it replaces")]
-    AnyState,
-}
-
-impl Unfit {
-    fn fate(&self) -> Fate {
-        match self {
-            Self::HeaderTwice { .. } | Self::Due | Self::States => Fate::Unsupported,
-            _ => Fate::Refused,
-        }
-    }
-}
-
-impl From<Unfit> for TransportError {
-    fn from(unfit: Unfit) -> Self {
-        Self::new(unfit.fate(), unfit)
-    }
-}
-
-/// An entry that was not sent, because the request before it has failed.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("it was not sent, because what was before it has failed")]
-struct NotSent;
-
 /// A lease that is not current any more.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("the lease is not current any more ({reason})")]
 struct Stale {
     reason: String,
-}
-
-#[derive(Deserialize)]
-struct ServerInfo {
-    limits: Limits,
-}
-
-#[derive(Deserialize)]
-struct Limits {
-    body_bytes_max: u64,
-    entries_max: usize,
-    receive_max: usize,
-    wait_ms_max: Millis,
-    lease_ms_max: Millis,
-    level_max: String,
 }
 
 #[derive(Deserialize)]
@@ -250,11 +167,6 @@ struct SentMessage {
 }
 
 #[derive(Deserialize)]
-struct Results<T> {
-    results: Vec<T>,
-}
-
-#[derive(Deserialize)]
 #[serde(tag = "outcome", rename_all = "snake_case")]
 enum SendResult {
     Sent(SentMessage),
@@ -267,18 +179,6 @@ enum SettleResult {
     Done { remaining_ms: Option<Millis> },
     Stale { reason: String },
     Refused { problem: Problem },
-}
-
-#[derive(Deserialize)]
-struct Problem {
-    status: u16,
-    code: String,
-    detail: String,
-    field: Option<String>,
-    version: Option<u64>,
-    queue: Option<String>,
-    incarnation: Option<u64>,
-    newest_epoch: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -351,29 +251,17 @@ impl Client {
     /// # Errors
     /// [`CallError::NoQueue`] if it is not there, or not for this caller, and else what prevents a call.
     pub async fn queue(&self, name: &QueueName) -> Result<RemoteQueue, CallError> {
-        let target = format!("/queues/{name}");
-        let queue: Queue = self.call(Method::GET, &target, None::<&()>).await?;
-        let ServerInfo { limits } = self.call(Method::GET, "/server", None::<&()>).await?;
-        let level_max = limits.level_max.parse();
-        let level_max = level_max.map_err(|error| self.no_lockgate(error))?;
-        let body_bytes_max = usize::try_from(limits.body_bytes_max).unwrap_or(usize::MAX);
-        // Base64 makes four bytes of three.
-        let fits = limits.body_bytes_max.saturating_sub(MESSAGE_OVERHEAD_MAX) / 4 * 3;
-        let mut sink = SinkCapabilities::bodies_only(level_max);
-        sink.batch_max = limits.entries_max;
-        sink.batch_bytes_max = limits.body_bytes_max;
-        sink.message_bytes_max = queue.settings.message_bytes_max.min(fits);
+        let path = format!("/queues/{name}");
+        let queue: Queue = self.call(Method::GET, &path, None::<&()>).await?;
+        let info: ServerInfo = self.call(Method::GET, "/server", None::<&()>).await?;
+        let (mut sink, body_bytes_max) = info.sink(self, queue.settings.message_bytes_max)?;
+        let limits = info.limits;
         sink.keys = queue.keyed;
         sink.keys_only = queue.keyed;
         sink.groups = !queue.keyed;
         sink.unique_ids = queue.settings.dedup_window_ms > 0;
         let window = Duration::from_millis(queue.settings.dedup_window_ms);
         sink.unique_id_window = Some(window);
-        sink.tells_duplicates = true;
-        sink.due = true;
-        sink.time_to_live = true;
-        sink.headers = true;
-        sink.priority = true;
         sink.producers = queue.settings.producers_max.is_some();
         let mut source = SourceCapabilities::plain();
         source.receive_max = limits.receive_max;
@@ -393,12 +281,14 @@ impl Client {
         source.give_back = true;
         source.key_states = queue.keyed;
         let inner = Inner {
-            client: self.clone(),
             name: name.clone(),
-            target,
-            sink,
+            target: Target {
+                client: self.clone(),
+                path,
+                sink,
+                body_bytes_max,
+            },
             source,
-            body_bytes_max,
         };
         Ok(RemoteQueue {
             inner: Arc::new(inner),
@@ -416,116 +306,7 @@ impl RemoteQueue {
     /// Returns the client that it was opened with.
     #[must_use]
     pub fn client(&self) -> &Client {
-        &self.inner.client
-    }
-
-    /// A message in the words of the API, if it can be sent.
-    fn entry(&self, message: Message) -> Result<Box<RawValue>, TransportError> {
-        let can = &self.inner.sink;
-        can.check(&message)?;
-        let (given, max) = (message.size() as u64, can.message_bytes_max);
-        if given > max {
-            return Err(Unfit::MessageBytes { given, max }.into());
-        }
-        if let Some(span) = message.time_to_live {
-            check_range("a time to live", span, 1, SPAN_MAX)?;
-        }
-        let entry = raw(&in_words(message)?)?;
-        let given = entry.get().len() + REQUEST_OVERHEAD;
-        let max = self.inner.body_bytes_max;
-        if given > max {
-            return Err(Unfit::RequestBytes { given, max }.into());
-        }
-        Ok(entry)
-    }
-
-    /// Sends entries in as many requests as they take, one after the other, and gives one result for each.
-    async fn in_requests<T: DeserializeOwned, R>(
-        &self,
-        entries: Vec<Result<Box<RawValue>, TransportError>>,
-        (operation, list): (&str, &str),
-        take: impl Fn(T) -> Result<R, TransportError>,
-    ) -> Vec<Result<R, TransportError>> {
-        let target = format!("{}/{operation}", self.inner.target);
-        let refused: Vec<Option<TransportError>> = (entries.iter())
-            .map(|entry| entry.as_ref().err().cloned())
-            .collect();
-        let entries: Vec<Box<RawValue>> = entries.into_iter().filter_map(Result::ok).collect();
-        let mut results = Vec::with_capacity(entries.len());
-        while results.len() < entries.len() {
-            let rest = &entries[results.len()..];
-            let now = &rest[..self.fitting(rest)];
-            match self.results(&target, list, now).await {
-                Ok(answers) => results.extend(answers.into_iter().map(&take)),
-                Err(error) => {
-                    let behind = match error.fate {
-                        Fate::Unknown => TransportError::new(Fate::Retry, NotSent),
-                        _ => error.clone(),
-                    };
-                    results.extend(now.iter().map(|_| Err(error.clone())));
-                    results.resize_with(entries.len(), || Err(behind.clone()));
-                }
-            }
-        }
-        let mut results = results.into_iter();
-        let unanswered = || Err(TransportError::new(Fate::Unknown, "it was not answered"));
-        let each = refused.into_iter().map(|refused| match refused {
-            Some(error) => Err(error),
-            // There is one for each.
-            None => results.next().unwrap_or_else(unanswered),
-        });
-        each.collect()
-    }
-
-    /// How many of the first entries a request takes: one at least.
-    fn fitting(&self, entries: &[Box<RawValue>]) -> usize {
-        let mut bytes = REQUEST_OVERHEAD;
-        let fits = entries.iter().take_while(|entry| {
-            bytes += entry.get().len() + ",".len();
-            bytes <= self.inner.body_bytes_max
-        });
-        fits.count().max(1)
-    }
-
-    async fn results<T: DeserializeOwned>(
-        &self,
-        target: &str,
-        list: &str,
-        entries: &[Box<RawValue>],
-    ) -> Result<Vec<T>, TransportError> {
-        let client = &self.inner.client;
-        let body = BTreeMap::from([(list, entries)]);
-        let Results { results } = client.call(Method::POST, target, Some(&body)).await?;
-        if results.len() != entries.len() {
-            let what = format!("{} results for {}", results.len(), entries.len());
-            return Err(client.no_lockgate(what).into());
-        }
-        Ok(results)
-    }
-
-    /// The error of an entry.
-    fn refused(&self, problem: Problem) -> TransportError {
-        let endpoint = self.inner.client.endpoint().clone();
-        if let Some(name) = problem.queue {
-            return CallError::NoQueue { endpoint, name }.into();
-        }
-        if let Some(refused) = producer_refused(&problem.code, problem.incarnation) {
-            return refused.into();
-        }
-        let client = &self.inner.client;
-        if let Some(deposed) = client.deposed(&problem.code, problem.newest_epoch) {
-            return deposed.into();
-        }
-        let status = StatusCode::from_u16(problem.status);
-        let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let error = CallError::Refused {
-            status,
-            code: problem.code,
-            message: problem.detail,
-            field: problem.field,
-            version: problem.version,
-        };
-        TransportError::new(of_status(status), error)
+        &self.inner.target.client
     }
 
     async fn settle<R>(
@@ -536,14 +317,15 @@ impl RemoteQueue {
         if let Err(error) = check_count(entries.len(), self.inner.source.settle_max) {
             return all_refused(&error, entries.len());
         }
-        self.in_requests(entries, ("settle", "settles"), |result| match result {
+        let target = &self.inner.target;
+        let results = target.in_requests(entries, ("settle", "settles"), |result| match result {
             SettleResult::Done { remaining_ms } => done(remaining_ms),
             SettleResult::Stale { reason } => {
                 Err(TransportError::new(Fate::Stale, Stale { reason }))
             }
-            SettleResult::Refused { problem } => Err(self.refused(problem)),
-        })
-        .await
+            SettleResult::Refused { problem } => Err(target.refused(problem)),
+        });
+        results.await
     }
 
     /// A settle in the words of the API.
@@ -551,15 +333,7 @@ impl RemoteQueue {
         if let Some(delay) = entry.delay_ms {
             check_range("a delay", delay, 0, SETTLE_DELAY_MAX)?;
         }
-        let entry = raw(entry)?;
-        let (given, max) = (
-            entry.get().len() + REQUEST_OVERHEAD,
-            self.inner.body_bytes_max,
-        );
-        match given > max {
-            true => Err(Unfit::RequestBytes { given, max }.into()),
-            false => Ok(entry),
-        }
+        self.inner.target.written(entry)
     }
 }
 
@@ -567,32 +341,28 @@ impl Sink for RemoteQueue {
     type Id = MessageId;
 
     fn sink_capabilities(&self) -> SinkCapabilities {
-        self.inner.sink.clone()
+        self.inner.target.sink.clone()
     }
 
     async fn send_batch(
         &self,
         messages: Vec<Message>,
     ) -> Vec<Result<Accepted<MessageId>, TransportError>> {
-        let (can, count) = (&self.inner.sink, messages.len());
-        if let Err(error) = check_count(count, can.batch_max) {
-            return all_refused(&error, count);
+        let target = &self.inner.target;
+        if let Err(error) = target.check_batch(&messages) {
+            return all_refused(&error, messages.len());
         }
-        let given: u64 = messages.iter().map(|message| message.size() as u64).sum();
-        let max = can.batch_bytes_max;
-        if given > max {
-            return all_refused(&Unfit::BatchBytes { given, max }.into(), count);
-        }
-        let entries = messages.into_iter().map(|message| self.entry(message));
-        self.in_requests(
-            entries.collect(),
-            ("messages", "messages"),
-            |result| match result {
-                SendResult::Sent(sent) => accepted(sent),
-                SendResult::Refused { problem } => Err(self.refused(problem)),
-            },
-        )
-        .await
+        let entries = messages.into_iter().map(|message| target.entry(message));
+        let results =
+            target.in_requests(
+                entries.collect(),
+                ("messages", "messages"),
+                |result| match result {
+                    SendResult::Sent(sent) => accepted(sent),
+                    SendResult::Refused { problem } => Err(target.refused(problem)),
+                },
+            );
+        results.await
     }
 
     /// In as many transactions as requests are needed. If one is refused, one by one up to the message that is to blame.
@@ -600,11 +370,11 @@ impl Sink for RemoteQueue {
         &self,
         messages: Vec<Message>,
     ) -> Vec<Result<Accepted<MessageId>, TransportError>> {
-        let name = self.inner.name.as_str();
+        let (name, target) = (self.inner.name.as_str(), &self.inner.target);
         let sends = messages.iter().map(|message| match &message.producer {
-            None => raw(&TransactionSend {
+            None => target.written(&TransactionSend {
                 queue: name,
-                message: &self.entry(message.clone())?,
+                message: &target.entry(message.clone())?,
             }),
             Some(_) => Err(Unsupported::Producer.into()),
         });
@@ -612,53 +382,19 @@ impl Sink for RemoteQueue {
         let (Ok(sends), 2..) = (sends, messages.len()) else {
             return one_by_one(self, messages).await;
         };
-        let mut results = Vec::with_capacity(sends.len());
-        while results.len() < sends.len() {
-            let rest = &sends[results.len()..];
-            let now = &rest[..self.fitting(rest).min(TRANSACTION_MAX)];
-            let body = BTreeMap::from([("sends", now)]);
-            let client = &self.inner.client;
-            match client
-                .call(Method::POST, "/transactions", Some(&body))
-                .await
-            {
-                Ok(Sent { sent }) if sent.len() == now.len() => {
-                    results.extend(sent.into_iter().map(accepted));
-                }
-                Ok(Sent { sent }) => {
-                    let what = format!("{} results for {}", sent.len(), now.len());
-                    results.push(Err(client.no_lockgate(what).into()));
-                    break;
-                }
-                Err(CallError::Refused { .. }) => {
-                    let rest = messages[results.len()..].to_vec();
-                    results.extend(one_by_one(self, rest).await);
-                    break;
-                }
-                Err(error) => {
-                    results.push(Err(error.into()));
-                    break;
-                }
-            }
-        }
-        results
+        let answers = |Sent { sent }| sent;
+        let results = target.in_order(self, messages, (sends, "sends"), answers, accepted);
+        results.await
     }
 
     fn can_carry(&self, message: &Message) -> Result<(), TransportError> {
-        // Where JSON has six bytes for each and it has room all the same, nothing need be written.
-        let most = (message.size() as u64).saturating_mul(6);
-        let max = self.inner.body_bytes_max as u64;
-        match message.due.is_none() && most.saturating_add(MESSAGE_OVERHEAD_MAX) <= max {
-            true => self.inner.sink.carries(message),
-            false => self.entry(message.clone()).map(drop),
-        }
+        let target = &self.inner.target;
+        target.can_carry(message, |message| target.entry(message))
     }
 
     fn fenced(&self, fence: &Fence) -> Result<Self, FenceError> {
-        let inner = Inner {
-            client: self.inner.client.fenced(fence),
-            ..(*self.inner).clone()
-        };
+        let mut inner = (*self.inner).clone();
+        inner.target.client = inner.target.client.fenced(fence);
         Ok(Self {
             inner: Arc::new(inner),
         })
@@ -668,29 +404,17 @@ impl Sink for RemoteQueue {
         &self,
         producer: ProducerName,
     ) -> Result<ProducerIncarnation, TransportError> {
-        if !self.inner.sink.producers {
+        if !self.inner.target.sink.producers {
             return Err(Unsupported::Producer.into());
         }
         let target = format!(
             "{}/producers/{}/open",
-            self.inner.target,
+            self.inner.target.path,
             part(producer.as_str())
         );
-        let client = &self.inner.client;
+        let client = &self.inner.target.client;
         let Opened { incarnation } = client.call(Method::POST, &target, None::<&()>).await?;
         Ok(ProducerIncarnation(incarnation))
-    }
-}
-
-/// Why a producer may not send, if it is that.
-fn producer_refused(code: &str, incarnation: Option<u64>) -> Option<ProducerRefused> {
-    match code {
-        "producer_fenced" => Some(ProducerRefused::Fenced {
-            current: ProducerIncarnation(incarnation.unwrap_or_default()),
-        }),
-        "producer_unknown" => Some(ProducerRefused::Unknown),
-        "producer_gap" => Some(ProducerRefused::Gap),
-        _ => None,
     }
 }
 
@@ -706,7 +430,7 @@ impl Source for RemoteQueue {
         request: ReceiveRequest,
     ) -> Result<Vec<Leased<Receipt>>, TransportError> {
         check_count(request.max, self.inner.source.receive_max)?;
-        let target = format!("{}/receive", self.inner.target);
+        let target = format!("{}/receive", self.inner.target.path);
         let body = Receive {
             max: request.max,
             key_max: request.key_max.map(|max| max.min(request.max)),
@@ -714,7 +438,7 @@ impl Source for RemoteQueue {
             lease_ms: request.lease.map(millis),
             holder: request.holder.as_str(),
         };
-        let client = &self.inner.client;
+        let client = &self.inner.target.client;
         let asked = Instant::now();
         let call = client.call_within(Method::POST, &target, Some(&body), request.wait);
         let Received { messages, took_ms } = call.await?;
@@ -751,7 +475,7 @@ impl Source for RemoteQueue {
         if !self.inner.source.key_states {
             return Err(Unfit::States.into());
         }
-        let client = &self.inner.client;
+        let client = &self.inner.target.client;
         let encoded = write.value.as_deref().map(Encoding::of);
         let mut state = Some(StateEntry {
             value: encoded.as_ref().map(|(value, _)| &**value),
@@ -769,9 +493,9 @@ impl Source for RemoteQueue {
             })
         });
         let entries = entries.collect::<Result<Vec<_>, _>>()?;
-        if self.fitting(&entries) < entries.len() {
+        if self.inner.target.fitting(&entries) < entries.len() {
             let given = entries.iter().map(|entry| entry.get().len()).sum();
-            let max = self.inner.body_bytes_max;
+            let max = self.inner.target.body_bytes_max;
             return Err(Unfit::RequestBytes { given, max }.into());
         }
         let body = BTreeMap::from([("settles", entries)]);
@@ -804,7 +528,7 @@ impl Source for RemoteQueue {
                 ..SettleEntry::default()
             })
         });
-        let client = &self.inner.client;
+        let client = &self.inner.target.client;
         // It lasts so long from when the server got the request, which was not before now.
         let asked = Instant::now();
         self.settle(entries.collect(), |remaining| match remaining {
@@ -851,41 +575,6 @@ fn settling<'a>(receipt: &'a Receipt, settlement: &'a Settlement) -> SettleEntry
         reason,
         ..SettleEntry::default()
     }
-}
-
-fn raw(value: &impl Serialize) -> Result<Box<RawValue>, TransportError> {
-    serde_json::value::to_raw_value(value).map_err(|_| Unfit::Json.into())
-}
-
-/// A message in the words of the API. The sink's capabilities were checked.
-fn in_words(message: Message) -> Result<api::Message, Unfit> {
-    let mut headers = BTreeMap::new();
-    for Header { name, kind, value } in message.headers {
-        let (value, encoding) = Encoding::of(&value);
-        let header = api::Header {
-            kind: kind.to_string(),
-            value,
-            encoding,
-        };
-        if headers.insert(name.to_string(), header).is_some() {
-            return Err(Unfit::HeaderTwice { name });
-        }
-    }
-    Ok(api::Message {
-        body: api::Body::bytes(&message.body),
-        key: message.key.map(|key| key.to_string()),
-        group: message.group.map(|group| group.to_string()),
-        unique_id: message.unique_id.map(|id| id.to_string()),
-        delay_ms: None,
-        due_at: message.due.map(instant).transpose()?,
-        time_to_live_ms: message.time_to_live,
-        headers,
-        content_type: message.content_type.map(|text| text.to_string()),
-        trace_context: message.trace_context.map(|text| text.to_string()),
-        level: message.level.map(|level| level.to_string()),
-        priority: message.priority,
-        producer: message.producer.map(|produced| (*produced).into()),
-    })
 }
 
 /// A message that came; `None` if no server says so.
@@ -952,13 +641,6 @@ fn leased(received: ReceivedMessage) -> Option<Leased<Receipt>> {
     })
 }
 
-/// An instant as an RFC 3339 text in UTC.
-fn instant(time: WallTime) -> Result<String, Unfit> {
-    let millis = i64::try_from(time.0).map_err(|_| Unfit::Due)?;
-    let time = jiff::Timestamp::from_millisecond(millis).map_err(|_| Unfit::Due)?;
-    Ok(format!("{time:.3}"))
-}
-
 pub(crate) fn wall_time(text: &str) -> Option<WallTime> {
     let time: jiff::Timestamp = text.parse().ok()?;
     u64::try_from(time.as_millisecond()).ok().map(WallTime)
@@ -968,28 +650,4 @@ pub(crate) fn wall_time(text: &str) -> Option<WallTime> {
 pub(crate) fn millis(span: Duration) -> Millis {
     let millis = span.as_nanos().div_ceil(1_000_000);
     Millis::try_from(millis).unwrap_or(Millis::MAX)
-}
-
-/// The server refuses a whole request for a number that it never takes.
-fn check_range(what: &'static str, given: Millis, min: Millis, max: Millis) -> Result<(), Unfit> {
-    match (min..=max).contains(&given) {
-        true => Ok(()),
-        false => Err(Unfit::Range {
-            what,
-            given,
-            min,
-            max,
-        }),
-    }
-}
-
-fn check_count(given: usize, max: usize) -> Result<(), TransportError> {
-    match (1..=max).contains(&given) {
-        true => Ok(()),
-        false => Err(Unfit::Count { given, max }.into()),
-    }
-}
-
-fn all_refused<T>(error: &TransportError, count: usize) -> Vec<Result<T, TransportError>> {
-    (0..count).map(|_| Err(error.clone())).collect()
 }

@@ -4,10 +4,13 @@
 //! the capabilities say it cannot do is tested as a refusal.
 
 mod cases;
+mod through;
 
 use std::{fmt, future::Future, time::Duration};
 
 use lockgate_core::{Sink, Source};
+
+pub use self::through::Through;
 
 /// Where the queues under test come from.
 pub trait Fixture {

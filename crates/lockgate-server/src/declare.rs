@@ -4,6 +4,8 @@
 //! Queues are created without their dead-letter queues, which are set afterwards: the order in the
 //! file does not matter, and after a crash in between the next start continues.
 
+mod exchanges;
+
 use std::collections::BTreeMap;
 
 use lockgate_core::QueueName;
@@ -13,6 +15,10 @@ use lockgate_machine::{
     TypedCommand,
 };
 
+pub use self::exchanges::{
+    DeclaredBinding, DeclaredExchange, ExchangePart, ExchangeProblem, ExchangeReference,
+    check_exchanges, check_references, declare_exchanges, exchange_references, other_kind,
+};
 use crate::queue::{allow_policy::lets_in, extension, kind, tags as queue_tags};
 
 /// A queue that should exist, with at least these settings and tags.
@@ -25,7 +31,7 @@ pub struct DeclaredQueue {
     pub tags: BTreeMap<String, String>,
 }
 
-/// What was done for a declared queue.
+/// What was done for a declared queue or exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Declared {
     /// It did not exist and was created.
@@ -57,13 +63,23 @@ pub enum DeclaredPart {
     Tags,
 }
 
-/// Why queues were not declared.
+/// Why queues or exchanges were not declared.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeclareError {
     /// A declaration is wrong; nothing was done.
     #[error("{} of the declared queues are refused", .0.len())]
     Refused(Vec<DeclareProblem>),
+    /// The declaration of an exchange is wrong.
+    #[error("the declared exchanges are refused for {} reasons", .0.len())]
+    Exchanges(Vec<ExchangeProblem>),
+    /// An exchange could not be created, changed or bound; what comes before it was.
+    #[error("making, changing or binding exchange {exchange}")]
+    Exchange {
+        exchange: String,
+        #[source]
+        source: EngineError,
+    },
     /// A queue could not be created or changed; the queues before it were.
     #[error("making or changing queue {queue}")]
     Engine {

@@ -82,8 +82,9 @@ pub mod fuzzing {
 
 pub use auth::{AccessKey, AccessKeys, Authentication, Grant, KeyError, Names, Secret, Verb};
 pub use declare::{
-    DeclareError, DeclareProblem, Declared, DeclaredPart, DeclaredQueue, check_queues,
-    declare_queues,
+    DeclareError, DeclareProblem, Declared, DeclaredBinding, DeclaredExchange, DeclaredPart,
+    DeclaredQueue, ExchangePart, ExchangeProblem, ExchangeReference, check_exchanges, check_queues,
+    check_references, declare_exchanges, declare_queues, exchange_references, other_kind,
 };
 pub use handler::{Handler, HandlerAnswer, HandlerRequest, check_message};
 pub use http::tls::{Certificate, TlsError, TlsFiles};

@@ -152,11 +152,11 @@ pub(crate) struct QueueDelete {
     pub(crate) name: String,
 }
 
-/// Make the queues that a file declares, or change them to be so, on a running server
+/// Make the queues and exchanges that a file declares, or change them to be so, on a running server
 ///
 /// The file is that of `lockgate serve --queues`: TOML with a [[queue]] for each (its name, tags and any setting of
-/// a queue), or a configuration file of ElasticMQ. The command leaves alone what the file does not name, queues
-/// too. Applied again, the same file changes nothing. `lockgate queue export` writes such a file.
+/// a queue), and an [[exchange]] for each with an [[exchange.bind]] for each binding; or a configuration file of
+/// ElasticMQ. The command leaves alone what the file does not name, queues, exchanges and bindings too. Applied again, the same file changes nothing. `lockgate queue export` writes such a file.
 ///
 /// The command checks everything before it makes the first queue, and names what is wrong by file and line. If the
 /// server refuses something after all, the queues before it are done: correct the file and apply it again.
@@ -180,7 +180,7 @@ pub(crate) struct QueueApply {
     )]
     pub(crate) format: Format,
 
-    /// Print one JSON object for each queue: queue, outcome, changes
+    /// Print one JSON object for each queue and exchange: queue or exchange, outcome, changes
     #[arg(long)]
     pub(crate) json: bool,
 
@@ -291,21 +291,22 @@ pub(crate) struct QueueSet {
     pub(crate) name: String,
 }
 
-/// Write the queues of a server as a file that `lockgate queue apply` and `lockgate serve --queues` read
+/// Write the queues and exchanges of a server as a file that `lockgate queue apply` and `lockgate serve --queues` read
 ///
-/// The file has a [[queue]] in TOML for each queue: its tags, and every setting that is not the default. Applied to
-/// a server without queues it makes the same ones. It has no messages; `lockgate backup` has them.
+/// The file has a [[queue]] in TOML for each queue: its tags, and every setting that is not the default. It has an
+/// [[exchange]] for each exchange, with its bindings. Applied to a server without queues it makes the same ones. It has
+/// no messages; `lockgate backup` has them.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lockgate queue export > queues.toml
   lockgate queue export --prefix orders --endpoint http://127.0.0.1:9400")]
 pub(crate) struct QueueExport {
-    /// Only queues whose name starts with this
+    /// Only queues whose name starts with this, and no exchanges
     #[arg(long, short, value_name = "PREFIX")]
     pub(crate) prefix: Option<String>,
 
-    /// Print one JSON object for each queue instead, with the names and values of the file
+    /// Print one JSON object for each queue and exchange instead, with the names and values of the file
     #[arg(long)]
     pub(crate) json: bool,
 

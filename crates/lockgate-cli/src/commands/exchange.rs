@@ -93,7 +93,7 @@ pub(super) fn run(args: &Exchange) -> Result<(), Failure> {
     })
 }
 
-fn target(name: &str, rest: &str) -> String {
+pub(super) fn target(name: &str, rest: &str) -> String {
     format!("/exchanges/{}{rest}", part(name))
 }
 

@@ -11,6 +11,7 @@ mod dead_letters;
 mod dlq;
 mod dump;
 mod exchange;
+mod exchange_apply;
 mod forward;
 mod key;
 pub(crate) mod lead;

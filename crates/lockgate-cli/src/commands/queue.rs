@@ -7,8 +7,8 @@ use lockgate_machine::{QueueSettings, SETTINGS, Setting, SettingKind, SettingVal
 use serde_json::{Map, Value, json};
 
 use super::{
-    Counts, NOTHING, agree, block_on, client, client_of, environment, once, part, peek, purge,
-    queue_apply,
+    Counts, NOTHING, agree, block_on, client, client_of, environment, exchange_apply, once, part,
+    peek, purge, queue_apply,
 };
 use crate::{
     args::{
@@ -374,6 +374,37 @@ async fn export(client: &Client, args: &QueueExport) -> Result<(), Failure> {
         }
         output.line("")?;
     }
+    // A part of the queues may lack those to which exchanges lead.
+    let exchanges = match args.prefix {
+        Some(_) => Vec::new(),
+        None => exchange_apply::declarations(client).await?,
+    };
+    let object = |fields: Vec<(&str, Value)>| -> Map<_, _> {
+        let fields = fields.into_iter();
+        fields
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
+    };
+    for (mut fields, bindings) in exchanges {
+        if args.json {
+            let bindings = bindings.into_iter().map(object);
+            fields.push(("bind", bindings.map(Value::Object).collect()));
+            output.json(&object(fields))?;
+            continue;
+        }
+        output.line("[[exchange]]")?;
+        for (name, value) in fields {
+            output.line(&format!("{name} = {}", as_toml(&value)))?;
+        }
+        output.line("")?;
+        for binding in bindings {
+            output.line("[[exchange.bind]]")?;
+            for (name, value) in binding {
+                output.line(&format!("{name} = {}", as_toml(&value)))?;
+            }
+            output.line("")?;
+        }
+    }
     output.flush()
 }
 
@@ -405,7 +436,7 @@ fn declaration(queue: &Value) -> Vec<(&'static str, Value)> {
     fields
 }
 
-/// A text, a number, a truth or a table of them, on one line of TOML.
+/// A text, a number, a truth, or a list or a table of them, on one line of TOML.
 fn as_toml(value: &Value) -> String {
     match value {
         Value::String(text) => toml::Value::from(text.as_str()).to_string(),
@@ -417,6 +448,10 @@ fn as_toml(value: &Value) -> String {
                 "{{ {} }}",
                 fields.iter().map(field).collect::<Vec<_>>().join(", ")
             )
+        }
+        Value::Array(items) => {
+            let items: Vec<_> = items.iter().map(as_toml).collect();
+            format!("[{}]", items.join(", "))
         }
         other => other.to_string(),
     }

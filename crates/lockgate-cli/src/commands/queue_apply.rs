@@ -1,8 +1,9 @@
-//! `lockgate queue apply`: declared queues against a running server.
+//! `lockgate queue apply`: declared queues and exchanges against a running server.
 //!
 //! The file is that of `lockgate serve --queues`, read and checked by the same code; here the queues are
 //! compared and changed through the admin API, so that it works from afar and with the grants of a key.
-//! Queues are made without what may need other queues, and get that when all are there.
+//! Queues are made without what may need other queues, and get that when all are there. Exchanges follow
+//! (`exchange_apply`).
 
 use lockgate_machine::{Setting, SettingValue};
 use lockgate_server::{DeclareProblem, DeclaredPart, DeclaredQueue};
@@ -10,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::{
-    block_on,
+    block_on, exchange_apply,
     queue::{change, find, value_of},
 };
 use crate::{
@@ -39,27 +40,30 @@ struct Plan {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Outcome {
+pub(super) enum Outcome {
     Created,
     Changed,
     Unchanged,
 }
 
-/// A setting or a tag that differs.
+/// A part that differs.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-struct Change {
+pub(super) struct Change {
     #[serde(flatten)]
-    what: What,
+    pub(super) what: What,
     #[serde(skip_serializing_if = "Option::is_none")]
-    before: Option<String>,
-    after: String,
+    pub(super) before: Option<String>,
+    pub(super) after: String,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum What {
+pub(super) enum What {
     Setting(&'static str),
     Tag(String),
+    /// The rule of an exchange for messages that it cannot route.
+    Unroutable,
+    Binding(String),
 }
 
 pub(super) fn run(args: &QueueApply, client: Client) -> Result<(), Failure> {
@@ -78,10 +82,21 @@ pub(super) fn run(args: &QueueApply, client: Client) -> Result<(), Failure> {
         if !problems.is_empty() {
             return Err(file.refused(&problems));
         }
+        let exchanges = file.exchanges();
+        let mut exchange_plans = Vec::new();
+        for exchange in &exchanges {
+            exchange_plans.push(exchange_apply::plan(&client, exchange).await?);
+        }
+        let problems =
+            exchange_apply::problems(&client, &declared, &exchanges, &exchange_plans).await?;
+        if !problems.is_empty() {
+            return Err(file.refused_exchanges(&problems));
+        }
         if !args.dry_run {
             apply(&client, &plans).await?;
+            exchange_apply::apply(&client, &exchanges, &exchange_plans).await?;
         }
-        tell(args, &plans)
+        tell(args, &plans, &exchange_plans)
     })
 }
 
@@ -204,7 +219,11 @@ impl Plan {
     }
 }
 
-fn tell(args: &QueueApply, plans: &[Plan]) -> Result<(), Failure> {
+fn tell(
+    args: &QueueApply,
+    plans: &[Plan],
+    exchanges: &[exchange_apply::Plan],
+) -> Result<(), Failure> {
     let mut output = Output::new();
     let mut table = Table::new(["QUEUE", "OUTCOME", "WHAT"]);
     for plan in plans {
@@ -212,27 +231,36 @@ fn tell(args: &QueueApply, plans: &[Plan]) -> Result<(), Failure> {
             output.json(plan)?;
             continue;
         }
-        let words: Vec<String> = plan.changes.iter().map(Change::words).collect();
-        let outcome = json!(plan.outcome);
-        table.row([
-            &plan.queue,
-            outcome.as_str().unwrap_or(""),
-            &words.join(", "),
-        ]);
+        table.row(row(plan.queue.clone(), plan.outcome, &plan.changes));
+    }
+    for plan in exchanges {
+        match args.json {
+            true => output.json(plan)?,
+            false => {
+                let name = format!("exchange {}", plan.exchange);
+                table.row(row(name, plan.outcome, &plan.changes));
+            }
+        }
     }
     if !args.json {
         output.table(&table)?;
     }
     output.flush()?;
-    let of = |outcome| plans.iter().filter(|plan| plan.outcome == outcome).count();
+    let outcomes = plans.iter().map(|plan| plan.outcome);
+    let outcomes = outcomes.chain(exchanges.iter().map(|plan| plan.outcome));
+    let of = |outcome| outcomes.clone().filter(|it| *it == outcome).count();
+    let queues = count(plans.len() as u64, "queue");
+    let all = match exchanges.len() as u64 {
+        0 => queues,
+        exchanges => format!("{queues} and {}", count(exchanges, "exchange")),
+    };
     let dry = if args.dry_run {
         "; nothing was done: --dry-run"
     } else {
         ""
     };
     note(&format!(
-        "{}: {} created, {} changed, {} as declared already{dry}",
-        count(plans.len() as u64, "queue"),
+        "{all}: {} created, {} changed, {} as declared already{dry}",
         of(Outcome::Created),
         of(Outcome::Changed),
         of(Outcome::Unchanged),
@@ -240,11 +268,23 @@ fn tell(args: &QueueApply, plans: &[Plan]) -> Result<(), Failure> {
     Ok(())
 }
 
+fn row(name: String, outcome: Outcome, changes: &[Change]) -> [String; 3] {
+    let words: Vec<String> = changes.iter().map(Change::words).collect();
+    let outcome = json!(outcome);
+    [
+        name,
+        outcome.as_str().unwrap_or_default().to_owned(),
+        words.join(", "),
+    ]
+}
+
 impl Change {
     fn words(&self) -> String {
         let what = match &self.what {
             What::Setting(name) => (*name).to_owned(),
             What::Tag(tag) => format!("tag {tag}"),
+            What::Unroutable => "unroutable".to_owned(),
+            What::Binding(binding) => format!("binding {binding}"),
         };
         match &self.before {
             Some(before) => format!("{what}: {before} -> {}", self.after),

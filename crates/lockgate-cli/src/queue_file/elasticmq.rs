@@ -6,7 +6,7 @@ use lockgate_core::{QueueName, units};
 use lockgate_machine::{Setting, SettingValue};
 
 use super::{
-    Entry, Parsed, Remark,
+    Entry, Found, Parsed, Remark,
     hocon::{self, Node, Object, Value},
 };
 
@@ -57,7 +57,11 @@ pub(super) fn parse(text: &str) -> Parsed {
     }
     name_dead_letters(&mut entries);
     if problems.is_empty() {
-        Ok((entries, warnings))
+        let found = Found {
+            queues: entries,
+            ..Found::default()
+        };
+        Ok((found, warnings))
     } else {
         Err(problems)
     }

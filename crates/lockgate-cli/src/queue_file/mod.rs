@@ -1,9 +1,10 @@
-//! The file that declares queues: read in one of two forms into one.
+//! The file that declares queues and exchanges: read in one of two forms into one.
 //!
 //! What the settings mean is the server's business ([`lockgate_server::check_queues`]); here each
 //! is found with the line it stands on, so that whatever is wrong with it can be told by place.
 
 mod elasticmq;
+mod exchanges;
 mod hocon;
 mod own;
 
@@ -15,7 +16,10 @@ use std::{
 };
 
 use lockgate_machine::{Setting, SettingValue};
-use lockgate_server::{DeclareProblem, DeclaredPart, DeclaredQueue, check_queues};
+use lockgate_server::{
+    DeclareProblem, DeclaredExchange, DeclaredPart, DeclaredQueue, ExchangePart, ExchangeProblem,
+    check_exchanges, check_queues,
+};
 
 use crate::{
     exit::{Exit, Failure},
@@ -27,7 +31,7 @@ use crate::{
 pub(crate) enum Format {
     /// By the file's extension: `.conf` is ElasticMQ's.
     Auto,
-    /// `[[queue]]` tables in TOML.
+    /// `[[queue]]` and `[[exchange]]` tables in TOML.
     Toml,
     /// ElasticMQ's `queues { ... }`.
     ElasticMq,
@@ -51,6 +55,7 @@ impl FromStr for Format {
 pub(crate) struct QueueFile {
     path: PathBuf,
     queues: Vec<Entry>,
+    exchanges: Vec<ExchangeEntry>,
     /// What was read over, each with its place.
     pub(crate) warnings: Vec<String>,
 }
@@ -75,8 +80,25 @@ impl Entry {
     }
 }
 
-/// What a form makes of a text: queues and warnings, or problems; each of those with its line.
-type Parsed = Result<(Vec<Entry>, Vec<Remark>), Vec<Remark>>;
+/// An exchange, and the lines its parts stand on.
+#[derive(Debug, PartialEq)]
+struct ExchangeEntry {
+    exchange: DeclaredExchange,
+    line: usize,
+    /// That of its rule for messages that it cannot route.
+    rule_line: usize,
+    binding_lines: Vec<usize>,
+}
+
+/// What is in a text.
+#[derive(Debug, Default)]
+struct Found {
+    queues: Vec<Entry>,
+    exchanges: Vec<ExchangeEntry>,
+}
+
+/// What a form makes of a text: what is in it and warnings, or problems; each of those with its line.
+type Parsed = Result<(Found, Vec<Remark>), Vec<Remark>>;
 
 /// Something to say about a line.
 #[derive(Debug, PartialEq, Eq)]
@@ -133,17 +155,20 @@ impl QueueFile {
                 |remark: Remark| format!("{}:{}: {}", path.display(), remark.line, remark.text);
             remarks.into_iter().map(place).collect()
         };
-        let (queues, warnings) = parsed.map_err(|problems| Failure::problems(&tell(problems)))?;
+        let (found, warnings) = parsed.map_err(|problems| Failure::problems(&tell(problems)))?;
         let file = Self {
             path: path.to_owned(),
-            queues,
+            queues: found.queues,
+            exchanges: found.exchanges,
             warnings: tell(warnings),
         };
         let problems = check_queues(&file.declared());
-        if problems.is_empty() {
-            Ok(file)
-        } else {
-            Err(file.refused(&problems))
+        if !problems.is_empty() {
+            return Err(file.refused(&problems));
+        }
+        match &check_exchanges(&file.exchanges())[..] {
+            [] => Ok(file),
+            problems => Err(file.refused_exchanges(problems)),
         }
     }
 
@@ -153,6 +178,29 @@ impl QueueFile {
             .iter()
             .map(|entry| entry.queue.clone())
             .collect()
+    }
+
+    /// The exchanges that it declares.
+    pub(crate) fn exchanges(&self) -> Vec<DeclaredExchange> {
+        let entries = self.exchanges.iter();
+        entries.map(|entry| entry.exchange.clone()).collect()
+    }
+
+    /// The problems of exchanges that a server found, each with its place.
+    pub(crate) fn refused_exchanges(&self, problems: &[ExchangeProblem]) -> Failure {
+        let problems = problems.iter().map(|problem| {
+            let entry = &self.exchanges[problem.exchange];
+            let line = match problem.part {
+                ExchangePart::Name => entry.line,
+                ExchangePart::Unroutable => entry.rule_line,
+                ExchangePart::Binding(at) => {
+                    entry.binding_lines.get(at).copied().unwrap_or(entry.line)
+                }
+            };
+            let place = format!("{}:{line}", self.path.display());
+            format!("{place}: exchange {}: {problem}", entry.exchange.name)
+        });
+        Failure::problems(&problems.collect::<Vec<_>>())
     }
 
     /// The problems that a server found, each with its place.
@@ -176,8 +224,12 @@ impl QueueFile {
 
 impl fmt::Display for QueueFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = count(self.queues.len() as u64, "queue");
-        write!(f, "{}: {count}", self.path.display())
+        let queues = count(self.queues.len() as u64, "queue");
+        write!(f, "{}: {queues}", self.path.display())?;
+        match self.exchanges.len() as u64 {
+            0 => Ok(()),
+            exchanges => write!(f, ", {}", count(exchanges, "exchange")),
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Lockgate's own form: TOML with a `[[queue]]` for each.
+//! Lockgate's own form: TOML with a `[[queue]]` and an `[[exchange]]` for each.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use toml::{
     de::{DeTable, DeValue},
 };
 
-use super::{Entry, Parsed, Remark};
+use super::{Entry, Found, Parsed, Remark};
 
 pub(super) fn parse(text: &str) -> Parsed {
     let ends = text.match_indices('\n').map(|(at, _)| at);
@@ -22,41 +22,52 @@ pub(super) fn parse(text: &str) -> Parsed {
         let at = error.span().map_or(0, |span| span.start);
         reading.problem(at, error.message());
     }
-    let mut queues = Vec::new();
+    let mut found = Found::default();
     if reading.problems.is_empty() {
         for (key, value) in table.get_ref() {
             let at = key.span().start;
             match (key.get_ref().as_ref(), value.get_ref()) {
                 ("queue", DeValue::Array(items)) => {
-                    queues.extend(items.iter().filter_map(|item| reading.queue(item)));
+                    let queues = items.iter().filter_map(|item| reading.queue(item));
+                    found.queues.extend(queues);
+                }
+                ("exchange", DeValue::Array(items)) => {
+                    let exchanges = items.iter().filter_map(|item| reading.exchange(item));
+                    found.exchanges.extend(exchanges);
                 }
                 ("queue", _) => reading.problem(at, "queue: expected [[queue]], once for each"),
+                ("exchange", _) => {
+                    reading.problem(at, "exchange: expected [[exchange]], once for each");
+                }
                 (name, _) => {
-                    reading.problem(at, format!("unknown key {name:?}; expected [[queue]]"));
+                    reading.problem(
+                        at,
+                        format!("unknown key {name:?}; expected [[queue]] or [[exchange]]"),
+                    );
                 }
             }
         }
     }
     if reading.problems.is_empty() {
-        Ok((queues, Vec::new()))
+        Ok((found, Vec::new()))
     } else {
         reading.problems.sort_by_key(|problem| problem.line);
         Err(reading.problems)
     }
 }
 
-struct Reading {
+pub(super) struct Reading {
     /// Where lines end, in bytes: counting them anew for every key would take time with its square.
     line_ends: Vec<usize>,
-    problems: Vec<Remark>,
+    pub(super) problems: Vec<Remark>,
 }
 
 impl Reading {
-    fn line(&self, at: usize) -> usize {
+    pub(super) fn line(&self, at: usize) -> usize {
         1 + self.line_ends.partition_point(|&end| end < at)
     }
 
-    fn problem(&mut self, at: usize, text: impl Into<String>) {
+    pub(super) fn problem(&mut self, at: usize, text: impl Into<String>) {
         let line = self.line(at);
         self.problems.push(Remark::new(line, text));
     }
@@ -169,6 +180,7 @@ mod tests {
                 "[[".to_owned() + &"a.".repeat(300_000) + "b]]",
                 "a = {".to_owned() + &"a.".repeat(300_000) + "b = 1}",
                 "[[queue]]\n[queue.a]\n".repeat(20_000),
+                "[[exchange]]\n[[exchange.bind]]\n".repeat(20_000),
             ] {
                 parse(&text).unwrap_err();
             }

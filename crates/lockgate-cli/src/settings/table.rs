@@ -175,7 +175,7 @@ pub(crate) static QUEUES: Setting<Option<PathBuf>> = Setting {
         scope: Scope::Serve,
         help: "File of queues that the server makes, or changes to be so, when it starts",
         detail: "TOML with a [[queue]] for each: name, tags = { ... }, and any setting of a queue by its name \
-                 (docs/settings.md). Or a configuration file of ElasticMQ, of which the server reads queues { \
+                 (docs/settings.md); and with exchanges (docs/operations.md). Or a configuration file of ElasticMQ, of which the server reads queues { \
                  ... }. It leaves alone what the file does not name, queues too. If anything in the file is \
                  wrong, the server does nothing and does not start.",
     },

@@ -280,6 +280,16 @@ fn a_dead_letter_queue_that_is_nowhere_is_refused() {
         .fails_with(2);
     let place = "queues.toml:6: queue \"a\": its dead-letter queue d is neither declared nor there";
     assert!(error.contains(place), "{error}");
+    // Nor is a queue made where an exchange is wrong.
+    let text = "[[queue]]\nname = \"b\"\n[[exchange]]\nname = \"e\"\nkind = \"fanout\"\n[[exchange.bind]]\nqueue = \"d\"\n";
+    sandbox.write("queues.toml", text);
+    let error = sandbox
+        .run(&format!(
+            "serve --listen 127.0.0.1:0 --data data {arguments}"
+        ))
+        .fails_with(2);
+    let place = "queues.toml:6: exchange e: queue d is neither declared nor there";
+    assert!(error.contains(place), "{error}");
     let server = Server::start(&sandbox);
     let url = &server.url;
     assert_eq!(
@@ -315,4 +325,287 @@ fn elasticmqs_file_is_imported() {
         json!([settings["dead_letter"], settings["attempts_max"]]),
         json!(["d.fifo", 2])
     );
+}
+
+const EXCHANGES: &str = r##"
+[[exchange]]
+name = "events"
+kind = "topic"
+alternate = "rest"
+
+[[exchange.bind]]
+queue = "orders.fifo"
+topic = "orders.*.eu"
+filter = '{"store": ["web", {"prefix": "shop-"}]}'
+key_from_header = "customer"
+
+[[exchange.bind]]
+exchange = "jobs"
+topic = "#"
+
+[[exchange]]
+name = "jobs"
+kind = "headers"
+unroutable = "drop"
+
+[[exchange.bind]]
+queue = "audit"
+headers = ["type=image", "urgent"]
+any = true
+filter = '{"size": [{"numeric": [">", 1.50]}]}'
+filter_body = true
+skip_when_full = true
+
+[[exchange]]
+name = "rest"
+kind = "fanout"
+[[exchange.bind]]
+queue = "audit"
+key_from_routing_key = true
+
+[[queue]]
+name = "orders.fifo"
+[[queue]]
+name = "audit"
+"##;
+
+fn bindings(town: &Town, exchange: &str) -> Value {
+    let shown = town.run(&format!("exchange show {exchange} --json")).json();
+    let mut bindings = shown[0]["bindings"].clone();
+    for binding in bindings.as_array_mut().unwrap() {
+        binding.as_object_mut().unwrap().remove("number");
+    }
+    bindings
+}
+
+/// The same file makes the same on a server that runs and on one that starts; again it changes nothing.
+#[test]
+fn exchanges_of_a_file_are_made_and_changed() {
+    let town = Town::new();
+    town.sandbox.write("queues.toml", EXCHANGES);
+    let apply = |flags: &str| {
+        let line = format!("queue apply queues.toml --json {flags}");
+        let plans = town.run(&line).json();
+        let plans = plans
+            .into_iter()
+            .filter(|plan| plan["exchange"].is_string());
+        plans.collect::<Vec<_>>()
+    };
+    let outcomes = |plans: &[Value]| -> Vec<String> {
+        let outcomes = plans
+            .iter()
+            .map(|plan| plan["outcome"].as_str().unwrap().to_owned());
+        outcomes.collect()
+    };
+    let created = ["created", "created", "created"];
+    assert_eq!(outcomes(&apply("--dry-run")), created);
+    town.run("exchange show events").fails_with(3);
+    assert_eq!(outcomes(&apply("")), created);
+    let events = bindings(&town, "events");
+    assert_eq!(
+        events,
+        json!([
+            {
+                "to": {"queue": "orders.fifo"},
+                "topic": "orders.*.eu",
+                "filter": {"store": ["web", {"prefix": "shop-"}]},
+                "filter_scope": "headers",
+                "key_from": {"header": "customer"},
+                "skip_when_full": false,
+            },
+            {"to": {"exchange": "jobs"}, "topic": "#", "skip_when_full": false},
+        ])
+    );
+    let shown = town.run("exchange show events --json").json();
+    assert_eq!(
+        shown[0]["exchange"]["unroutable"],
+        json!({"alternate": "rest"})
+    );
+    let unchanged = ["unchanged", "unchanged", "unchanged"];
+    assert_eq!(outcomes(&apply("")), unchanged);
+
+    // What the file does not name stays.
+    town.run("exchange bind events --queue audit --topic a.b")
+        .ok();
+    let rule = "unroutable = \"drop\"\n\n";
+    let changed = (EXCHANGES.replace(rule, "\n")).replace("\"urgent\"", "\"urgent=yes\"");
+    let changed = changed.replace("topic = \"#\"", "topic = \"#\"\nfilter = '{\"a\": [1]}'");
+    town.sandbox.write("queues.toml", &changed);
+    let plans = apply("");
+    assert_eq!(outcomes(&plans), ["changed", "changed", "unchanged"]);
+    assert_eq!(
+        plans[0]["changes"],
+        json!([{
+            "binding": "to exchange jobs by topic `#`",
+            "before": "no options",
+            "after": "filter on the headers {\"a\":[1]}",
+        }])
+    );
+    assert_eq!(bindings(&town, "events").as_array().unwrap().len(), 3);
+    assert_eq!(bindings(&town, "jobs").as_array().unwrap().len(), 2);
+    let jobs = town.run("exchange show jobs --json").json();
+    assert_eq!(jobs[0]["exchange"]["unroutable"], "drop");
+    let table = town.run("queue apply queues.toml --dry-run");
+    assert!(
+        table
+            .stderr
+            .contains("2 queues and 3 exchanges: 0 created, 0 changed, 5 as declared already"),
+        "{table:?}"
+    );
+
+    // What is exported makes the same elsewhere.
+    let exported = town.run("queue export").ok();
+    let other = Town::new();
+    other.sandbox.write("queues.toml", &exported);
+    other.run("queue apply queues.toml").ok();
+    for exchange in ["events", "jobs", "rest"] {
+        assert_eq!(bindings(&town, exchange), bindings(&other, exchange));
+    }
+    assert_eq!(other.run("queue export").ok(), exported);
+    let exported = town.run("queue export --json").json();
+    assert_eq!(exported[2]["bind"][0]["key_from_header"], "customer");
+
+    let sandbox = Sandbox::new();
+    sandbox.write("lockgate.toml", "queues = \"queues.toml\"\n");
+    sandbox.write("queues.toml", EXCHANGES);
+    let mut changed_at = None;
+    for _ in 0..2 {
+        let server = Server::start(&sandbox);
+        let url = &server.url;
+        let shown = sandbox
+            .run(&format!("exchange show events --json --endpoint {url}"))
+            .json();
+        let mut there = shown[0]["bindings"].clone();
+        for binding in there.as_array_mut().unwrap() {
+            binding.as_object_mut().unwrap().remove("number");
+        }
+        assert_eq!(there, events);
+        let of = shown[0]["exchange"]["changed_at"].clone();
+        assert_eq!(*changed_at.get_or_insert(of.clone()), of);
+        server.signal(rustix::process::Signal::KILL);
+        server.wait();
+    }
+}
+
+#[test]
+fn wrong_exchanges_are_told_by_line_and_nothing_is_done() {
+    let town = Town::new();
+    town.run("exchange create there --kind direct").ok();
+    let one = |kind: &str, rest: &str| {
+        format!("[[queue]]\nname = \"new\"\n[[exchange]]\nname = \"e\"\nkind = \"{kind}\"\n{rest}")
+    };
+    let bind = |kind: &str, rest: &str| one(kind, &format!("[[exchange.bind]]\n{rest}"));
+    for (text, says) in [
+        (
+            "[[exchange]]\nkind = \"topic\"\n".to_owned(),
+            "q.toml:1: an exchange needs a name",
+        ),
+        (
+            "[[exchange]]\nname = \"e\"\n".to_owned(),
+            "q.toml:1: an exchange needs a kind",
+        ),
+        (
+            one("round", ""),
+            "q.toml:5: kind: it is direct, topic, fanout or headers",
+        ),
+        (
+            one("topic", "rule = 1\n"),
+            "q.toml:6: unknown key \"rule\"; there are name, kind,",
+        ),
+        (
+            one("topic", "unroutable = \"away\"\n"),
+            "q.toml:6: unroutable: it is reject or drop;",
+        ),
+        (
+            one("topic", "unroutable = \"drop\"\nalternate = \"a\"\n"),
+            "q.toml:3: unroutable and alternate are both there",
+        ),
+        (
+            one("topic", "alternate = \"e\"\n"),
+            "q.toml:6: exchange e: exchanges that are declared lead in a circle",
+        ),
+        (
+            one("topic", "alternate = \"gone\"\n"),
+            "q.toml:6: exchange e: exchange gone is neither declared nor there",
+        ),
+        (
+            one("topic", "[[exchange]]\nname = \"e\"\nkind = \"topic\"\n"),
+            "q.toml:7: exchange e: it is declared twice",
+        ),
+        (
+            bind("topic", "topic = \"#\"\n"),
+            "q.toml:6: a binding leads to one queue or exchange",
+        ),
+        (
+            bind("topic", "queue = \"new\"\ntopic = \"a*\"\n"),
+            "q.toml:8: topic: ",
+        ),
+        (
+            bind("topic", "queue = \"new\"\nroutes = 1\n"),
+            "q.toml:8: unknown key \"routes\"",
+        ),
+        (
+            bind("topic", "queue = \"new\"\n"),
+            "q.toml:6: exchange e: exchange e is of kind topic, which has no binding by",
+        ),
+        (
+            bind(
+                "topic",
+                "queue = \"new\"\ntopic = \"#\"\nrouting_key = \"a\"\n",
+            ),
+            "q.toml:6: a binding has one of routing_key, topic and headers",
+        ),
+        (
+            bind("topic", "queue = \"new\"\ntopic = \"#\"\nfilter = \"[]\"\n"),
+            "q.toml:9: filter: ",
+        ),
+        (
+            bind("fanout", "queue = \"new\"\nfilter_body = true\n"),
+            "q.toml:6: filter_body: ",
+        ),
+        (
+            bind("fanout", "queue = \"new\"\nany = true\n"),
+            "q.toml:6: any: ",
+        ),
+        (
+            bind("fanout", "queue = \"new\"\nskip_when_full = 1\n"),
+            "q.toml:8: skip_when_full: expected true or false",
+        ),
+        (
+            bind(
+                "fanout",
+                "queue = \"new\"\nkey_from_header = \"a\"\nkey_from_routing_key = true\n",
+            ),
+            "q.toml:6: key_from_header and key_from_routing_key are both there",
+        ),
+        (
+            bind("fanout", "exchange = \"there\"\nskip_when_full = true\n"),
+            "q.toml:6: exchange e: a binding to an exchange cannot have skip_when_full",
+        ),
+        (
+            bind("fanout", "queue = \"gone\"\n"),
+            "q.toml:6: exchange e: queue gone is neither declared nor there",
+        ),
+        (
+            bind(
+                "fanout",
+                "queue = \"new\"\n[[exchange.bind]]\nqueue = \"new\"\n",
+            ),
+            "q.toml:8: exchange e: there is such a binding above",
+        ),
+        (
+            one("topic", "").replace("\"e\"", "\"there\""),
+            "q.toml:4: exchange there: there is an exchange of this name of kind direct, the file declares it topic",
+        ),
+    ] {
+        town.sandbox.write("q.toml", &text);
+        let error = town.run("queue apply q.toml");
+        assert_ne!(error.code, Some(0), "{text}\n{error:?}");
+        assert!(
+            error.stderr.contains(says),
+            "{text}\n{}\n{says}",
+            error.stderr
+        );
+    }
+    town.run("queue show new").fails_with(3);
 }

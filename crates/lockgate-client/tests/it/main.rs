@@ -7,6 +7,7 @@ mod canned;
 mod coalescer;
 mod connections;
 mod coordination;
+mod exchange;
 mod fates;
 mod later;
 mod ledger;

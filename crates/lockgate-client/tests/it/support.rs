@@ -133,6 +133,10 @@ pub(crate) fn with_access_key(options: &mut ServerOptions) {
                 on: Names::Ledgers("*".to_owned()),
                 verbs: Verb::ALL.to_vec(),
             },
+            Grant {
+                on: Names::Exchanges("*".to_owned()),
+                verbs: vec![Verb::Read, Verb::Send, Verb::Manage, Verb::Purge],
+            },
         ],
     }]);
 }

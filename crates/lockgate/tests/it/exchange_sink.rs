@@ -9,96 +9,15 @@ use std::{
 };
 
 use lockgate::{
-    Accepted, ExchangeName, ExchangeSink, Fate, Fence, FenceError, Header, Key, KeyStateWrite,
-    LeaseToken, Leased, Lockgate, ManualClock, Message, MessageId, Queue, ReceiveRequest,
-    RecordVersion, RouteBy, RoutingKey, Settlement, Sink, SinkCapabilities, Source,
-    SourceCapabilities, TransportError, UniqueId,
+    Accepted, ExchangeName, ExchangeSink, Fate, Header, Key, Lockgate, ManualClock, Message,
+    MessageId, Queue, RouteBy, RoutingKey, Sink, SinkCapabilities, TransportError, UniqueId,
     exchange::{BindTo, BindingOptions, Exchange, ExchangeKind, Pattern, TopicPattern, Unroutable},
     producer::{OpenError, OptionsError, PackOptions, Producer, ProducerOptions, SpoolOptions},
 };
-use lockgate_conformance::transport::{self, Fixture};
+use lockgate_conformance::transport::{self, Fixture, Through};
 use tempfile::TempDir;
 
 use super::{bodies, open, take};
-
-/// What goes into an exchange and comes out of the queue behind it. It takes what the queue takes.
-#[derive(Clone)]
-struct Through {
-    sink: ExchangeSink,
-    queue: Queue,
-}
-
-impl Sink for Through {
-    type Id = MessageId;
-
-    fn sink_capabilities(&self) -> SinkCapabilities {
-        let mut can = self.queue.sink_capabilities();
-        let sink = self.sink.sink_capabilities();
-        assert!(sink.message_bytes_max >= can.message_bytes_max);
-        assert!(sink.unique_ids && sink.tells_duplicates && sink.due && sink.time_to_live);
-        assert!(sink.headers && sink.priority && sink.keys && sink.groups);
-        (can.batch_max, can.batch_bytes_max) = (sink.batch_max, sink.batch_bytes_max);
-        (can.level_max, can.producers) = (sink.level_max, sink.producers);
-        can
-    }
-
-    async fn send_batch(
-        &self,
-        messages: Vec<Message>,
-    ) -> Vec<Result<Accepted<MessageId>, TransportError>> {
-        let can = self.sink_capabilities();
-        match messages.iter().find_map(|it| can.check(it).err()) {
-            // The cases have it in batches of one.
-            Some(part) => vec![Err(part.into()); messages.len()],
-            None => self.sink.send_batch(messages).await,
-        }
-    }
-
-    fn fenced(&self, fence: &Fence) -> Result<Self, FenceError> {
-        Ok(Self {
-            sink: Sink::fenced(&self.sink, fence)?,
-            queue: self.queue.clone(),
-        })
-    }
-}
-
-impl Source for Through {
-    type Receipt = LeaseToken;
-
-    fn source_capabilities(&self) -> SourceCapabilities {
-        self.queue.source_capabilities()
-    }
-
-    async fn receive_batch(
-        &self,
-        request: ReceiveRequest,
-    ) -> Result<Vec<Leased<LeaseToken>>, TransportError> {
-        self.queue.receive_batch(request).await
-    }
-
-    async fn settle_batch(
-        &self,
-        settles: Vec<(LeaseToken, Settlement)>,
-    ) -> Vec<Result<(), TransportError>> {
-        self.queue.settle_batch(settles).await
-    }
-
-    async fn settle_with_state(
-        &self,
-        settles: Vec<(LeaseToken, Settlement)>,
-        write: KeyStateWrite,
-    ) -> Result<Option<RecordVersion>, TransportError> {
-        self.queue.settle_with_state(settles, write).await
-    }
-
-    async fn extend_batch(
-        &self,
-        receipts: Vec<LeaseToken>,
-        lease: Duration,
-    ) -> Vec<Result<Duration, TransportError>> {
-        self.queue.extend_batch(receipts, lease).await
-    }
-}
 
 struct Embedded {
     _folder: TempDir,
@@ -108,9 +27,9 @@ struct Embedded {
 }
 
 impl Fixture for Embedded {
-    type Queue = Through;
+    type Queue = Through<ExchangeSink, Queue>;
 
-    async fn queue(&mut self, keyed: bool) -> Through {
+    async fn queue(&mut self, keyed: bool) -> Through<ExchangeSink, Queue> {
         self.made += 1;
         let name = format!("of-{}", self.made);
         let mut queue = self.lockgate.queue(&name);
@@ -123,7 +42,7 @@ impl Fixture for Embedded {
         Through { sink, queue }
     }
 
-    async fn delete(&mut self, through: &Through) -> bool {
+    async fn delete(&mut self, through: &Through<ExchangeSink, Queue>) -> bool {
         through.sink.exchange().delete(false).await.unwrap();
         through.queue.delete().await.unwrap();
         true

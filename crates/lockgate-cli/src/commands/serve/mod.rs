@@ -21,7 +21,7 @@ use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, OpenError, SystemClock
 use lockgate_producer::SPOOL_MARK;
 use lockgate_server::{
     AccessKey, Authentication, BindError, Deadlines, DeclareError, Declared, Limits, RunReport,
-    Server, ServerOptions, TlsFiles, declare_queues,
+    Server, ServerOptions, TlsFiles, check_references, declare_exchanges, declare_queues,
 };
 use tokio::sync::oneshot;
 use tracing::{error, info, warn};
@@ -203,16 +203,28 @@ async fn declare(engine: &Engine, file: &QueueFile) -> Result<(), Failure> {
         warn!("{warning}");
     }
     let queues = file.declared();
-    let outcomes = declare_queues(engine, &queues)
-        .await
-        .map_err(|error| match error {
-            DeclareError::Refused(problems) => file.refused(&problems),
-            error => Failure::from_error(Exit::Failed, error).context("declaring the queues"),
-        })?;
+    let exchanges = file.exchanges();
+    let refused = |error| match error {
+        DeclareError::Refused(problems) => file.refused(&problems),
+        DeclareError::Exchanges(problems) => file.refused_exchanges(&problems),
+        error => Failure::from_error(Exit::Failed, error).context("declaring what the file says"),
+    };
+    let checked = check_references(engine, &queues, &exchanges).await;
+    checked.map_err(refused)?;
+    let outcomes = declare_queues(engine, &queues).await.map_err(refused)?;
     for (queue, outcome) in queues.iter().zip(&outcomes) {
         match outcome {
             Declared::Created => info!(queue = queue.name, "queue made, as declared"),
             Declared::Changed => info!(queue = queue.name, "queue changed, as declared"),
+            Declared::Unchanged => {}
+        }
+    }
+    let outcomes = declare_exchanges(engine, &exchanges).await;
+    for (exchange, outcome) in exchanges.iter().zip(outcomes.map_err(refused)?) {
+        let name = exchange.name.as_str();
+        match outcome {
+            Declared::Created => info!(exchange = name, "exchange made, as declared"),
+            Declared::Changed => info!(exchange = name, "exchange changed, as declared"),
             Declared::Unchanged => {}
         }
     }
