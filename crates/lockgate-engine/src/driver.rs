@@ -1,6 +1,7 @@
 //! The engine without its threads: synchronous and deterministic, for the engine's owner thread and
 //! for simulation.
 
+mod copying;
 mod reads;
 mod watches;
 
@@ -17,12 +18,11 @@ use lockgate_machine::{
 };
 use smallvec::SmallVec;
 
-use self::{reads::Reads, watches::Watches};
+use self::{copying::Copying, reads::Reads, watches::Watches};
 use crate::{
     EngineError, EngineOptions, MaintenanceCounts, QueueEntry, StartError, StopReason,
     maintenance::{Pins, Plan},
     request::{Answer, Request, Work, grows},
-    unique_ids,
     waiters::{Waiter, Waiters},
 };
 
@@ -77,6 +77,7 @@ pub struct Driver<T> {
     unfinished: BTreeSet<QueueId>,
     /// The most messages that the last group may have concerned.
     group_messages: usize,
+    copying: Copying<T>,
     /// Outputs of the current group, to hand out when it is submitted.
     after_submit: Vec<Output<T>>,
     stopped: Option<StopReason>,
@@ -221,6 +222,7 @@ impl<T: Ticket> Driver<T> {
             repeats_left: 0,
             unfinished: BTreeSet::new(),
             group_messages: 0,
+            copying: Copying::default(),
             after_submit: Vec::new(),
             stopped: None,
             counts: DriverCounts::default(),
@@ -266,6 +268,8 @@ impl<T: Ticket> Driver<T> {
                 let stopped = self.stopped_error();
                 self.answer(ticket, Err(stopped), Wait::Nothing);
             }
+            let reason = self.stopped.clone().unwrap_or(StopReason::ShutDown);
+            self.end_copying(&reason, out);
             return self.hand_out(out);
         }
         self.tick(now);
@@ -274,6 +278,7 @@ impl<T: Ticket> Driver<T> {
             self.serve(queue, now);
         }
         self.serve_woken(now);
+        self.resume_copying(now, out);
         let mut next = Vec::new();
         while take_some(&mut requests, &mut next) {
             // With millions of keys this halves the cost of a command.
@@ -282,18 +287,8 @@ impl<T: Ticket> Driver<T> {
             for Request { work, ticket } in next.drain(..) {
                 self.group_messages += work.messages_max();
                 match work {
-                    Work::Commands(commands) => {
-                        let ids = unique_ids::to_look_up(&self.machine, &commands, now);
-                        if !ids.is_empty() {
-                            let look_up = Answer::look_up(Work::Commands(commands), ids);
-                            self.answer(ticket, Ok(look_up), Wait::Nothing);
-                            continue;
-                        }
-                        self.run_commands(commands.iter().map(AnyCommand::from), ticket, now, out);
-                    }
-                    Work::Engine(commands) => {
-                        self.run_commands(commands.iter().map(AnyCommand::from), ticket, now, out);
-                    }
+                    Work::Commands(commands) => self.begin_commands(commands, ticket, now, out),
+                    Work::Engine(commands) => self.run_engine_commands(&commands, ticket, now, out),
                     Work::Receive { receive, until } => {
                         self.run_receive(receive, until, ticket, now);
                     }
@@ -383,6 +378,7 @@ impl<T: Ticket> Driver<T> {
     /// get an error.
     pub fn stop(&mut self, reason: StopReason, out: &mut impl FnMut(Output<T>)) {
         let reason = self.stopped.get_or_insert(reason).clone();
+        self.end_copying(&reason, out);
         let receives = std::iter::from_fn(|| self.waiters.pop_ended(MachineTime::MAX));
         let watches = std::iter::from_fn(|| self.watches.pop_ended(MachineTime::MAX));
         let reads = std::iter::from_fn(|| self.reads.pop_ended(MachineTime::MAX));
@@ -562,16 +558,17 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
-    /// Whether more timers were due, or more exhausted messages had to move, than the last group
-    /// had time for: run another group at once.
+    /// Whether more timers were due, more exhausted messages had to move, or more copies had to be made, than the last
+    /// group had time for: run another group at once.
     #[must_use]
     pub fn is_behind(&self) -> bool {
-        (self.is_behind || !self.unfinished.is_empty()) && self.stopped.is_none()
+        let is_behind = self.is_behind || !self.unfinished.is_empty();
+        (is_behind && self.stopped.is_none()) || self.is_copying()
     }
 
-    fn run_commands<'a>(
+    fn run_engine_commands(
         &mut self,
-        commands: impl ExactSizeIterator<Item = AnyCommand<'a>>,
+        commands: &[EngineCommand],
         ticket: T,
         now: Now,
         out: &mut impl FnMut(Output<T>),
@@ -583,6 +580,16 @@ impl<T: Ticket> Driver<T> {
             wait = wait.max(command_wait);
             results.push(result);
         }
+        self.answer_commands(results, wait, ticket, out);
+    }
+
+    fn answer_commands(
+        &mut self,
+        results: SmallVec<[Result<Reply, Rejection>; 1]>,
+        wait: Wait,
+        ticket: T,
+        out: &mut impl FnMut(Output<T>),
+    ) {
         let outcome = Ok(Answer::Commands(results));
         if wait == Wait::Nothing {
             out(Output {
@@ -606,6 +613,7 @@ impl<T: Ticket> Driver<T> {
         let command = command.into();
         self.counts.commands += 1;
         let decision = self.machine.decide(command, now);
+        self.copying.copies += decision.copying;
         if !decision.effects.is_empty() {
             let purpose = if grows(&self.machine, command) {
                 Purpose::Growth
@@ -822,10 +830,10 @@ impl<T: Ticket> Driver<T> {
             self.window_of_log
         };
         self.sync_window = self.sync_window.shorter(window);
-        if matches!(effects, [Effect::Compacted(_) | Effect::EventsCompacted(_)]) {
+        if let [Effect::Compacted(_) | Effect::EventsCompacted(_), ..] = effects {
             let record = (bytes + self.capabilities.gap) as u64;
             self.group_compacted_bytes += record;
-            self.maintenance.compacted_messages += 1;
+            self.maintenance.compacted_messages += effects.len() as u64;
             self.maintenance.compacted_bytes += record;
         }
         let position = self.log.place(&mut self.cursor, bytes);

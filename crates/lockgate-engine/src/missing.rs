@@ -393,12 +393,19 @@ struct InRange {
     messages: Vec<(QueueId, Sequence)>,
     blocks: Vec<LiveBlock>,
     bytes_min: u64,
+    /// Records whose shared payloads are in `bytes_min`.
+    shared: BTreeSet<Position>,
 }
 
 impl InRange {
     fn add(&mut self, message: &LiveMessage) {
         self.messages.push((message.queue, message.sequence));
         self.bytes_min += message.bytes_min;
+        if let Some((record, bytes)) = message.shared
+            && self.shared.insert(record)
+        {
+            self.bytes_min += bytes;
+        }
     }
 
     fn add_events(&mut self, block: LiveBlock) {

@@ -336,7 +336,7 @@ fn state_bytes(write: &KeyStateWrite) -> usize {
 
 /// The approximate bytes of the record with the command's effects, which count in the inbox. The
 /// log later reserves the exact bytes.
-fn command_bytes(command: &Command) -> usize {
+pub(crate) fn command_bytes(command: &Command) -> usize {
     match command.plain() {
         Command::Send(send) => message_bytes(&send.message),
         // For the first queue.

@@ -399,7 +399,8 @@ fn serve(shared: &Shared, driver: &mut Driver<AnswerSender>, options: &EngineOpt
             shared.failed(reason.clone());
             driver.stop(reason, &mut |output| shared.deliver(output));
         }
-        if taken.finished {
+        // Publishes that wait for the next group are done before the end.
+        if taken.finished && !driver.is_copying() {
             return;
         }
         let freeing = driver.housekeep(HOUSEKEEPING_BUDGET).is_unfinished();

@@ -9,7 +9,7 @@ use lockgate_core::{
 use lockgate_engine::{MissingPart, StartError, StartReport, WithoutQueue, look_at_index};
 use lockgate_log::{LogFile, SystemClock, segment_file};
 use lockgate_machine::{
-    Effect, ImageError, ImageLoader, ListQueues, Machine, MachineLimits, Query, QueryReply,
+    Copies, Effect, ImageError, ImageLoader, ListQueues, Machine, MachineLimits, Query, QueryReply,
     QueueDescription, QueuePage, QueueTotals, decode_record,
 };
 use serde::{Serialize, Serializer};
@@ -634,11 +634,13 @@ impl MissingFound {
 
 /// How many live messages have their payload in this record, and how many appends to ledgers their events.
 fn live_payloads(machine: &Machine, position: Position, effects: &[Effect]) -> u64 {
-    let live = (0..).zip(effects).filter(|(part, effect)| match effect {
-        Effect::Accepted(stored) | Effect::Compacted(stored) => {
-            let part = *part;
-            machine.lives_at(stored.id, Location { position, part })
-        }
+    let (copies, others) = Copies::of_record(effects.iter().cloned());
+    let messages = copies.iter().flat_map(Copies::messages);
+    let messages = messages.filter(|(part, stored)| {
+        let part = *part;
+        machine.lives_at(stored.id, Location { position, part })
+    });
+    let blocks = others.iter().filter(|effect| match effect {
         Effect::EventsAppended(appended) => {
             let block = &appended.block;
             machine.has_events_at(block.ledger, block.first, position)
@@ -648,7 +650,7 @@ fn live_payloads(machine: &Machine, position: Position, effects: &[Effect]) -> u
         }
         _ => false,
     });
-    live.count() as u64
+    (messages.count() + blocks.count()) as u64
 }
 
 /// All queues of a state, in order of their names.

@@ -357,7 +357,7 @@ pub struct Transact {
     pub settles: Vec<Settle>,
     pub states: Vec<WriteState>,
     pub sends: Vec<SendMessage>,
-    /// Their copies have 8 MiB together at most.
+    /// Keys, unique ids and envelopes of their copies have 8 MiB together at most.
     pub publishes: Vec<Publish>,
 }
 

@@ -29,7 +29,8 @@ impl Copies {
         let (mut found, mut others): (Vec<Self>, _) = (Vec::new(), Vec::new());
         let mut by_part: BTreeMap<u16, usize> = BTreeMap::new();
         let mut later = Vec::new();
-        for (part, effect) in (0..).zip(effects) {
+        // No command makes a record with more effects.
+        for (part, effect) in (0..=u16::MAX).zip(effects) {
             let message = match effect {
                 Effect::Accepted(message) | Effect::Compacted(message) => message,
                 other => {

@@ -37,9 +37,11 @@ pub struct LiveMessage {
     pub sequence: Sequence,
     /// The range's first position.
     pub range: Position,
-    /// The least that any log needs for it: body, headers and key; only the key, if others of its record have the same
-    /// payload.
+    /// The least that any log needs for it alone: body, headers and key.
     pub bytes_min: u64,
+    /// If others of its record have the same payload: where the record starts, and the bytes of all such payloads of it, which
+    /// are not in `bytes_min`.
+    pub shared: Option<(Position, u64)>,
 }
 
 impl LiveRange {

@@ -31,6 +31,9 @@ pub struct Decision {
     /// The reply also waits until the record at this position, and every one before it, is durable, because
     /// the reply depends on effects of other commands. `None`: it depends on nothing that may not be durable.
     pub rests_on: Option<Position>,
+    /// What finding the queues of publishes and copying to them took, in copies; also of a refused command. 0: the command
+    /// publishes nothing.
+    pub copying: u64,
 }
 
 /// The reply to a command that was not rejected.

@@ -99,7 +99,7 @@ impl Transaction {
     }
 
     /// Adds the publish of a message to an exchange of the same folder: each queue that it is routed to gets a copy.
-    /// The copies of a transaction may have 8 MiB together.
+    /// Keys, unique ids and envelopes of the copies of a transaction have up to 8 MiB together.
     pub fn publish(
         mut self,
         exchange: &Exchange,

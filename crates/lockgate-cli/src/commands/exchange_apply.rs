@@ -216,6 +216,14 @@ impl Words {
         if self.options["skip_when_full"] == true {
             parts.push("skipped when full".to_owned());
         }
+        for (option, words) in [
+            ("envelope", "in envelopes of"),
+            ("overflow", "overflows to"),
+        ] {
+            if let Some(text) = self.options[option].as_str() {
+                parts.push(format!("{words} {text}"));
+            }
+        }
         match parts.is_empty() {
             true => "no options".to_owned(),
             false => parts.join(", "),
@@ -275,6 +283,8 @@ fn words(binding: &DeclaredBinding) -> Words {
         filter,
         key_from,
         skip_when_full,
+        envelope,
+        overflow,
     } = &binding.options;
     let mut options = json!({"skip_when_full": skip_when_full});
     if let Some(filter) = filter {
@@ -282,6 +292,12 @@ fn words(binding: &DeclaredBinding) -> Words {
             FilterScope::Body => "body",
             _ => "headers",
         });
+    }
+    if let Some(topic) = envelope {
+        options["envelope"] = json!(&**topic);
+    }
+    if let Some(queue) = overflow {
+        options["overflow"] = json!(queue.as_str());
     }
     if let Some(from) = key_from {
         options["key_from"] = match from {
@@ -318,7 +334,13 @@ fn words_of_view(view: &Value) -> Words {
     Words {
         identity: Value::Object(identity),
         filter: Some(view["filter"].clone()).filter(|filter| !filter.is_null()),
-        options: Value::Object(take(&["filter_scope", "key_from", "skip_when_full"])),
+        options: Value::Object(take(&[
+            "filter_scope",
+            "key_from",
+            "skip_when_full",
+            "envelope",
+            "overflow",
+        ])),
     }
 }
 
@@ -382,6 +404,9 @@ fn declaration(binding: &Value) -> Vec<(&'static str, Value)> {
     }
     if binding["skip_when_full"] == true {
         fields.push(("skip_when_full", json!(true)));
+    }
+    for option in ["envelope", "overflow"] {
+        fields.push((option, binding[option].clone()));
     }
     fields.retain(|(_, value)| !value.is_null());
     fields

@@ -15,7 +15,7 @@ use super::{ExchangeEntry, own::Reading};
 
 const EXCHANGE_KEYS: &str = "there are name, kind, unroutable, alternate, bind";
 const BIND_KEYS: &str = "there are queue, exchange, routing_key, topic, headers, any, filter, filter_body, key_from_header, \
-                         key_from_routing_key, skip_when_full";
+                         key_from_routing_key, skip_when_full, envelope, overflow";
 
 /// A key, where it stands, and its value.
 struct Member<'a> {
@@ -178,6 +178,8 @@ impl Reading {
                     key_from.extend(it.then_some(KeyFrom::RoutingKey));
                 }),
                 "skip_when_full" => member.flag().map(|it| options.skip_when_full = it),
+                "envelope" => member.text().map(|it| options.envelope = Some(it.into())),
+                "overflow" => parsed(&member, QueueName::new).map(|it| options.overflow = Some(it)),
                 other => Err(format!("unknown key {other:?}; {BIND_KEYS}")),
             };
             if let Err(what) = read {

@@ -1,7 +1,7 @@
 //! Messages that share a payload: in the log, in compaction, in a backup.
 
 use lockgate_core::{ExchangeName, Message, RoutingKey};
-use lockgate_engine::{Work, verify_backup};
+use lockgate_engine::{Answer, EngineError, OutputKind, StopReason, Work, verify_backup};
 use lockgate_machine::{
     Bind, BindTo, BindingOptions, Command, CreateExchange, ExchangeKind, Pattern, Publish,
     QueueSettings, SettleAction, Unroutable, read_message,
@@ -10,7 +10,7 @@ use lockgate_machine::{
 use crate::{
     backup::{backup, restored},
     maintenance::options,
-    support::{Shard, create, name, settle, text},
+    support::{Answered, Shard, create, name, send, settle, text},
 };
 
 const QUEUES: [&str; 3] = ["a", "b", "c"];
@@ -21,6 +21,10 @@ fn exchange() -> ExchangeName {
 }
 
 fn fanout() -> Shard {
+    fanout_to(&QUEUES)
+}
+
+fn fanout_to(queues: &[impl AsRef<str>]) -> Shard {
     let mut shard = Shard::with_options(&options());
     let made = CreateExchange {
         name: exchange(),
@@ -29,7 +33,8 @@ fn fanout() -> Shard {
         notes: Default::default(),
     };
     shard.run(Command::CreateExchange(made)).unwrap();
-    for queue in QUEUES {
+    for queue in queues {
+        let queue = queue.as_ref();
         shard.run(create(queue, QueueSettings::default())).unwrap();
         let bind = Bind {
             exchange: exchange(),
@@ -47,16 +52,18 @@ fn body(number: u64) -> Message {
     text(&format!("{number:08} {}", "x".repeat(BODY as usize)))
 }
 
+fn publish_of(message: Message) -> Command {
+    Command::Publish(Box::new(Publish {
+        exchange: exchange(),
+        routing_key: RoutingKey::new("").unwrap(),
+        message,
+        subject: None,
+    }))
+}
+
 fn publish(shard: &mut Shard, messages: u64) {
     for first in (0..messages).step_by(100) {
-        let batch = (first..messages.min(first + 100)).map(|number| {
-            Command::Publish(Box::new(Publish {
-                exchange: exchange(),
-                routing_key: RoutingKey::new("").unwrap(),
-                message: body(number),
-                subject: None,
-            }))
-        });
+        let batch = (first..messages.min(first + 100)).map(|number| publish_of(body(number)));
         let answers = shard.group([Work::Commands(batch.collect())]);
         drop(answers);
         shard.keep();
@@ -180,4 +187,81 @@ fn a_backup_has_a_payload_once_and_a_restored_log_too() {
     assert!(bytes < most, "{bytes} live");
     let problems = shard.driver.machine().problems();
     assert!(problems.is_empty(), "{problems:#?}");
+}
+
+/// A fanout to 100 queues, and a request of so many publishes that one group does not make all of their copies. A send behind
+/// it is ticket 1.
+fn overfull() -> (Shard, Vec<Answered>) {
+    let queues: Vec<String> = (0..100).map(|number| format!("q{number}")).collect();
+    let mut shard = fanout_to(&queues);
+    shard
+        .run(create("other", QueueSettings::default()))
+        .unwrap();
+    shard.next_ticket = 0;
+    let publishes = (0..250).map(|number| publish_of(text(&number.to_string())));
+    let send = send("other", text("x"));
+    let works = [Work::Commands(publishes.collect()), Work::from(send)];
+    let answers = shard.group(works);
+    (shard, answers)
+}
+
+fn messages(shard: &Shard, queue: &str) -> usize {
+    let view = shard.driver.machine().state_view();
+    view.queues[&name(queue)].messages.len()
+}
+
+#[test]
+fn publishes_to_many_queues_give_way_and_go_on_in_their_order() {
+    let (mut shard, mut answers) = overfull();
+    // The steps of finding the queues count a little, too.
+    let first = messages(&shard, "q0");
+    assert!((80..=100).contains(&first), "{first}");
+    assert_eq!(messages(&shard, "other"), 1);
+    assert!(shard.driver.is_behind());
+    // Behind those that wait.
+    answers.extend(shard.group([Work::from(publish_of(text("last")))]));
+    assert_eq!(messages(&shard, "q99"), 2 * first);
+    answers.extend(shard.group([]));
+    assert_eq!(messages(&shard, "q99"), 251);
+    assert!(!shard.driver.is_behind());
+    answers.extend(shard.sync());
+    answers.sort_by_key(|answer| answer.ticket);
+    let done = answers
+        .iter()
+        .map(|answer| match answer.result.as_ref().unwrap() {
+            Answer::Commands(results) => results.iter().filter(|result| result.is_ok()).count(),
+            other => panic!("{other:?}"),
+        });
+    assert_eq!(done.collect::<Vec<_>>(), [250, 1, 1]);
+    let bodies = bodies(&shard)
+        .into_iter()
+        .filter(|(queue, ..)| queue == "q99");
+    let bodies: Vec<_> = bodies.map(|(.., message)| message.body).collect();
+    let numbers = (0..250).map(|number| number.to_string());
+    let expected: Vec<_> = numbers.chain(["last".to_owned()]).collect();
+    assert_eq!(bodies, expected);
+}
+
+/// Of a request that had begun it is unknown what was done; one that had not is certain not to have been.
+#[test]
+fn publishes_that_wait_when_the_driver_stops_say_what_is_known() {
+    let (mut shard, _) = overfull();
+    let late = publish_of(text("late"));
+    let _ = shard.group([Work::from(late.clone()), Work::from(late)]);
+    // The first one is begun again, and the others wait behind it.
+    assert!(shard.driver.is_behind());
+    let mut ends = Vec::new();
+    shard.driver.stop(StopReason::ShutDown, &mut |output| {
+        if let OutputKind::Answer { ticket, result } = output.kind {
+            ends.push((ticket, result.unwrap_err()));
+        }
+    });
+    let [
+        (0, EngineError::UnknownOutcome { .. }),
+        (2, EngineError::Stopped { .. }),
+        (3, EngineError::Stopped { .. }),
+    ] = &ends[..]
+    else {
+        panic!("{ends:?}");
+    };
 }

@@ -126,7 +126,7 @@ pub(crate) struct Shard {
     pub(crate) driver: Driver<u64>,
     pub(crate) progress: Arc<dyn LogProgress>,
     pub(crate) durable: Position,
-    next_ticket: u64,
+    pub(crate) next_ticket: u64,
     /// Answers that wait for a sync.
     pub(crate) held: Vec<Answered>,
 }

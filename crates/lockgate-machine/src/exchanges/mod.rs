@@ -176,7 +176,8 @@ impl BindingOptions {
     pub const ENVELOPE_BYTES_MAX: usize = 256;
 
     /// Of what only a binding to a queue can have, the first that is there.
-    pub(crate) fn only_to_queue(&self) -> Option<&'static str> {
+    #[must_use]
+    pub fn only_to_queue(&self) -> Option<&'static str> {
         match self {
             _ if self.key_from.is_some() => Some("a key"),
             _ if self.skip_when_full => Some("skip_when_full"),
@@ -304,6 +305,11 @@ impl Steps {
     pub(crate) fn spend(&mut self, steps: usize) -> Result<(), TooManySteps> {
         self.0 = self.0.checked_sub(steps as u64).ok_or(TooManySteps)?;
         Ok(())
+    }
+
+    /// How many are left.
+    pub(crate) fn left(self) -> u64 {
+        self.0
     }
 
     /// Spends what it takes to go through that text.

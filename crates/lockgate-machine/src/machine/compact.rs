@@ -38,18 +38,16 @@ impl Machine {
             let range = position.range(bits).start;
             let key = &self.keys[message.key];
             let content = &self.contents[key.content];
-            (!content.dead && is_in(range)).then(|| LiveMessage {
-                queue: content.queue_id,
-                sequence: message.sequence(),
-                range,
-                bytes_min: {
-                    let size = if message.has(flag::SHARED) {
-                        0
-                    } else {
-                        message.size
-                    };
-                    live_bytes(size, key.name.as_ref()) - RECORD_OVERHEAD
-                },
+            (!content.dead && is_in(range)).then(|| {
+                let is_shared = message.has(flag::SHARED);
+                let size = if is_shared { 0 } else { message.size };
+                LiveMessage {
+                    queue: content.queue_id,
+                    sequence: message.sequence(),
+                    range,
+                    bytes_min: live_bytes(size, key.name.as_ref()) - RECORD_OVERHEAD,
+                    shared: is_shared.then(|| (position, self.shared.bytes_at(position))),
+                }
             })
         })
     }

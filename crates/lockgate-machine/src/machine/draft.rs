@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, num::NonZeroU64};
 use lockgate_core::{ExchangeId, Level, Position};
 use smallvec::SmallVec;
 
-use crate::{Effect, Effects, IdAnswers, Sent, StaleReason};
+use super::exchanges::STEPS_MAX;
+use crate::{Effect, Effects, IdAnswers, Sent, StaleReason, exchanges::Steps};
 
 /// Changes to queues that are looked through one by one.
 const DELTAS_MAX: usize = 8;
@@ -31,6 +32,8 @@ pub(super) struct Draft {
     /// Of the first queues; those of others are in `more_deltas`, because a publish may go to thousands.
     deltas: SmallVec<[(u32, Delta); 2]>,
     more_deltas: BTreeMap<u32, Delta>,
+    /// The steps that the routes of all publishes of the command may still take.
+    pub(super) steps: Steps,
     /// Copies of messages that are published.
     pub(super) copies: u64,
     /// Bytes that the record has for these besides one payload of each message.
@@ -77,6 +80,7 @@ impl Default for Draft {
             keys_held: 0,
             deltas: SmallVec::new(),
             more_deltas: BTreeMap::new(),
+            steps: Steps::new(STEPS_MAX),
             copies: 0,
             copied_bytes: 0,
             published: BTreeMap::new(),
@@ -90,7 +94,15 @@ impl Default for Draft {
     }
 }
 
+/// As many steps of a route take about as long as one copy.
+const STEPS_PER_COPY: u64 = 16;
+
 impl Draft {
+    /// What publishes took so far, in copies.
+    pub(super) fn copying(&self) -> u64 {
+        self.copies + (STEPS_MAX - self.steps.left()) / STEPS_PER_COPY
+    }
+
     /// Adds an effect; the answer waits until it has reached `level`.
     pub(super) fn add(&mut self, effect: Effect, level: Level) {
         self.effects.push(effect);

@@ -78,7 +78,8 @@ impl Machine {
                     .into_iter()
                     .map(move |copy| (publish, copy))
             })
-            .take(COPIES_MAX.into())
+            // And for each one the queue for overflow.
+            .take(2 * usize::from(COPIES_MAX))
             .collect();
         let copies = copies
             .iter()
@@ -180,6 +181,12 @@ impl Machine {
             (space, indexed.up_to, queue.next_sequence)
         });
         queues.chain(self.ledger_spaces())
+    }
+
+    /// Whether some unique ids are in the index alone, so that commands may have to look them up.
+    #[must_use]
+    pub fn has_indexed_ids(&self) -> bool {
+        self.has_indexed_ids
     }
 
     /// Whether the machine cannot be without an index of unique ids.

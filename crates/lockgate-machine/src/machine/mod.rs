@@ -316,6 +316,7 @@ impl Machine {
             AnyCommand::Caller(command) => self.decide_into(&mut draft, command, now),
             AnyCommand::Engine(command) => self.decide_for_engine(&mut draft, command, now),
         };
+        let copying = draft.copying();
         match &outcome {
             // A refused command has no effects, and a refused transaction in particular. Effects that were
             // found on the way to a reply (exhausted messages) belong to a positive reply. What a refusal shows, such as
@@ -325,12 +326,14 @@ impl Machine {
                 outcome,
                 level: draft.refusal_level,
                 rests_on: draft.rests_on,
+                copying,
             },
             Ok(_) => Decision {
                 effects: draft.effects,
                 outcome,
                 level: draft.level,
                 rests_on: draft.rests_on,
+                copying,
             },
         }
     }

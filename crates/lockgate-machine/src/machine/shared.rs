@@ -83,6 +83,11 @@ impl SharedPayloads {
         self.by_position.find(hash(position), is_it)
     }
 
+    /// The bytes of the payloads of the record that several messages have.
+    pub(super) fn bytes_at(&self, position: Position) -> u64 {
+        self.at(position).map_or(0, |row| self.rows[row].bytes)
+    }
+
     /// One more message needs a payload of the record, which brings so many bytes that no earlier one had.
     pub(super) fn add(&mut self, position: Position, bytes: u64) {
         let row = self.at(position).unwrap_or_else(|| {

@@ -111,12 +111,9 @@ pub fn check_exchanges(exchanges: &[DeclaredExchange]) -> Vec<ExchangeProblem> {
                     "there is such a binding above; join the two".to_owned(),
                 );
             }
-            let only_to_queue = match (&binding.to, &binding.options) {
-                (BindTo::Exchange(_), options) if options.key_from.is_some() => Some("a key"),
-                (BindTo::Exchange(_), options) if options.skip_when_full => Some("skip_when_full"),
-                _ => None,
-            };
-            if let Some(what) = only_to_queue {
+            if let (BindTo::Exchange(_), Some(what)) =
+                (&binding.to, binding.options.only_to_queue())
+            {
                 problem(part, ExchangeError::OnlyToQueue { what }.to_string());
             }
         }
@@ -189,12 +186,16 @@ pub fn exchange_references(
     let mut references = Vec::new();
     for (at, exchange) in exchanges.iter().enumerate() {
         let to_queues = exchange.bindings.iter().enumerate();
-        let to_queues = to_queues.filter_map(|(number, binding)| match &binding.to {
-            BindTo::Queue(queue) if !queues.contains(queue.as_str()) => {
-                Some((ExchangePart::Binding(number), binding.to.clone()))
-            }
-            _ => None,
+        let to_queues = to_queues.flat_map(|(number, binding)| {
+            let target = match &binding.to {
+                BindTo::Queue(queue) => Some(queue),
+                BindTo::Exchange(_) => None,
+            };
+            let named = target.into_iter().chain(&binding.options.overflow);
+            named.map(move |queue| (ExchangePart::Binding(number), queue))
         });
+        let to_queues = to_queues.filter(|(_, queue)| !queues.contains(queue.as_str()));
+        let to_queues = to_queues.map(|(part, queue)| (part, BindTo::Queue(queue.clone())));
         let to_exchanges = leads_to(exchange).filter(|(_, to)| !declared.contains(to));
         let to_exchanges = to_exchanges.map(|(part, to)| (part, BindTo::Exchange(to.clone())));
         references.extend(
@@ -308,6 +309,7 @@ pub async fn declare_exchanges(
                 name: exchange.name.clone(),
                 kind: exchange.kind,
                 unroutable: Unroutable::Reject,
+                notes: Default::default(),
             };
             submit(engine, exchange, at, create).await?;
         }
@@ -322,7 +324,8 @@ pub async fn declare_exchanges(
         if let Some(unroutable) = exchange.unroutable.clone().filter(|it| *it != before) {
             let update = UpdateExchange {
                 exchange: exchange.name.clone(),
-                unroutable,
+                unroutable: Some(unroutable),
+                notes: None,
             };
             submit(engine, exchange, (at, ExchangePart::Unroutable), update).await?;
             changed(at);
@@ -333,6 +336,7 @@ pub async fn declare_exchanges(
                 to: binding.to.clone(),
                 pattern: binding.pattern.clone(),
                 options: binding.options.clone(),
+                keep: false,
             };
             let part = ExchangePart::Binding(number);
             if submit(engine, exchange, (at, part), bind).await?.changed {

@@ -321,8 +321,12 @@ impl Service {
         let (mut after, mut topics) = (None, Vec::new());
         // The rest of the topic at which the page before ended comes first.
         if let Some((name, number)) = begin {
-            let topic = self.topic(call, Verb::Read, &name).await;
-            topics.extend(topic.ok().map(|topic| (topic, Some(number))));
+            match self.topic(call, Verb::Read, &name).await {
+                Ok(topic) => topics.push((topic, Some(number))),
+                // It may have been deleted since, or may not be read any more.
+                Err(error) if !error.is_servers() => {}
+                Err(error) => return Err(error),
+            }
             after = Some(name);
         }
         let mut behind = self.topics(call, after, TOPICS_MAX).await?;
@@ -339,9 +343,11 @@ impl Service {
                 after,
                 limit: left,
             };
-            // It may have been deleted since.
-            let Ok(page) = self.engine.query(list).await else {
-                continue;
+            let page = match self.engine.query(list).await {
+                Ok(page) => page,
+                // It may have been deleted since.
+                Err(EngineError::Rejected(_)) => continue,
+                Err(error) => return Err(error.into()),
             };
             for binding in &page.bindings {
                 self.write_subscription(&mut xml, (&topic.name, topic.id), binding);

@@ -23,6 +23,7 @@ use lockgate_core::{
 
 pub(super) use self::{
     publish::COPIES_MAX,
+    route::STEPS_MAX,
     state::{ExchangeState, Exchanges},
 };
 pub use self::{

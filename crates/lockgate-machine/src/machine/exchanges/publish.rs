@@ -6,11 +6,14 @@ use lockgate_core::{
     ExchangeId, Key, Level, Message, MessageId, Now, QueueId, QueueName, Sequence,
 };
 
-use super::{ExchangeError, Route};
+use super::{ExchangeError, Route, STEPS_MAX};
 use crate::{
     BindingOptions, Copied, Effect, Effects, ExchangeCounts, Payload, Publication, Publish,
     Published, Rejection, Sent,
-    exchanges::envelope::{NoText, Notice},
+    exchanges::{
+        Steps,
+        envelope::{NoText, Notice},
+    },
     machine::{
         Machine,
         draft::Draft,
@@ -94,6 +97,8 @@ impl Forms<'_> {
                 Ok::<_, ExchangeError>(Message {
                     body: body.into(),
                     headers: Vec::new(),
+                    // That of the message is not that of its envelope.
+                    content_type: None,
                     ..message.clone()
                 })
             };
@@ -140,10 +145,7 @@ impl Form {
 
 impl Machine {
     /// Where a message goes that is published.
-    pub(in crate::machine) fn route_of(
-        &self,
-        publish: &Publish,
-    ) -> Result<Route<'_>, ExchangeError> {
+    fn route_of(&self, publish: &Publish, steps: &mut Steps) -> Result<Route<'_>, ExchangeError> {
         let Publish {
             exchange,
             routing_key,
@@ -151,7 +153,7 @@ impl Machine {
             subject: _,
         } = publish;
         let published = Published::new(routing_key, &message.headers, Some(&message.body));
-        self.route(exchange, &published)
+        self.route_within(exchange, &published, steps)
     }
 
     /// What a queue gets of a message that is published, besides the message: the key that the binding says.
@@ -250,7 +252,7 @@ impl Machine {
         if publish.message.producer.is_some() {
             return Err(ExchangeError::Producer.into());
         }
-        let route = self.route_of(publish)?;
+        let route = self.route_of(publish, &mut draft.steps)?;
         draft.copies += route.targets.len() as u64;
         check_range("number of copies", draft.copies, 0, COPIES_MAX.into())?;
         draft.in_transaction = true;
@@ -344,7 +346,7 @@ impl Machine {
 
     /// The copies that a publish may be made of, as they would be decided now: for each copy also the one for overflow.
     pub(in crate::machine) fn copies_of(&self, publish: &Publish) -> Vec<ToQueue<'_>> {
-        let route = self.route_of(publish);
+        let route = self.route_of(publish, &mut Steps::new(STEPS_MAX));
         let targets = route.into_iter().flat_map(|route| route.targets);
         let copies = targets.flat_map(|target| {
             let overflow = target.options.overflow.as_ref();

@@ -22,8 +22,8 @@ use crate::{
 /// The most queues that one publish goes to.
 pub(super) const TARGETS_MAX: usize = 10_000;
 
-/// The most steps that finding them may take: some 10 ms.
-const STEPS_MAX: u64 = 1_000_000;
+/// The most steps that finding them may take, of all publishes of a command together: some 10 ms.
+pub(in crate::machine) const STEPS_MAX: u64 = 1_000_000;
 
 /// Where a message goes that is published.
 #[derive(Clone, Debug)]
@@ -89,10 +89,18 @@ impl Machine {
         exchange: &ExchangeName,
         message: &Published<'_>,
     ) -> Result<Route<'_>, ExchangeError> {
+        self.route_within(exchange, message, &mut Steps::new(STEPS_MAX))
+    }
+
+    pub(super) fn route_within(
+        &self,
+        exchange: &ExchangeName,
+        message: &Published<'_>,
+        steps: &mut Steps,
+    ) -> Result<Route<'_>, ExchangeError> {
         let (id, _) = self.exchange_named(exchange)?;
-        let mut steps = Steps::new(STEPS_MAX);
         let mut targets = Vec::new();
-        let walked = self.walk_exchanges(id, message, &mut steps, |_, seen| {
+        let walked = self.walk_exchanges(id, message, steps, |_, seen| {
             if let Seen::ToQueue(target) = seen {
                 targets.push(target);
             }

@@ -366,7 +366,7 @@ pub(crate) struct Transaction<'a> {
     /// Messages to send, to any queues.
     #[serde(default)]
     pub(crate) sends: Few<'a, TransactionSend>,
-    /// Messages to publish, to any exchanges. Their copies may have 8 MiB together.
+    /// Messages to publish, to any exchanges. Keys, unique ids and envelopes of their copies have up to 8 MiB together.
     #[serde(default)]
     pub(crate) publishes: Few<'a, TransactionPublish>,
 }
