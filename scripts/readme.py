@@ -24,6 +24,7 @@ EXPECTED = [
     ("sh", ["created", "created"], ["unchanged", "unchanged"]),
     ("sh", [], []),
     ("python", ["post"], ["post"]),
+    ("python", [], []),
 ]
 README = pathlib.Path(__file__).resolve().parent.parent / "README.md"
 

@@ -353,6 +353,7 @@ class Fifo(TopicTest):
             text="ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly",
         )
         published = self.sns.publish(TopicArn=topic, Message="x", MessageGroupId="g", MessageDeduplicationId="1")
+        self.sns.publish(TopicArn=topic, Message="again", MessageGroupId="g", MessageDeduplicationId="1")
         [message] = self.receive(url)
         notification = json.loads(message["Body"])
         self.assertEqual(notification["SequenceNumber"], published["SequenceNumber"])

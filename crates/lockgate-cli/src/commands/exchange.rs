@@ -202,19 +202,27 @@ async fn show(client: &Client, args: &ExchangeShow) -> Result<(), Failure> {
                     peek::beginning(&filter.to_string())
                 ),
             };
-            let skips = binding["skip_when_full"] == true;
             table.row([
                 peek::text(&binding["number"]),
                 to(binding),
                 matches(binding),
                 filter,
                 key_from(&binding["key_from"]),
-                if skips { "skip" } else { "refuse" }.to_owned(),
+                when_full(&binding["overflow"], binding["skip_when_full"] == true),
             ]);
         }
         output.table(&table)?;
     }
     output.flush()
+}
+
+/// What becomes of a copy for which the queue has no room.
+fn when_full(overflow: &Value, skips: bool) -> String {
+    let last = if skips { "skip" } else { "refuse" };
+    match overflow.as_str() {
+        Some(queue) => format!("to {queue}, else {last}"),
+        None => last.to_owned(),
+    }
 }
 
 async fn bind(client: &Client, args: &ExchangeBind) -> Result<(), Failure> {

@@ -127,22 +127,12 @@ impl From<Rejection> for SnsError {
                 ExchangeError::NotFound { .. } => Self::no_topic(),
                 error => Self::invalid("TopicArn", Some(format_args!("{error}"))),
             },
-            // Who publishes need not know the queues, so their names and settings are left out.
             Rejection::PublishRefused { source, .. } => match *source {
                 // A queue that takes nothing now may later: SDKs try again.
-                Rejection::QuotaExceeded { .. } | Rejection::DedupFull { .. } => Self::new(
-                    Code::ServiceUnavailable,
-                    "a subscribed queue is full, so no queue got the message",
-                ),
-                Rejection::MessageTooLarge { .. } => Self::new(
-                    Code::InvalidParameter,
-                    "Invalid parameter: Message too long for a subscribed queue",
-                ),
-                Rejection::LookUp { .. } | Rejection::ShardFull { .. } => (*source).into(),
-                _ => Self::new(
-                    Code::InvalidParameter,
-                    "Invalid parameter: Message Reason: the settings of a subscribed queue refuse the message",
-                ),
+                Rejection::QuotaExceeded { .. } | Rejection::DedupFull { .. } => {
+                    Self::new(Code::ServiceUnavailable, source.to_string())
+                }
+                source => source.into(),
             },
             Rejection::ShardFull { what, max } => {
                 let code = match what {

@@ -5,7 +5,8 @@ use std::{collections::HashSet, sync::Arc};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use lockgate_core::{Header, Message, RoutingKey};
-use lockgate_machine::{ExchangeDescription, Publication, Publish};
+use lockgate_engine::EngineError;
+use lockgate_machine::{ExchangeDescription, Publication, Publish, Rejection};
 use lockgate_sigv4::hex::hex;
 use sha2::{Digest as _, Sha256};
 
@@ -86,7 +87,11 @@ impl Service {
         if size(&publish) > BYTES_MAX {
             return Err(SnsError::parameter("Invalid parameter: Message too long"));
         }
-        let published = self.engine.submit(publish).await?;
+        let published = self.engine.submit(publish).await;
+        let published = published.map_err(|error| match error {
+            EngineError::Rejected(rejection) => refusal(call, rejection),
+            error => error.into(),
+        })?;
         let mut xml = Xml::default();
         write_published(&mut xml, &topic, &published);
         Ok(xml)
@@ -136,7 +141,7 @@ impl Service {
                     done.close("member");
                 }
                 Err(rejection) => {
-                    let error = SnsError::from(rejection);
+                    let error = refusal(call, rejection);
                     failed.open("member");
                     failed.leaf("Id", id);
                     failed.leaf("Code", error.code.name());
@@ -150,6 +155,20 @@ impl Service {
         failed.close("Failed");
         done.append(&failed);
         Ok(done)
+    }
+}
+
+/// The refusal of a publish, without what it says of a queue that the caller may not know of.
+fn refusal(call: &Call<'_>, rejection: Rejection) -> SnsError {
+    let is_hidden = matches!(&rejection, Rejection::PublishRefused { queue, .. }
+        if !call.may_with_queue(Verb::Read, queue) && !call.may_with_queue(Verb::Send, queue));
+    let error = SnsError::from(rejection);
+    match is_hidden {
+        true => SnsError::new(
+            error.code,
+            "A queue that the topic leads to refused its copy, so no queue has the message",
+        ),
+        false => error,
     }
 }
 

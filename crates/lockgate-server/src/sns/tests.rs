@@ -9,6 +9,7 @@
 //! | the right to publish is asked for to subscribe | a publisher subscribes |
 //! | who may not read a topic is told that it may not | a topic is found by guessing |
 //! | a request's version is not looked at | a request of SQS is answered by SNS |
+//! | a refusal names the queue to everybody | a publisher learns of it |
 //! | a page ends without a token | subscriptions are missing |
 
 use std::sync::Arc;
@@ -536,6 +537,11 @@ async fn a_full_queue_makes_the_publish_refuse_unless_there_is_a_redrive_policy(
         (503, "ServiceUnavailable")
     );
     assert_eq!(between(&body, "Type"), "Receiver");
+    // A publisher learns of a queue what it may know of it.
+    let publisher = key(&[(Names::Exchanges("t".into()), &[Verb::Send])]);
+    let (_, body) = shop.ask_as(Some(&publisher), "Publish", &publish).await;
+    assert_eq!(between(&body, "Code"), "ServiceUnavailable");
+    assert!(!body.contains("small"), "{body}");
     let batch = [
         ("TopicArn", TOPIC),
         ("PublishBatchRequestEntries.member.1.Id", "one"),
