@@ -625,6 +625,8 @@ impl<T: Ticket> Driver<T> {
                 return (Err(rejection), Wait::Sync(self.promised));
             }
         }
+        // A publish makes as many messages as there are queues, and a transaction as many as it has parts: each counts.
+        self.group_messages += decision.effects.len().saturating_sub(1);
         self.machine.note_outcome(command, &decision.outcome);
         // Including the record at that position.
         let rests_on = decision.rests_on.map(|at| Position(at.0 + 1));

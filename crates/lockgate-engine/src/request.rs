@@ -308,7 +308,10 @@ pub(crate) fn grows(machine: &Machine, command: AnyCommand<'_>) -> bool {
         | Command::ChangeQueue(_)
         | Command::PutRecord(_)
         | Command::OpenProducer(_)
-        | Command::CreateLedger(_) => true,
+        | Command::CreateLedger(_)
+        | Command::CreateExchange(_)
+        | Command::UpdateExchange(_)
+        | Command::Bind(_) => true,
         Command::AppendEvents(command) => !command.append.events.is_empty(),
         // One that is not there is made.
         Command::LeaseRecord(lease) => machine.record_revision(&lease.name).is_none(),

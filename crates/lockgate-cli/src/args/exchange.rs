@@ -241,28 +241,41 @@ pub(crate) struct ExchangeUnbind {
     pub(crate) pattern: BindingPattern,
 }
 
-/// Publish a message to an exchange
+/// Publish messages to an exchange
 ///
-/// Each queue that the exchange finds for it gets a copy, or none does. If there is no queue, and the exchange rejects
-/// such messages, the command exits with 4.
+/// Each queue that the exchange finds for a message gets a copy, or none does. If there is no queue, and the exchange
+/// rejects such messages, the command exits with 4.
+///
+/// With --lines it publishes many messages, one JSON object a line, as `lockgate send` reads them, with a routing_key:
+/// {"routing_key": "orders.new.eu", "body": "17"}. It stops at the first that is refused. If an answer is lost, it publishes
+/// messages again that have unique ids: queues that remember ids (dedup_window) get each of them once.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lockgate exchange publish events --routing-key orders.new.eu '{\"order\": 17}' --header customer=42
-  lockgate exchange publish all --file report.pdf --unique-id report-7")]
+  lockgate exchange publish all --file report.pdf --unique-id report-7
+  lockgate exchange publish events --lines events.jsonl --unique-ids")]
 pub(crate) struct ExchangePublish {
     #[command(flatten)]
     pub(crate) exchange: OneExchange,
 
     /// The message's body
-    #[arg(value_name = "BODY", required_unless_present = "file")]
+    #[arg(value_name = "BODY", required_unless_present_any = ["file", "lines"])]
     pub(crate) body: Option<String>,
 
     /// File whose bytes are the body; - is standard input
     #[arg(long, short, value_name = "FILE", conflicts_with = "body")]
     pub(crate) file: Option<PathBuf>,
 
-    /// What direct and topic exchanges route by [default: nothing]
+    /// File with one JSON object a line; - is standard input
+    #[arg(long, short, value_name = "FILE", conflicts_with_all = ["body", "file", "unique_id"])]
+    pub(crate) lines: Option<PathBuf>,
+
+    /// Give each line that has no unique id one of its own
+    #[arg(long, conflicts_with_all = ["body", "file"])]
+    pub(crate) unique_ids: bool,
+
+    /// What direct and topic exchanges route by; a line of JSON may have its own [default: nothing]
     #[arg(
         long,
         short,
@@ -276,7 +289,7 @@ pub(crate) struct ExchangePublish {
     #[arg(long, short, value_name = "KEY")]
     pub(crate) key: Option<String>,
 
-    /// Unique id for deduplication, in each queue
+    /// Unique id for deduplication, in each queue; for one message only
     #[arg(long, value_name = "ID")]
     pub(crate) unique_id: Option<String>,
 

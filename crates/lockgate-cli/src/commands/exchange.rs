@@ -12,7 +12,8 @@ use serde_json::{Map, Value, json, value::RawValue};
 
 use super::{
     NOTHING, block_on, client, once, part, peek,
-    send::{BODY_BYTES_MAX, Problem, unreadable},
+    send::{self, BODY_BYTES_MAX, Problem, unreadable},
+    watched,
 };
 use crate::{
     args::{
@@ -69,15 +70,29 @@ enum Outcome {
 
 /// What a publish did, as `--json` prints it.
 #[derive(Serialize, Deserialize)]
-struct Published {
-    copies: u64,
-    duplicates: u64,
-    skipped: u64,
-    dropped: bool,
+pub(super) struct Published {
+    pub(super) copies: u64,
+    pub(super) duplicates: u64,
+    pub(super) skipped: u64,
+    pub(super) dropped: bool,
     queues: Vec<Value>,
 }
 
-pub(super) fn run(args: &Exchange) -> Result<(), Failure> {
+pub(super) fn run(args: Exchange) -> Result<(), Failure> {
+    if let Exchange::Publish(ExchangePublish {
+        lines: Some(path), ..
+    }) = &args
+    {
+        let path = path.clone();
+        return send::with_progress(move |progress| match &args {
+            Exchange::Publish(args) => send::publish_lines(args, &path, progress),
+            _ => Ok(()),
+        });
+    }
+    watched(move || run_one(&args))
+}
+
+fn run_one(args: &Exchange) -> Result<(), Failure> {
     let client = client(args.settings())?;
     block_on(async {
         match args {

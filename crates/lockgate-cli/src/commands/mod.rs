@@ -78,7 +78,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Dlq(args) => watched(move || dlq::run(&args)),
         Command::Producer(args) => watched(move || producer::run(&args)),
         Command::Record(args) => watched(move || record::run(&args)),
-        Command::Exchange(args) => watched(move || exchange::run(&args)),
+        Command::Exchange(args) => exchange::run(args),
         Command::Ledger(args) => watched(move || ledger::run(&args)),
         Command::Lead(args) => lead::run(&args),
         Command::LeadCommand(args) => lead::command::run(&args),

@@ -124,3 +124,83 @@ fn messages_are_routed_as_bindings_say() {
     town.run("exchange delete events --yes").ok();
     town.run("exchange delete events --yes").fails_with(3);
 }
+
+fn lines(town: &Town, flags: &str, input: &str) -> Done {
+    let line = format!("exchange publish events --lines - {flags}");
+    town.sandbox.run_with_input(&line, input)
+}
+
+#[test]
+fn lines_are_published_in_order_up_to_the_first_that_is_refused() {
+    let town = Town::new();
+    for queue in ["orders.fifo", "audit"] {
+        town.run(&format!("queue create {queue} --dedup-window 5m"))
+            .ok();
+    }
+    town.run("exchange create events --kind topic").ok();
+    town.run("exchange bind events --queue orders.fifo --topic orders.#")
+        .ok();
+    town.run("exchange bind events --queue audit --topic #")
+        .ok();
+    let input: String = (0..250)
+        .map(|number| {
+            let place = if number % 2 == 0 { "orders.eu" } else { "users" };
+            format!("{{\"routing_key\":\"{place}\",\"body\":{number},\"key\":\"k\",\"unique_id\":\"u{number}\"}}\n")
+        })
+        .collect();
+    let done = lines(&town, "", &input).ok();
+    assert_eq!(done, "published 250 messages to events: 375 copies\n");
+    let again = lines(&town, "", &input).ok();
+    assert_eq!(
+        again,
+        "published 250 messages to events: 375 copies (250 already there)\n"
+    );
+    let orders = town.drain("orders.fifo");
+    let bodies: Vec<_> = orders
+        .iter()
+        .map(|it| it["body"].as_str().unwrap())
+        .collect();
+    let even: Vec<_> = (0..250).step_by(2).map(|it: u32| it.to_string()).collect();
+    assert_eq!(bodies, even);
+    assert_eq!(town.drain("audit").len(), 250);
+
+    // A line may leave its routing key to the flag; the third line has no key, and a queue is keyed.
+    let input = "{\"body\":\"a\",\"key\":\"k\"}\n{\"body\":\"b\",\"routing_key\":\"users\"}\n{\"body\":\"c\"}\n{\"body\":\"d\"}\n";
+    let refused = lines(&town, "--routing-key orders.us --json", input);
+    assert_eq!(refused.stdout.lines().count(), 2);
+    let error = refused.fails_with(1);
+    assert!(error.contains("standard input:3"), "{error}");
+    assert!(error.contains("key_required"), "{error}");
+    assert!(
+        error.contains("2 messages were sent, nothing after them"),
+        "{error}"
+    );
+    assert_eq!(town.drain("audit").len(), 2);
+    let wrong = lines(&town, "", "{\"body\":\"a\",\"routing_key\":7}\n").fails_with(1);
+    assert!(wrong.contains("standard input:1"), "{wrong}");
+    let to_a_queue = town.send_lines("audit", "{\"body\":\"a\",\"routing_key\":\"x\"}\n");
+    assert!(
+        to_a_queue
+            .fails_with(1)
+            .contains("lockgate exchange publish")
+    );
+    town.run("exchange publish events --unique-ids x")
+        .fails_with(2);
+}
+
+/// The copies of all messages of a call may be too many for one record; then they go in several.
+#[test]
+fn many_copies_go_in_parts() {
+    let town = Town::new();
+    town.run("exchange create events --kind fanout").ok();
+    for queue in 0..40 {
+        town.run(&format!("queue create q{queue}")).ok();
+        town.run(&format!("exchange bind events --queue q{queue}"))
+            .ok();
+    }
+    let body = "x".repeat(10_000);
+    let input = format!("{{\"body\":\"{body}\"}}\n").repeat(60);
+    let done = lines(&town, "", &input).ok();
+    assert_eq!(done, "published 60 messages to events: 2400 copies\n");
+    assert_eq!(town.counts("q39")["ready"], 60);
+}

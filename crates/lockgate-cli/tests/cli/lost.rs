@@ -244,6 +244,23 @@ fn what_has_the_same_effect_twice_is_asked_again_after_a_lost_answer() {
         "{\"name\":\"q\"}\n"
     );
     run("queue list", "{\"queues\":[]}").ok();
+    // With unique ids: of their own, or made up.
+    let answer = "{\"sent\":[],\"published\":[{\"copies\":1,\"duplicates\":1,\"skipped\":0,\"dropped\":false,\"queues\":[]}]}";
+    for (flags, line, is_done) in [
+        ("--unique-ids", "{\"body\":1}\n", true),
+        ("", "{\"body\":1,\"unique_id\":\"u\"}\n", true),
+        ("", "{\"body\":1}\n", false),
+    ] {
+        let endpoint = answers_at_second_try(answer);
+        let line_of = format!("exchange publish e --lines - {flags} --endpoint {endpoint}");
+        let done = sandbox.run_with_input(&line_of, line);
+        assert_eq!(done.code == Some(0), is_done, "{done:?}");
+        let says = match is_done {
+            true => "published 1 message to e: 1 copy (1 came already with an attempt of this run",
+            false => "whether 1 message arrived is unknown",
+        };
+        assert!((done.stdout + &done.stderr).contains(says), "{says}");
+    }
     // Another purge might take what came since.
     let done = run(
         "queue purge q --yes",

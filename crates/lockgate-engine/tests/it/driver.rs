@@ -2,16 +2,17 @@
 
 use std::io;
 
-use lockgate_core::{DiskOperation, Level, Position};
+use lockgate_core::{DiskOperation, ExchangeName, Level, Position, RoutingKey};
 use lockgate_engine::{Answer, EngineError, EngineOptions, Work};
 use lockgate_machine::{
-    Command, DescribeQueue, EngineCommand, Move, MoveTo, Query, QueueSettings, Rejection, Reply,
-    SettleAction, Settled, SyncWindow, Transact,
+    Bind, BindTo, BindingOptions, Command, CreateExchange, DescribeQueue, EngineCommand,
+    ExchangeKind, Move, MoveTo, Pattern, Publish, Query, QueueSettings, Rejection, Reply,
+    SettleAction, Settled, SyncWindow, Transact, Unroutable,
 };
 use lockgate_sim::{Fault, FaultyDisk, ManualClock};
 
 use crate::support::{
-    Answered, Shard, at_level, create, keyed, receive, send, settle, text, unique,
+    Answered, Shard, at_level, create, keyed, name, receive, send, settle, text, unique,
 };
 
 #[test]
@@ -499,6 +500,64 @@ fn much_that_is_due_at_once_does_not_keep_a_request_waiting() {
         groups += 1;
     }
     assert!(groups > 1 && !shard.driver.is_behind());
+}
+
+/// The copies of a publish may have timers as other messages have, so time keeps up with them, too.
+#[test]
+fn time_keeps_up_with_the_copies_of_a_publish() {
+    const QUEUES: usize = 640;
+    const MANY: u64 = 10_000;
+    let steps = |copies: bool| {
+        let mut shard = Shard::new();
+        let exchange = ExchangeName::new("e").unwrap();
+        let made = CreateExchange {
+            notes: Default::default(),
+            name: exchange.clone(),
+            kind: ExchangeKind::Fanout,
+            unroutable: Unroutable::Reject,
+        };
+        shard.run(Command::from(made)).unwrap();
+        for queue in 0..QUEUES {
+            let queue = format!("q{queue}");
+            let bind = Bind {
+                keep: false,
+                exchange: exchange.clone(),
+                to: BindTo::Queue(name(&queue)),
+                pattern: Pattern::Everything,
+                options: BindingOptions::default(),
+            };
+            let of_queue = [create(&queue, QueueSettings::default()), bind.into()];
+            shard.group(of_queue.map(Work::from));
+        }
+        shard.sync();
+        let due = shard.now().wall.plus(60_000);
+        for _ in 0..MANY / 100 {
+            let sends = (0..100).map(|_| Work::from(send("q0", text("x").with_due(due))));
+            shard.group(sends);
+        }
+        shard.sync();
+        let publish = Publish {
+            subject: None,
+            exchange,
+            routing_key: RoutingKey::default(),
+            message: text("x"),
+        };
+        let last = match copies {
+            true => publish.into(),
+            false => send("q1", text("x")),
+        };
+        shard.group([Work::from(last)]);
+        shard.clock.advance(60_000);
+        let before = shard.driver.tail();
+        shard.group([Work::from(send("q1", text("now")))]);
+        // Each step of time is a record.
+        shard.driver.tail().0 - before.0
+    };
+    let (of_one, of_copies) = (steps(false), steps(true));
+    assert!(
+        of_one > 0 && of_copies > 2 * of_one,
+        "{of_copies} and {of_one}"
+    );
 }
 
 /// A clock's reading drops a part of the millisecond: what is over by the reading may not be over.

@@ -6,8 +6,8 @@ use hyper::StatusCode;
 use lockgate_core::{SpaceState, WallTime};
 use lockgate_engine::{Engine, EngineMetrics};
 use lockgate_machine::{
-    COUNTERS, Counter, CounterKind, LedgerDescription, LedgersPage, ListLedgers, Query,
-    QueueCounts, QueueLimited,
+    COUNTERS, Counter, CounterKind, ExchangeCounts, ExchangeDescription, ExchangesPage,
+    LedgerDescription, LedgersPage, ListExchanges, ListLedgers, Query, QueueCounts, QueueLimited,
 };
 use tokio::time::timeout;
 
@@ -43,6 +43,7 @@ pub(crate) async fn page(core: &Core, of: &Queues) -> Response {
     let limit = core.limits.metrics_queues_max;
     queues(&mut page, &of.engine, limit).await;
     ledgers(&mut page, &of.engine, limit).await;
+    exchanges(&mut page, &of.engine, limit).await;
     health::page(StatusCode::OK, CONTENT_TYPE, page.finish())
 }
 
@@ -582,6 +583,92 @@ async fn first_ledgers(engine: &Engine, limit: usize) -> Option<(Vec<LedgerDescr
         count += ledgers.len();
         let room = limit - first.len();
         first.extend(ledgers.into_iter().take(room));
+        match next {
+            Some(next) => list.after = Some(next),
+            None => return Some((first, count)),
+        }
+    }
+}
+
+const EXCHANGE_COUNTERS: &[OfField<ExchangeCounts>] = &[
+    (
+        "lockgate_exchange_published_total",
+        "Messages that were accepted.",
+        |counts| counts.published,
+    ),
+    (
+        "lockgate_exchange_copies_total",
+        "Messages that queues got of them.",
+        |counts| counts.copies,
+    ),
+    (
+        "lockgate_exchange_unroutable_total",
+        "Of the accepted messages, those for which the exchange found no queue: its alternate got them, or they were dropped.",
+        |counts| counts.unroutable,
+    ),
+    (
+        "lockgate_exchange_dropped_total",
+        "Of the accepted messages, those that were dropped, for there was no queue.",
+        |counts| counts.dropped,
+    ),
+    (
+        "lockgate_exchange_skipped_total",
+        "Copies that were left out, for the queue was full and its binding says so.",
+        |counts| counts.skipped,
+    ),
+    (
+        "lockgate_exchange_refused_total",
+        "Messages that were refused, for there was no queue. Since the start.",
+        |counts| counts.refused,
+    ),
+];
+
+/// `limit`: of the exchanges that are shown by name.
+async fn exchanges(page: &mut Exposition, engine: &Engine, limit: usize) {
+    let known = timeout(QUEUES_WAIT, first_exchanges(engine, limit)).await;
+    let known = known.ok().flatten();
+    page.gauge(
+        "lockgate_exchanges_missing",
+        "Whether the figures of all exchanges are missing below, for the engine did not answer in time: 1, else 0.",
+    )
+    .value(u8::from(known.is_none()));
+    let (exchanges, count) = known.unwrap_or_default();
+    page.gauge("lockgate_exchanges", "Exchanges there are.")
+        .value(count);
+    page.gauge(
+        "lockgate_exchanges_omitted",
+        "Exchanges that do not appear below, for there are more than the page shows.",
+    )
+    .value(count - exchanges.len());
+    let mut bindings = page.gauge("lockgate_exchange_bindings", "Bindings of the exchange.");
+    for exchange in &exchanges {
+        bindings.sample(&[("exchange", exchange.name.as_str())], exchange.bindings);
+    }
+    for &(name, help, value) in EXCHANGE_COUNTERS {
+        let mut family = page.counter(name, help);
+        for exchange in &exchanges {
+            let labels = [("exchange", exchange.name.as_str())];
+            family.sample(&labels, value(&exchange.counts));
+        }
+    }
+}
+
+/// The first exchanges by name, and how many there are.
+async fn first_exchanges(
+    engine: &Engine,
+    limit: usize,
+) -> Option<(Vec<ExchangeDescription>, usize)> {
+    let (mut first, mut count) = (Vec::new(), 0);
+    let mut list = ListExchanges {
+        prefix: String::new(),
+        after: None,
+        limit: Query::LIMIT_MAX,
+    };
+    loop {
+        let ExchangesPage { exchanges, next } = engine.query(list.clone()).await.ok()?;
+        count += exchanges.len();
+        let room = limit - first.len();
+        first.extend(exchanges.into_iter().take(room));
         match next {
             Some(next) => list.after = Some(next),
             None => return Some((first, count)),

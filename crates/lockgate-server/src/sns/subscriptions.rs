@@ -1,6 +1,7 @@
 //! Subscribes queues to topics, lists subscriptions, and reads and changes their attributes.
 
 use lockgate_core::{ExchangeId, ExchangeName, QueueName};
+use lockgate_engine::EngineError;
 use lockgate_machine::{
     Bind, BindTo, BindingDescription, BindingOptions, BindingsPage, ExchangeDescription,
     ListBindings, Pattern, Unbind,

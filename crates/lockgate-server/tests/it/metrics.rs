@@ -6,11 +6,15 @@ use std::{
 };
 
 use lockgate_core::{
-    Disk, DiskOperation, Epoch, LedgerName, ReaderName,
+    Disk, DiskOperation, Epoch, ExchangeName, LedgerName, Message, QueueName, ReaderName,
+    RoutingKey,
     ledger::{Append, Ledger as _, LedgerOptions, NewEvent, ReaderPosition, SequenceId},
 };
 use lockgate_log::LocalLogOptions;
-use lockgate_machine::CreateLedger;
+use lockgate_machine::{
+    Bind, BindTo, BindingOptions, CreateExchange, CreateLedger, ExchangeKind, Pattern, Publish,
+    Unroutable,
+};
 use lockgate_sim::FaultyDisk;
 use serde_json::json;
 
@@ -168,6 +172,62 @@ async fn the_page_says_which_limit_holds_a_queue() {
     assert_eq!((keys("keys"), keys("rate")), (1.0, 0.0));
     let owing = "lockgate_queue_owing_keys{queue=\"keys\"}";
     assert_eq!(page.samples[owing], 1.0);
+}
+
+/// As many exchanges are shown as may be, and the others are counted.
+#[tokio::test]
+async fn the_page_shows_exchanges_up_to_its_limit() {
+    let server = TestServer::start_with(|options| options.limits.metrics_queues_max = 1).await;
+    server.sqs("CreateQueue", &json!({"QueueName": "q"})).await;
+    let exchange = |name| ExchangeName::new(name).unwrap();
+    for (name, unroutable) in [("a", Unroutable::Drop), ("b", Unroutable::Reject)] {
+        let create = CreateExchange {
+            notes: Default::default(),
+            name: exchange(name),
+            kind: ExchangeKind::Direct,
+            unroutable,
+        };
+        server.engine.submit(create).await.unwrap();
+    }
+    let key = |key| RoutingKey::new(key).unwrap();
+    let bind = Bind {
+        keep: false,
+        exchange: exchange("a"),
+        to: BindTo::Queue(QueueName::new("q").unwrap()),
+        pattern: Pattern::RoutingKey(key("k")),
+        options: BindingOptions::default(),
+    };
+    server.engine.submit(bind).await.unwrap();
+    for routing_key in ["k", "k", "other"] {
+        let publish = Publish {
+            subject: None,
+            exchange: exchange("a"),
+            routing_key: key(routing_key),
+            message: Message::new("x"),
+        };
+        server.engine.submit(publish).await.unwrap();
+    }
+    let page = page(&server).await;
+    for (series, value) in [
+        ("lockgate_exchanges", 2.0),
+        ("lockgate_exchanges_missing", 0.0),
+        ("lockgate_exchanges_omitted", 1.0),
+        ("lockgate_exchange_bindings{exchange=\"a\"}", 1.0),
+        ("lockgate_exchange_published_total{exchange=\"a\"}", 3.0),
+        ("lockgate_exchange_copies_total{exchange=\"a\"}", 2.0),
+        ("lockgate_exchange_unroutable_total{exchange=\"a\"}", 1.0),
+        ("lockgate_exchange_dropped_total{exchange=\"a\"}", 1.0),
+        ("lockgate_exchange_skipped_total{exchange=\"a\"}", 0.0),
+        ("lockgate_exchange_refused_total{exchange=\"a\"}", 0.0),
+    ] {
+        assert_eq!(page.samples.get(series), Some(&value), "{series}");
+    }
+    assert!(
+        !page
+            .samples
+            .keys()
+            .any(|series| series.contains("exchange=\"b\""))
+    );
 }
 
 /// As many ledgers and readers are shown as may be, and the others are counted.

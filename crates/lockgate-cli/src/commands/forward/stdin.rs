@@ -11,7 +11,7 @@ use crate::{
     client::Message,
     commands::{
         Signals,
-        send::lines::{Outgoing, Pump},
+        send::lines::{Form, Outgoing, Pump},
     },
     exit::Failure,
 };
@@ -32,7 +32,11 @@ pub(super) async fn run(
         group: args.group.clone(),
         ..Message::default()
     };
-    let mut pump = Pump::start(Path::new("-"), defaults, args.raw)?;
+    let form = match args.raw {
+        true => Form::Raw,
+        false => Form::Messages,
+    };
+    let mut pump = Pump::start(Path::new("-"), defaults, form)?;
     let mut waiting = Waiting::new();
     let mut lines = 0_u64;
     let mut wrong = None;

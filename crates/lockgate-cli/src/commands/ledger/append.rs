@@ -15,7 +15,7 @@ use crate::{
     client::{Client, Encoding, Message},
     commands::{
         Retry,
-        send::lines::{Pump, body},
+        send::lines::{Form, Pump, body},
     },
     exit::{Exit, Failure},
     ledger::{AnyLedger, open},
@@ -96,7 +96,7 @@ pub(super) async fn run(client: &Client, args: &LedgerAppend) -> Result<(), Fail
         None => {
             let path = args.lines.as_deref().unwrap_or(Path::new("-"));
             appender
-                .lines(Pump::start(path, Message::default(), true)?, args.text)
+                .lines(Pump::start(path, Message::default(), Form::Raw)?, args.text)
                 .await
         }
     };

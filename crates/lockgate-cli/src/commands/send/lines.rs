@@ -43,6 +43,19 @@ pub(in crate::commands) struct Outgoing {
     /// File and line, if it came from there.
     pub(in crate::commands) place: Option<String>,
     pub(in crate::commands) message: Message,
+    /// What an exchange routes it by; empty for a queue.
+    pub(in crate::commands) routing_key: String,
+}
+
+/// What lines are.
+#[derive(Clone, Debug)]
+pub(in crate::commands) enum Form {
+    /// Each is a message for a queue.
+    Messages,
+    /// Each is a message for an exchange; this is the routing key of one that says none.
+    Routed(String),
+    /// Each is a body, as it is.
+    Raw,
 }
 
 impl Outgoing {
@@ -51,7 +64,7 @@ impl Outgoing {
         let headers: usize = (self.message.headers.iter())
             .map(|(name, header)| name.len() + header.kind.len() + header.value.len())
             .sum();
-        self.message.body.text.len() + headers
+        self.message.body.text.len() + headers + self.routing_key.len()
     }
 }
 
@@ -61,11 +74,11 @@ pub(in crate::commands) struct Pump {
 }
 
 impl Pump {
-    /// Starts reading. What a line does not say is taken from `defaults`. `raw`: a line is a body, as it is.
+    /// Starts reading. What a line does not say is taken from `defaults`.
     pub(in crate::commands) fn start(
         path: &Path,
         defaults: Message,
-        raw: bool,
+        form: Form,
     ) -> Result<Self, Failure> {
         let (name, source): (_, Box<dyn BufRead + Send>) = if path == Path::new("-") {
             (
@@ -84,7 +97,7 @@ impl Pump {
         };
         let (sender, lines) = mpsc::channel(READ_AHEAD);
         // Not joined: it may be waiting for a terminal when the process has long done its work.
-        thread::spawn(move || read(source, &name, &defaults, raw, &sender));
+        thread::spawn(move || read(source, &name, &defaults, &form, &sender));
         Ok(Self { lines })
     }
 
@@ -103,7 +116,7 @@ fn read(
     mut source: impl BufRead,
     name: &str,
     defaults: &Message,
-    raw: bool,
+    form: &Form,
     sender: &mpsc::Sender<Result<Outgoing, Failure>>,
 ) {
     let mut line = Vec::new();
@@ -112,7 +125,7 @@ fn read(
         let limit = LINE_BYTES_MAX as u64 + 1;
         let read = source.by_ref().take(limit).read_until(b'\n', &mut line);
         let place = || format!("{name}:{number}");
-        if number == 1 && !raw && line.starts_with(BYTE_ORDER_MARK) {
+        if number == 1 && !matches!(form, Form::Raw) && line.starts_with(BYTE_ORDER_MARK) {
             line.drain(..BYTE_ORDER_MARK.len());
         }
         let message = match read {
@@ -121,23 +134,26 @@ fn read(
                 "the line is longer than {}",
                 show_size(LINE_BYTES_MAX as u64)
             ))),
-            Ok(_) if raw => Ok(Message {
-                body: Body::bytes(line.strip_suffix(b"\n").unwrap_or(&line)),
-                ..defaults.clone()
+            Ok(_) if matches!(form, Form::Raw) => Ok(Outgoing {
+                message: Message {
+                    body: Body::bytes(line.strip_suffix(b"\n").unwrap_or(&line)),
+                    ..defaults.clone()
+                },
+                ..Outgoing::default()
             }),
             Ok(_) if line.trim_ascii().is_empty() => continue,
             Ok(_) if !line.trim_ascii_start().starts_with(b"{") => Err(Failure::failed(
                 "this line is no JSON object, such as {\"body\": \"hello\"}",
             )
             .hint(NOT_LINES)),
-            Ok(_) => parse(&line, defaults).map_err(Failure::failed),
+            Ok(_) => outgoing(&line, defaults, form).map_err(Failure::failed),
             Err(error) => Err(Failure::failed(error)),
         };
         let wrong = message.is_err();
         let item = message
             .map(|message| Outgoing {
                 place: Some(place()),
-                message,
+                ..message
             })
             .map_err(|failure| failure.context(place()));
         // Nobody listens any more, or the line was wrong: nothing after it is sent.
@@ -167,6 +183,7 @@ struct Line<'a> {
     trace_context: Option<String>,
     level: Option<String>,
     priority: Option<u64>,
+    routing_key: Option<String>,
 }
 
 /// Values by names, of which none is there twice: a map would keep the last one only.
@@ -203,8 +220,13 @@ impl<'de: 'a, 'a> Deserialize<'de> for Once<'a> {
     }
 }
 
-/// The message of a line.
+/// The message of a line for a queue.
 pub(in crate::commands) fn parse(line: &[u8], defaults: &Message) -> Result<Message, String> {
+    outgoing(line, defaults, &Form::Messages).map(|outgoing| outgoing.message)
+}
+
+/// The message of a line.
+fn outgoing(line: &[u8], defaults: &Message, form: &Form) -> Result<Outgoing, String> {
     let text = str::from_utf8(line).map_err(|error| {
         format!(
             "byte {} is not UTF-8, which JSON has to be",
@@ -217,8 +239,17 @@ pub(in crate::commands) fn parse(line: &[u8], defaults: &Message) -> Result<Mess
         let value = header(value.get()).map_err(|what| format!("header {name:?}: {what}"))?;
         headers.insert(name, value);
     }
+    let routing_key = match (form, line.routing_key) {
+        (Form::Routed(_), Some(own)) => own,
+        (Form::Routed(default), None) => default.clone(),
+        (_, None) => String::new(),
+        (_, Some(_)) => {
+            let what = "routing_key: a queue routes nothing; publish the message to an exchange: `lockgate exchange publish`";
+            return Err(what.to_owned());
+        }
+    };
     let no_place = line.key.is_none() && line.group.is_none();
-    Ok(Message {
+    let message = Message {
         body: Body {
             text: body(line.body)?,
             encoding: line.body_encoding,
@@ -241,6 +272,11 @@ pub(in crate::commands) fn parse(line: &[u8], defaults: &Message) -> Result<Mess
         level: line.level,
         priority: line.priority.map_or(Ok(defaults.priority), priority)?,
         producer: None,
+    };
+    Ok(Outgoing {
+        place: None,
+        message,
+        routing_key,
     })
 }
 
@@ -252,12 +288,9 @@ fn priority(given: u64) -> Result<u8, String> {
 
 /// For the fuzzer.
 pub fn fuzz_line(bytes: &[u8]) -> Result<(), String> {
-    let message = parse(bytes, &Message::default())?;
-    let body = message.body.text.len();
-    let message = Outgoing {
-        place: None,
-        message,
-    };
+    let form = Form::Routed(String::new());
+    let message = outgoing(bytes, &Message::default(), &form)?;
+    let body = message.message.body.text.len();
     assert!(message.size() >= body, "its size");
     Ok(())
 }
@@ -388,7 +421,7 @@ mod tests {
     fn a_byte_order_mark_is_no_part_of_the_first_line() {
         let (sender, mut lines) = mpsc::channel(10);
         let text = "\u{feff}{\"body\":1}\r\n\u{feff}{\"body\":2}\r\n";
-        read(text.as_bytes(), "f", &defaults(), false, &sender);
+        read(text.as_bytes(), "f", &defaults(), &Form::Messages, &sender);
         assert_eq!(lines.try_recv().unwrap().unwrap().message.body.text, "1");
         let wrong = lines.try_recv().unwrap().unwrap_err().to_string();
         assert!(
@@ -400,7 +433,13 @@ mod tests {
     #[test]
     fn a_raw_line_is_a_body_as_it_is() {
         let (sender, mut lines) = mpsc::channel(10);
-        read(&b"a\r\n\n{\xff\nend"[..], "f", &defaults(), true, &sender);
+        read(
+            &b"a\r\n\n{\xff\nend"[..],
+            "f",
+            &defaults(),
+            &Form::Raw,
+            &sender,
+        );
         drop(sender);
         let mut bodies = Vec::new();
         while let Ok(line) = lines.try_recv() {
@@ -415,7 +454,7 @@ mod tests {
     fn lines_are_numbered_and_nothing_follows_a_wrong_one() {
         let (sender, mut lines) = mpsc::channel(10);
         let text = "{\"body\":1}\n\n{\"body\":2,\"key\":\"k\"}\nnonsense\n{\"body\":3}";
-        read(text.as_bytes(), "f", &defaults(), false, &sender);
+        read(text.as_bytes(), "f", &defaults(), &Form::Messages, &sender);
         drop(sender);
         let first = lines.try_recv().unwrap().unwrap();
         assert_eq!(

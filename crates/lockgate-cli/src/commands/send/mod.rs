@@ -1,4 +1,4 @@
-//! `lockgate send`.
+//! `lockgate send`, and `lockgate exchange publish` of many messages.
 
 pub(super) mod lines;
 
@@ -16,10 +16,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 pub use self::lines::fuzz_line;
-use self::lines::{Outgoing, Pump};
-use super::{NOTHING, Retry, Watch, block_on, client, millis, once, part};
+use self::lines::{Form, Outgoing, Pump};
+use super::{NOTHING, Retry, Watch, block_on, client, exchange::Published, millis, once, part};
 use crate::{
-    args::Send,
+    args::{ExchangePublish, Send},
     client::{Body, CallError, Client, Header, Message, exit_of, hint_for_code},
     exit::{Exit, Failure},
     output::{Output, count, note},
@@ -29,6 +29,10 @@ use crate::{
 /// What goes into one call. The server takes more messages, and about four times the bytes.
 const CALL_MESSAGES_MAX: usize = 100;
 const CALL_BYTES_MAX: usize = 1 << 20;
+
+/// How long queues remember unique ids that nobody has set otherwise. Those behind an exchange may do so for a shorter or a longer
+/// time, which a publisher cannot know.
+const EXCHANGE_DEDUP_WINDOW: Duration = Duration::from_secs(300);
 
 /// The largest file that is read as a body: as the largest message that a queue can be set to take.
 pub(super) const BODY_BYTES_MAX: u64 = 16 << 20;
@@ -63,6 +67,24 @@ pub(super) struct Sent {
     duplicate: bool,
 }
 
+/// What became of a message that was taken, as `--json` prints it.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Taken {
+    Sent(Sent),
+    Published(Published),
+}
+
+impl Taken {
+    /// Whether nothing was added.
+    fn is_known(&self) -> bool {
+        match self {
+            Self::Sent(sent) => sent.duplicate,
+            Self::Published(it) => it.copies > 0 && it.copies == it.duplicates,
+        }
+    }
+}
+
 #[derive(Deserialize)]
 pub(super) struct Problem {
     status: u16,
@@ -71,10 +93,11 @@ pub(super) struct Problem {
 }
 
 impl Problem {
-    /// The refusal of a message in a transaction, and its index.
-    fn of_send(error: &CallError) -> Option<(usize, Self)> {
+    /// The refusal of a message in a transaction, and its index. `list` is `sends` or `publishes`.
+    fn of_part(error: &CallError, list: &str) -> Option<(usize, Self)> {
         let (status, code, field, detail) = error.refusal()?;
-        let (at, _) = field?.strip_prefix("sends[")?.split_once(']')?;
+        let (_, rest) = field?.strip_prefix(list)?.split_once('[')?;
+        let (at, _) = rest.split_once(']')?;
         let at: usize = at.parse().ok()?;
         let problem = Self {
             status: status.as_u16(),
@@ -83,7 +106,8 @@ impl Problem {
         };
         let problem = problem
             .without(&format!("message {at} of the transaction was refused"))
-            .without(&format!("sends[{at}]"))
+            .without(&format!("publish {at} of the transaction was refused"))
+            .without(&format!("{list}[{at}]"))
             .without("message");
         Some((at, problem))
     }
@@ -129,13 +153,56 @@ impl Problem {
 }
 
 pub(crate) fn run(args: Send) -> Result<(), Failure> {
+    with_progress(move |progress| send_all(&args, progress))
+}
+
+/// Tells how far it came if a signal ends it.
+pub(super) fn with_progress(
+    send: impl FnOnce(Arc<Mutex<Progress>>) -> Result<(), Failure> + std::marker::Send + 'static,
+) -> Result<(), Failure> {
     let progress = Arc::new(Mutex::new(Progress::default()));
     let sends = progress.clone();
-    let done = Watch::new()?.over(move || send_all(&args, sends));
+    let done = Watch::new()?.over(move || send(sends));
     if matches!(&done, Err(failure) if failure.is_signal()) {
         note(&lock(&progress).words_at_signal());
     }
     done
+}
+
+/// Publishes the messages of lines to an exchange.
+pub(super) fn publish_lines(
+    args: &ExchangePublish,
+    source: &Path,
+    progress: Arc<Mutex<Progress>>,
+) -> Result<(), Failure> {
+    once("header", args.header.iter().map(|(name, ..)| name))?;
+    let headers = args.header.iter().map(|(name, kind, value)| {
+        let header = Header::text(kind.clone(), value.clone());
+        (name.clone(), header)
+    });
+    let defaults = Message {
+        key: args.key.clone(),
+        headers: headers.collect(),
+        ..Message::default()
+    };
+    let client = client(&args.exchange.settings)?;
+    let dedup = match args.unique_ids {
+        true => Dedup::UniqueId,
+        false => Dedup::None,
+    };
+    block_on(async {
+        let name = args.exchange.name.clone();
+        let mut sender = Sender {
+            is_exchange: true,
+            json: args.exchange.json,
+            dedup_window: EXCHANGE_DEDUP_WINDOW,
+            ..Sender::over(client, name, dedup, progress)
+        };
+        let form = Form::Routed(args.routing_key.clone());
+        let mut pump = Pump::start(source, defaults, form)?;
+        sender.drain(&mut pump).await?;
+        sender.finish()
+    })
 }
 
 fn send_all(args: &Send, progress: Arc<Mutex<Progress>>) -> Result<(), Failure> {
@@ -165,7 +232,7 @@ fn send_all(args: &Send, progress: Arc<Mutex<Progress>>) -> Result<(), Failure> 
         let mut sender = Sender::new(client, args, progress).await?;
         if args.reads_lines() {
             let source = args.lines.as_deref().unwrap_or(Path::new("-"));
-            let mut pump = Pump::start(source, defaults, false)?;
+            let mut pump = Pump::start(source, defaults, Form::Messages)?;
             sender.drain(&mut pump).await?;
         } else {
             let message = Message {
@@ -174,8 +241,8 @@ fn send_all(args: &Send, progress: Arc<Mutex<Progress>>) -> Result<(), Failure> 
                 ..defaults
             };
             let message = Outgoing {
-                place: None,
                 message,
+                ..Outgoing::default()
             };
             sender.send(vec![message]).await?;
         }
@@ -230,9 +297,11 @@ pub(super) fn unreadable(error: &io::Error, what: impl std::fmt::Display) -> Fai
 
 struct Sender {
     client: Client,
+    /// That of the queue or the exchange.
     name: String,
+    is_exchange: bool,
     dedup: Dedup,
-    /// How long the queue remembers a unique id.
+    /// How long a unique id is remembered.
     dedup_window: Duration,
     json: bool,
     output: Output,
@@ -242,11 +311,15 @@ struct Sender {
     duplicates: u64,
     /// Duplicates of what this run has sent itself, as far as one can tell.
     repeated: u64,
+    /// Of an exchange.
+    copies: u64,
+    skipped: u64,
+    dropped: u64,
 }
 
 /// How far the sending came. Whoever hears a signal reads it.
 #[derive(Default)]
-struct Progress {
+pub(super) struct Progress {
     sent: u64,
     /// Where the messages come from that a call carries now.
     under_way: Option<String>,
@@ -302,17 +375,30 @@ impl Sender {
             (false, false) => Dedup::None,
         };
         Ok(Self {
-            client,
-            name,
-            dedup,
             dedup_window: Duration::from_millis(sending.dedup_window_ms),
             json: args.json,
+            ..Self::over(client, name, dedup, progress)
+        })
+    }
+
+    /// To a queue.
+    fn over(client: Client, name: String, dedup: Dedup, progress: Arc<Mutex<Progress>>) -> Self {
+        Self {
+            client,
+            name,
+            is_exchange: false,
+            dedup,
+            dedup_window: Duration::ZERO,
+            json: false,
             output: Output::new(),
             unread: false,
             progress,
             duplicates: 0,
             repeated: 0,
-        })
+            copies: 0,
+            skipped: 0,
+            dropped: 0,
+        }
     }
 
     /// Sends everything that comes, in order, until the end or the first thing that is wrong.
@@ -357,34 +443,41 @@ impl Sender {
             let what = "nobody reads standard output any more";
             return Err(self.stopped(Failure::failed(what)));
         }
-        let mut places = Vec::with_capacity(messages.len());
-        let mut bodies = Vec::with_capacity(messages.len());
-        for Outgoing { place, mut message } in messages {
+        let mut left = messages;
+        for Outgoing { message, .. } in &mut left {
             if message.unique_id.is_none() && self.dedup == Dedup::UniqueId {
                 message.unique_id = Some(random_id()?);
             }
-            places.push(place);
-            bodies.push(message);
         }
         let mut refused = None;
-        while !bodies.is_empty() {
-            let whole = span(&places[..bodies.len()]);
+        // How many of them one call may have.
+        let mut most = left.len();
+        while !left.is_empty() {
+            let bodies = &left[..most.min(left.len())];
+            let whole = span(bodies);
             lock(&self.progress).under_way.clone_from(&whole);
-            let call = self.call(&bodies).await;
+            let call = self.call(bodies).await;
             // What is unknown of it is said below.
             lock(&self.progress).under_way = None;
             match call {
                 Ok(sent) => {
+                    let done = bodies.len();
                     self.report(sent)?;
-                    break;
+                    left.drain(..done);
+                }
+                // The copies of all of them may be too many where those of each are not.
+                Err(Unsent::Refused { problem, .. })
+                    if problem.code == "route_too_large" && bodies.len() > 1 =>
+                {
+                    most = bodies.len() / 2;
                 }
                 Err(Unsent::Refused { at, problem }) => {
                     let mut failure = problem.failure("");
-                    if let Some(place) = &places[at] {
+                    if let Some(place) = &left[at].place {
                         failure = failure.context(place.clone());
                     }
                     refused = Some(failure);
-                    bodies.truncate(at);
+                    left.truncate(at);
                 }
                 Err(Unsent::Unanswered {
                     error,
@@ -397,13 +490,19 @@ impl Sender {
                     if nothing_done {
                         return Err(self.stopped(failure));
                     }
-                    return Err(failure.hint(format!(
-                        "whether {} arrived is unknown, {} before were sent: look with `lockgate peek {}`, and send \
-                         again what is not there and was not received",
-                        count(bodies.len() as u64, "message"),
-                        lock(&self.progress).sent,
-                        self.name
-                    )));
+                    let messages = count(bodies.len() as u64, "message");
+                    let before = lock(&self.progress).sent;
+                    return Err(failure.hint(match self.is_exchange {
+                        false => format!(
+                            "whether {messages} arrived is unknown, {before} before were sent: look with `lockgate peek {}`, \
+                             and send again what is not there and was not received",
+                            self.name
+                        ),
+                        true => format!(
+                            "whether {messages} arrived is unknown, {before} before were published: with unique ids they can \
+                             be published again, and --unique-ids makes them"
+                        ),
+                    }));
                 }
             }
         }
@@ -412,14 +511,14 @@ impl Sender {
 
     /// One call, tried again while that can neither lose nor double a message: nothing was done so far, or the queue
     /// still remembers the messages' unique ids when the last of an attempt can arrive.
-    async fn call(&mut self, messages: &[Message]) -> Result<Vec<Sent>, Unsent> {
+    async fn call(&mut self, messages: &[Outgoing]) -> Result<Vec<Taken>, Unsent> {
         let mut retry = Retry::new(self.client.timeout());
         let mut nothing_done = true;
         let begun = Instant::now();
         loop {
             let error = match self.attempt(messages).await {
                 Ok(sent) => {
-                    let known = sent.iter().filter(|sent| sent.duplicate).count() as u64;
+                    let known = sent.iter().filter(|sent| sent.is_known()).count() as u64;
                     match nothing_done {
                         true => self.duplicates += known,
                         false => self.repeated += known,
@@ -432,7 +531,12 @@ impl Sender {
             // Also if this attempt did nothing: one before it may have.
             nothing_done &= error.nothing_done();
             let until = begun.elapsed() + Retry::PAUSE_MAX + self.client.timeout();
-            let recognised = self.dedup != Dedup::None && until < self.dedup_window;
+            let with_ids = || messages.iter().all(|it| it.message.unique_id.is_some());
+            let recognised = match self.is_exchange {
+                true => with_ids(),
+                false => self.dedup != Dedup::None,
+            };
+            let recognised = recognised && until < self.dedup_window;
             let harmless = nothing_done || recognised;
             if !(error.may_pass() && harmless && retry.again().await) {
                 return Err(Unsent::Unanswered {
@@ -444,7 +548,10 @@ impl Sender {
     }
 
     /// Several messages are a transaction, so that the server takes all of them or none.
-    async fn attempt(&self, messages: &[Message]) -> Result<Vec<Sent>, Unsent> {
+    async fn attempt(&self, messages: &[Outgoing]) -> Result<Vec<Taken>, Unsent> {
+        if self.is_exchange {
+            return self.attempt_to_publish(messages).await;
+        }
         #[derive(Deserialize)]
         struct Transacted {
             sent: Vec<Sent>,
@@ -455,11 +562,11 @@ impl Sender {
         };
         if let [message] = messages {
             let target = format!("/queues/{}/messages", part(&self.name));
-            let body = json!({ "messages": [message] });
+            let body = json!({ "messages": [message.message] });
             let answer = self.client.call(Method::POST, &target, Some(&body)).await;
             let Results { results } = answer.map_err(unanswered)?;
             let result = |outcome| match outcome {
-                Outcome::Sent(sent) => Ok(sent),
+                Outcome::Sent(sent) => Ok(Taken::Sent(sent)),
                 Outcome::Refused { problem } => Err(Unsent::Refused {
                     at: 0,
                     problem: problem.without("messages[0]"),
@@ -468,7 +575,7 @@ impl Sender {
             return results.into_iter().map(result).collect();
         }
         let name = &self.name;
-        let send = |message: &Message| json!({"queue": name, "message": message});
+        let send = |it: &Outgoing| json!({"queue": name, "message": it.message});
         let sends: Vec<Value> = messages.iter().map(send).collect();
         let body = json!({ "sends": sends });
         let answer = self
@@ -476,17 +583,55 @@ impl Sender {
             .call(Method::POST, "/transactions", Some(&body))
             .await;
         match answer {
-            Ok(Transacted { sent }) => Ok(sent),
-            Err(error) => Err(match Problem::of_send(&error) {
+            Ok(Transacted { sent }) => Ok(sent.into_iter().map(Taken::Sent).collect()),
+            Err(error) => Err(match Problem::of_part(&error, "sends") {
                 Some((at, problem)) if at < messages.len() => Unsent::Refused { at, problem },
                 _ => unanswered(error),
             }),
         }
     }
 
+    async fn attempt_to_publish(&self, messages: &[Outgoing]) -> Result<Vec<Taken>, Unsent> {
+        #[derive(Deserialize)]
+        struct Transacted {
+            published: Vec<Published>,
+        }
+        let publishes: Vec<Value> = messages
+            .iter()
+            .map(|it| {
+                json!({
+                    "exchange": self.name,
+                    "routing_key": it.routing_key,
+                    "message": it.message,
+                })
+            })
+            .collect();
+        let body = json!({ "publishes": publishes });
+        let call = self.client.call(Method::POST, "/transactions", Some(&body));
+        match call.await {
+            Ok(Transacted { published }) => {
+                Ok(published.into_iter().map(Taken::Published).collect())
+            }
+            Err(error) => Err(match Problem::of_part(&error, "publishes") {
+                Some((at, problem)) if at < messages.len() => Unsent::Refused { at, problem },
+                _ => Unsent::Unanswered {
+                    nothing_done: error.nothing_done(),
+                    error: Box::new(error),
+                },
+            }),
+        }
+    }
+
     /// Prints what was sent. Where nobody reads that any more, sending ends before the next call.
-    fn report(&mut self, sent: Vec<Sent>) -> Result<(), Failure> {
+    fn report(&mut self, sent: Vec<Taken>) -> Result<(), Failure> {
         lock(&self.progress).sent += sent.len() as u64;
+        for taken in &sent {
+            if let Taken::Published(published) = taken {
+                self.copies += published.copies;
+                self.skipped += published.skipped;
+                self.dropped += u64::from(published.dropped);
+            }
+        }
         if !self.json {
             return Ok(());
         }
@@ -516,11 +661,27 @@ impl Sender {
                 ),
             };
             let sent = lock(&self.progress).sent;
-            self.output.line(&format!(
-                "sent {} to {}{duplicates}{repeated}",
-                count(sent, "message"),
-                self.name
-            ))?;
+            let messages = count(sent, "message");
+            let name = &self.name;
+            let mut line = match self.is_exchange {
+                false => format!("sent {messages} to {name}"),
+                true => {
+                    let copies = match self.copies {
+                        1 => "1 copy".to_owned(),
+                        copies => format!("{copies} copies"),
+                    };
+                    format!("published {messages} to {name}: {copies}")
+                }
+            };
+            for (number, what) in [
+                (self.skipped, "left out, as full"),
+                (self.dropped, "dropped, as there was no queue"),
+            ] {
+                if number > 0 {
+                    line.push_str(&format!(", {number} {what}"));
+                }
+            }
+            self.output.line(&format!("{line}{duplicates}{repeated}"))?;
         }
         self.output.flush()
     }
@@ -557,10 +718,11 @@ fn lock(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
 }
 
 /// The places of messages, which follow each other.
-fn span(places: &[Option<String>]) -> Option<String> {
-    let (first, last) = (places.first()?.as_ref()?, places.last()?.as_ref()?);
+fn span(messages: &[Outgoing]) -> Option<String> {
+    let place = |it: Option<&'_ Outgoing>| it?.place.clone();
+    let (first, last) = (place(messages.first())?, place(messages.last())?);
     Some(match first == last {
-        true => first.clone(),
+        true => first,
         false => format!("{first} to {last}"),
     })
 }
