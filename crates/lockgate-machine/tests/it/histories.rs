@@ -46,6 +46,13 @@
 //! | a command for records does not wait for the change before it | says so |
 //! | records and states, or states alone, take more memory than they may; a state takes more than its queue's quota | a refusal with effects |
 //! | folding looks at what is volatile | serving and recovering differ |
+//! | the alternate of an inner exchange is not asked; bindings are taken in another order | another way |
+//! | a full queue is left out that should refuse, or refuses that should be left out | a wrong reply |
+//! | a group is lost in a copy, or not taken for a key; the last header gives the key | a wrong reply |
+//! | duplicates count as copies; what an alternate takes is not counted | a wrong description |
+//! | the bindings of a deleted queue stay; nobody waits for its deletion | a wrong description; says so |
+//! | the alternate of a deleted exchange stays, or makes a cycle | a wrong description, a wrong reply |
+//! | a second bind of a pattern changes nothing | wrong bindings |
 
 use std::{str::FromStr, sync::Arc};
 
