@@ -174,20 +174,30 @@ impl Binding {
     const OVERHEAD: u64 = 768;
 
     /// What it takes of the memory of exchanges, no less than what is allocated for it (`tests/bindings.rs`): 768 bytes,
-    /// twice its pattern with 64 bytes for each word or header of it, and four times its filter, which is also there in its
-    /// compact form.
+    /// twice its pattern with 64 bytes for each word or header of it, and its filter as text and in its compact form.
     pub(crate) fn bytes(&self) -> u64 {
         let BindingOptions {
             filter,
             key_from,
             skip_when_full: _,
         } = &self.options;
-        let filter = filter.as_ref().map_or(0, |filter| filter.text().len());
+        let filter = filter.as_ref().map_or(0, Filter::bytes);
         let key_from = match key_from {
             Some(KeyFrom::Header(name)) => name.len(),
             Some(KeyFrom::RoutingKey) | None => 0,
         };
-        Self::OVERHEAD + (2 * self.pattern.bytes() + 4 * filter + key_from) as u64
+        Self::OVERHEAD + filter + (2 * self.pattern.bytes() + key_from) as u64
+    }
+
+    /// What its texts take in an image.
+    pub(crate) fn image_bytes(&self) -> u64 {
+        let filter = self.options.filter.as_ref();
+        let filter = filter.map_or(0, |filter| filter.text().len());
+        let key_from = match &self.options.key_from {
+            Some(KeyFrom::Header(name)) => name.len(),
+            Some(KeyFrom::RoutingKey) | None => 0,
+        };
+        (self.pattern.text_bytes() + filter + key_from) as u64
     }
 }
 
