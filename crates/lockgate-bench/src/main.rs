@@ -18,6 +18,7 @@ mod dispatch;
 mod drain;
 mod due;
 mod election;
+mod exchange;
 mod floor;
 mod folder;
 mod host;
@@ -221,6 +222,27 @@ static BENCHES: &[Bench] = &[
         about: "the same over MariaDB",
         weight: 1,
         open: ledger::open_mysql,
+    },
+    Bench {
+        figures: &["exchange.publish", "exchange.written"],
+        about: "publishes to 1, 10 and 100 queues, one after the other, in messages that queues get; floor: as many sends in \
+                one request; and the bytes of records of both",
+        weight: 3,
+        open: exchange::open_publish,
+    },
+    Bench {
+        figures: &["exchange.route"],
+        about: "time to find the binding of a message among 10, 1,000 and 100,000, in process, by kind of exchange; and the \
+                longest bind on the way there",
+        weight: 2,
+        open: exchange::open_route,
+    },
+    Bench {
+        figures: &["exchange.fanout"],
+        about: "10,000 queues behind one exchange: time of a publish, and of a send to another queue beside and without \
+                publishes, at level process",
+        weight: 2,
+        open: exchange::open_fanout,
     },
     Bench {
         figures: &["due.stall", "due.alone"],

@@ -25,7 +25,18 @@ fn run(folder: &Path, arguments: &str) -> Vec<Value> {
 }
 
 /// Figures that are no rates, or have no floor.
-const QUANTITIES: [&str; 61] = [
+const QUANTITIES: [&str; 72] = [
+    "exchange.written",
+    "exchange.written.sends",
+    "exchange.route.direct",
+    "exchange.route.topic",
+    "exchange.route.headers",
+    "exchange.route.bind",
+    "exchange.fanout.publish",
+    "exchange.fanout.send",
+    "exchange.fanout.send.longest",
+    "exchange.fanout.alone",
+    "exchange.fanout.alone.longest",
     "ledger.replay",
     "election.memory.rate",
     "election.file.rate",

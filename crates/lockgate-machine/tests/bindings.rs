@@ -25,6 +25,15 @@ fn measure(
     queues: u32,
     binding: impl Fn(u32) -> (Pattern, Option<&'static str>),
 ) -> (f64, f64) {
+    measure_so_many(BINDINGS, kind, queues, binding)
+}
+
+fn measure_so_many(
+    bindings: u32,
+    kind: ExchangeKind,
+    queues: u32,
+    binding: impl Fn(u32) -> (Pattern, Option<&'static str>),
+) -> (f64, f64) {
     let mut machine = Machine::new(MachineLimits::default());
     for queue in 1..=queues {
         machine.fold(
@@ -48,7 +57,7 @@ fn measure(
     };
     machine.fold(&[created], Position(100));
     let before = ALLOCATED.current_usage();
-    for number in 1..=BINDINGS {
+    for number in 1..=bindings {
         let (pattern, filter) = binding(number);
         let filter = filter.map(|policy| Filter::new(FilterScope::Headers, policy).unwrap());
         let binding = Binding {
@@ -67,12 +76,9 @@ fn measure(
         machine.fold(&[bound], Position(200));
     }
     let allocated = ALLOCATED.current_usage() - before;
-    let (_, bindings, counted) = machine.exchange_figures();
-    assert_eq!(
-        (bindings, machine.effects_ignored()),
-        (u64::from(BINDINGS), 0)
-    );
-    let each = |bytes: u64| f64::from(u32::try_from(bytes).unwrap()) / f64::from(BINDINGS);
+    let (_, live, counted) = machine.exchange_figures();
+    assert_eq!((live, machine.effects_ignored()), (u64::from(bindings), 0));
+    let each = |bytes: u64| f64::from(u32::try_from(bytes).unwrap()) / f64::from(bindings);
     (each(allocated as u64), each(counted))
 }
 
@@ -142,7 +148,38 @@ fn bindings_take_no_more_memory_than_is_counted() {
             }),
         ),
     ];
-    for (what, (allocated, counted)) in table {
+    // Policies of many small values take many times their text.
+    let values = |value: &str| format!("[{}{value}]", format!("{value},").repeat(2_000));
+    let many: [(&str, String); 4] = [
+        (
+            "many texts",
+            format!(r#"{{"a": [{{"anything-but": {}}}]}}"#, values(r#""x""#)),
+        ),
+        (
+            "many numbers",
+            format!(r#"{{"a": [{{"anything-but": {}}}]}}"#, values("1")),
+        ),
+        (
+            "many prefixes",
+            format!(
+                r#"{{"a": [{{"anything-but": {{"prefix": {}}}}}]}}"#,
+                values(r#""x""#)
+            ),
+        ),
+        (
+            "many parts",
+            format!(r#"{{"a": [{{"wildcard": "{}"}}]}}"#, "*x".repeat(2_000)),
+        ),
+    ];
+    let many = many.map(|(what, policy)| {
+        let policy: &'static str = policy.leak();
+        let measured = measure_so_many(500, ExchangeKind::Direct, 10, |n| {
+            (Pattern::RoutingKey(key(n.to_string())), Some(policy))
+        });
+        (what, measured)
+    });
+    let table: Vec<_> = table.into_iter().chain(many).collect();
+    for (what, (allocated, counted)) in &table {
         println!("{what}: {allocated:.0} bytes allocated, {counted:.0} counted");
     }
     for (what, (allocated, counted)) in table {

@@ -13,6 +13,7 @@ use crate::{
         Accepted, Action, Answer, Delivery, Event, EventKind, Outcome, Records, Send, Settle, Time,
     },
     keeper,
+    publisher::{self, Wrong},
 };
 
 /// What a history shows.
@@ -34,6 +35,8 @@ pub(crate) struct Report {
     pub(crate) stale: usize,
     /// States of keys that were written with an ack.
     pub(crate) states: usize,
+    /// Messages whose publish to two queues was answered.
+    pub(crate) published: usize,
     /// Until the last answer.
     pub(crate) duration: Time,
     /// Every broken promise.
@@ -103,13 +106,15 @@ impl fmt::Display for Report {
             refused,
             stale,
             states,
+            published,
             duration,
             problems,
         } = self;
         write!(
             f,
             "{sent} sent, {delivered} delivered, {acked} acknowledged, {duplicates} duplicates, \
-             {unknown} unknown outcomes, {refused} refused, {stale} stale settles, {states} states, {duration:.1?}, {} \
+             {unknown} unknown outcomes, {refused} refused, {stale} stale settles, {states} states, {published} published, \
+             {duration:.1?}, {} \
              broken promises",
             problems.len()
         )
@@ -124,6 +129,7 @@ pub(crate) fn check(records: &Records) -> Report {
         settles,
         events,
         steps,
+        published,
     } = records;
     let refused_sends = sends.iter().filter(|send| send.answer == Answer::Refused);
     let refused_settles = settles
@@ -139,6 +145,7 @@ pub(crate) fn check(records: &Records) -> Report {
             .filter(|settle| settle.outcome == Outcome::Stale)
             .count(),
         states: keeper::written(steps),
+        published: publisher::published(published),
         duration: settles
             .iter()
             .map(|settle| settle.returned)
@@ -179,6 +186,15 @@ pub(crate) fn check(records: &Records) -> Report {
     of(Promise::Stated, &|problems| {
         keeper::judge(steps, |problem| problems.push(problem));
     });
+    for (broken, is_missing) in [(Promise::Kept, true), (Promise::Sent, false)] {
+        of(broken, &|problems| {
+            publisher::judge(published, |wrong| match wrong {
+                Wrong::Missing(text) if is_missing => problems.push(text),
+                Wrong::Extra(text) if !is_missing => problems.push(text),
+                _ => {}
+            });
+        });
+    }
     of(Promise::Synced, &|problems| {
         nothing_is_accepted_in_a_freeze(sends, events, problems);
     });

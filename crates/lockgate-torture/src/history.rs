@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::keeper::Step;
+use crate::{keeper::Step, publisher};
 
 /// Time since the start of the run, on one monotonic clock for all clients.
 pub(crate) type Time = Duration;
@@ -124,6 +124,8 @@ pub(crate) struct Records {
     pub(crate) events: Vec<Event>,
     /// What keepers saw.
     pub(crate) steps: Vec<Step>,
+    /// What was published, and what came of it.
+    pub(crate) published: Vec<publisher::Seen>,
 }
 
 impl Records {

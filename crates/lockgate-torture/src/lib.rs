@@ -27,6 +27,7 @@ mod faults;
 mod figures;
 mod history;
 mod keeper;
+mod publisher;
 mod random;
 mod server;
 mod volume;

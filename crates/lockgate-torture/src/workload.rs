@@ -2,7 +2,7 @@
 //! again until it is, or stays open.
 //!
 //! One queue has keys and unique ids, the other has neither. Both are at level `disk`, the default. [Keepers](Keeper) have
-//! queues of their own.
+//! queues of their own, and so has a [publisher](Publisher).
 
 use std::{
     collections::BTreeMap,
@@ -26,6 +26,7 @@ use crate::{
     client::{CallError, Client},
     history::{Accepted, Action, Answer, Delivery, History, Outcome, Send, Settle, Time},
     keeper::Keeper,
+    publisher::{COPIED, Publisher},
     random::Random,
 };
 
@@ -85,6 +86,8 @@ pub(crate) struct Workload {
     consumers: JoinSet<Result<()>>,
     keepers: JoinSet<Result<()>>,
     keeping: watch::Sender<bool>,
+    takers: JoinSet<Result<()>>,
+    taking: watch::Sender<bool>,
     /// Single sends under way.
     extra: JoinSet<()>,
 }
@@ -95,6 +98,8 @@ struct Shared {
     plain_url: String,
     /// Of keepers: the name and the address of each one's queue.
     kept: Vec<(Arc<str>, String)>,
+    /// The addresses of the queues that a publisher's exchange is bound to.
+    copied_urls: Vec<String>,
     size: Size,
     /// A permit is room for one more message; closed when producers are to end.
     room: Semaphore,
@@ -118,6 +123,14 @@ impl Shared {
     fn keeper(&self, queue: &Arc<str>, address: SocketAddr, random: Random) -> Keeper {
         Keeper {
             queue: queue.clone(),
+            client: Client::new(address),
+            history: self.history.clone(),
+            random,
+        }
+    }
+
+    fn publisher(&self, address: SocketAddr, random: Random) -> Publisher {
+        Publisher {
             client: Client::new(address),
             history: self.history.clone(),
             random,
@@ -165,12 +178,22 @@ impl Workload {
             let url = create_queue(&mut client, &name, &keyed).await?;
             kept.push((name, url));
         }
+        let mut copied_urls = Vec::new();
+        for name in COPIED {
+            let attributes = if name.ends_with(".fifo") {
+                &keyed
+            } else {
+                &plain
+            };
+            copied_urls.push(create_queue(&mut client, name, attributes).await?);
+        }
         let (progress, seen) = watch::channel(Progress::default());
         let shared = Arc::new(Shared {
             history: history.clone(),
             keyed_url: create_queue(&mut client, "keyed.fifo", &keyed).await?,
             plain_url: create_queue(&mut client, "plain", &plain).await?,
             kept,
+            copied_urls,
             size,
             room: Semaphore::new(size.pending_max),
             progress,
@@ -196,6 +219,16 @@ impl Workload {
             let keeper = shared.keeper(queue, address, random.split());
             keepers.spawn(keeper.run(going.clone()));
         }
+        // It ends when keepers do.
+        let mut publisher = shared.publisher(address, random.split());
+        publisher.make().await?;
+        keepers.spawn(publisher.run(going));
+        let (taking, going) = watch::channel(true);
+        let mut takers = JoinSet::new();
+        for queue in 0..COPIED.len() {
+            let taker = shared.publisher(address, random.split());
+            takers.spawn(taker.take(queue, going.clone()));
+        }
         Ok(Self {
             shared,
             client,
@@ -205,6 +238,8 @@ impl Workload {
             consumers,
             keepers,
             keeping,
+            takers,
+            taking,
             extra: JoinSet::new(),
         })
     }
@@ -230,6 +265,7 @@ impl Workload {
             result = ended(&mut self.producers) => result,
             result = ended(&mut self.consumers) => result,
             result = ended(&mut self.keepers) => result,
+            result = ended(&mut self.takers) => result,
         }
     }
 
@@ -314,9 +350,14 @@ impl Workload {
             tokio::select! {
                 () = tokio::time::sleep(PAUSE) => {}
                 result = ended(&mut self.consumers) => result?,
+                result = ended(&mut self.takers) => result?,
             }
         }
         self.shared.stopped.store(true, Ordering::Relaxed);
+        self.taking.send_replace(false);
+        while let Some(result) = self.takers.join_next().await {
+            result??;
+        }
         while let Some(result) = self.consumers.join_next().await {
             result??;
         }
@@ -350,6 +391,7 @@ impl Workload {
         for url in [&self.shared.keyed_url, &self.shared.plain_url]
             .into_iter()
             .chain(kept)
+            .chain(&self.shared.copied_urls)
         {
             let input = json!({ "QueueUrl": url, "AttributeNames": names });
             let answer = answered(&mut self.client, "GetQueueAttributes", &input).await?;

@@ -229,8 +229,7 @@ impl Binding {
     const OVERHEAD: u64 = 768;
 
     /// What it takes of the memory of exchanges, no less than what is allocated for it (`tests/bindings.rs`): 768 bytes,
-    /// twice its pattern with 64 bytes for each word or header of it, and four times its filter, which is also there in its
-    /// compact form.
+    /// twice its pattern with 64 bytes for each word or header of it, and its filter as text and in its compact form.
     pub(crate) fn bytes(&self) -> u64 {
         let BindingOptions {
             filter,
@@ -239,7 +238,7 @@ impl Binding {
             envelope,
             overflow,
         } = &self.options;
-        let filter = filter.as_ref().map_or(0, |filter| filter.text().len());
+        let filter = filter.as_ref().map_or(0, Filter::bytes);
         let key_from = match key_from {
             Some(KeyFrom::Header(name)) => name.len(),
             Some(KeyFrom::RoutingKey) | None => 0,
@@ -247,7 +246,25 @@ impl Binding {
         let envelope = envelope.as_ref().map_or(0, |topic| topic.len());
         let overflow = overflow.as_ref().map_or(0, |queue| queue.as_str().len());
         let texts = key_from + envelope + overflow;
-        Self::OVERHEAD + (2 * self.pattern.bytes() + 4 * filter + texts) as u64
+        Self::OVERHEAD + filter + (2 * self.pattern.bytes() + texts) as u64
+    }
+
+    /// What its texts take in an image.
+    pub(crate) fn image_bytes(&self) -> u64 {
+        let filter = self.options.filter.as_ref();
+        let filter = filter.map_or(0, |filter| filter.text().len());
+        let key_from = match &self.options.key_from {
+            Some(KeyFrom::Header(name)) => name.len(),
+            Some(KeyFrom::RoutingKey) | None => 0,
+        };
+        let envelope = self
+            .options
+            .envelope
+            .as_ref()
+            .map_or(0, |topic| topic.len());
+        let overflow = self.options.overflow.as_ref();
+        let overflow = overflow.map_or(0, |queue| queue.as_str().len());
+        (self.pattern.text_bytes() + filter + key_from + envelope + overflow) as u64
     }
 }
 

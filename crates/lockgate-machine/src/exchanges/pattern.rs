@@ -42,6 +42,20 @@ impl Pattern {
         }
     }
 
+    /// Bytes of its texts.
+    pub(crate) fn text_bytes(&self) -> usize {
+        match self {
+            Self::RoutingKey(key) => key.as_str().len(),
+            Self::Topic(pattern) => pattern.as_str().len(),
+            Self::Everything => 0,
+            Self::Headers(wanted) => {
+                let pairs = wanted.pairs.iter();
+                let value = |pair: &HeaderPair| pair.value.as_ref().map_or(0, |value| value.len());
+                pairs.map(|pair| pair.name.len() + value(pair)).sum()
+            }
+        }
+    }
+
     /// Whether the message has what it says. This looks at one pattern; an index finds those that match.
     #[must_use]
     pub fn matches(&self, message: &Published<'_>) -> bool {

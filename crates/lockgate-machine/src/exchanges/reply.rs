@@ -26,7 +26,7 @@ pub struct ExchangeDescription {
     pub unroutable: Unroutable,
     /// When it was made.
     pub created: WallTime,
-    /// When its rule for what it cannot route last changed.
+    /// When a command last changed its rule for what it cannot route. The deletion of its alternate does not count.
     pub changed: WallTime,
     /// How many bindings it has.
     pub bindings: u64,

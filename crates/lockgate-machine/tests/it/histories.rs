@@ -46,6 +46,13 @@
 //! | a command for records does not wait for the change before it | says so |
 //! | records and states, or states alone, take more memory than they may; a state takes more than its queue's quota | a refusal with effects |
 //! | folding looks at what is volatile | serving and recovering differ |
+//! | the alternate of an inner exchange is not asked; bindings are taken in another order | another way |
+//! | a full queue is left out that should refuse, or refuses that should be left out | a wrong reply |
+//! | a group is lost in a copy, or not taken for a key; the last header gives the key | a wrong reply |
+//! | duplicates count as copies; what an alternate takes is not counted | a wrong description |
+//! | the bindings of a deleted queue stay; nobody waits for its deletion | a wrong description; says so |
+//! | the alternate of a deleted exchange stays, or makes a cycle | a wrong description, a wrong reply |
+//! | a second bind of a pattern changes nothing | wrong bindings |
 
 use std::{str::FromStr, sync::Arc};
 
@@ -56,7 +63,11 @@ use lockgate_core::{
 use lockgate_machine::*;
 use proptest::prelude::*;
 
-use crate::world::{KEYED, QUEUES, Send, Step, World, Written, limits, queue_name};
+use crate::world::{
+    KEYED, QUEUES, Send, Step, World, Written,
+    exchanges::{Asked, Facts, Options, Rule, Told},
+    limits, queue_name,
+};
 
 /// Whether the wall clock may step back. Retention goes by the oldest message first, which is exact
 /// only while the clock does not; so histories have one or the other.
@@ -359,6 +370,127 @@ fn step(clock: Clock) -> impl Strategy<Value = Step> {
     ]
 }
 
+fn rule() -> impl Strategy<Value = Rule> {
+    prop_oneof![
+        2 => Just(Rule::Reject),
+        1 => Just(Rule::Drop),
+        3 => (0..5_usize).prop_map(Rule::Alternate),
+    ]
+}
+
+fn options() -> impl Strategy<Value = Options> {
+    (
+        prop::option::weighted(0.5, 0..9_usize),
+        prop::option::weighted(0.4, prop_oneof![8 => Just(0), 1 => Just(1), 8 => Just(2)]),
+        prop::bool::weighted(0.3),
+    )
+        .prop_map(|(filter, key_from, skip_when_full)| Options {
+            filter,
+            key_from,
+            skip_when_full,
+        })
+}
+
+fn plain_options() -> impl Strategy<Value = Options> {
+    prop_oneof![
+        1 => options(),
+        1 => prop::option::weighted(0.3, 0..9_usize).prop_map(|filter| Options {
+            filter,
+            key_from: None,
+            skip_when_full: false,
+        }),
+    ]
+}
+
+fn told() -> impl Strategy<Value = Box<Told>> {
+    let facts = (
+        0..7_usize,
+        prop::option::of(0..3_usize),
+        prop::option::of(prop::sample::select(vec![1, 3, 7, 8_i64])),
+        any::<bool>(),
+        prop::collection::vec(prop_oneof![6 => 0..3_usize, 1 => 3..5_usize], 0..3),
+        0..4_usize,
+    );
+    let facts = facts.prop_map(|(routing, kind, size, tags, users, body)| Facts {
+        routing,
+        kind,
+        size,
+        tags,
+        users,
+        body,
+    });
+    (0..5_usize, facts, send()).prop_map(|(exchange, facts, send)| {
+        Box::new(Told {
+            exchange,
+            facts,
+            send,
+        })
+    })
+}
+
+fn asked() -> impl Strategy<Value = Asked> {
+    let exchange = || 0..5_usize;
+    // Mostly queues.
+    let place = || prop_oneof![3 => 0..5_usize, 2 => 5..10_usize];
+    let pattern = || prop_oneof![20 => 0..12_usize, 1 => Just(99)];
+    prop_oneof![
+        4 => (exchange(), 0..4_usize, rule()).prop_map(|(exchange, kind, unroutable)| {
+            Asked::Create { exchange, kind, unroutable }
+        }),
+        3 => (exchange(), rule()).prop_map(|(exchange, unroutable)| {
+            Asked::Update { exchange, unroutable }
+        }),
+        1 => (exchange(), any::<bool>()).prop_map(|(exchange, force)| {
+            Asked::Delete { exchange, force }
+        }),
+        16 => (exchange(), place(), pattern(), plain_options()).prop_map(|(exchange, to, pattern, options)| {
+            Asked::Bind { exchange, to, pattern, options }
+        }),
+        4 => (0..40_usize, plain_options()).prop_map(|(which, options)| Asked::Rebind { which, options }),
+        4 => (0..40_usize).prop_map(Asked::Unbind),
+        1 => (exchange(), place(), pattern()).prop_map(|(exchange, to, pattern)| {
+            Asked::UnbindNone { exchange, to, pattern }
+        }),
+        30 => told().prop_map(Asked::Publish),
+    ]
+}
+
+/// A history in which most of what queues get is published to exchanges.
+fn published(clock: Clock) -> impl Strategy<Value = History> {
+    let queues: Vec<_> = (0..QUEUES.len())
+        .map(|queue| settings(queue, clock))
+        .collect();
+    let exchanges = prop::collection::vec(rule(), 4);
+    let bindings = (0..4_usize, 0..5_usize, 0..12_usize, plain_options());
+    let bindings = prop::collection::vec(bindings, 0..10);
+    let step = prop_oneof![2 => step(clock), 3 => asked().prop_map(Step::Exchange)];
+    let steps = prop::collection::vec(step, 1..120);
+    (queues, exchanges, bindings, steps).prop_map(|(settings, exchanges, bindings, steps)| {
+        let create = |(queue, settings)| Step::Create(queue, settings);
+        let queues = settings.into_iter().enumerate().map(create);
+        let make = |(exchange, unroutable)| {
+            let kind = exchange;
+            Step::Exchange(Asked::Create {
+                exchange,
+                kind,
+                unroutable,
+            })
+        };
+        let exchanges = exchanges.into_iter().enumerate().map(make);
+        let bind = |(exchange, to, pattern, options)| {
+            Step::Exchange(Asked::Bind {
+                exchange,
+                to,
+                pattern,
+                options,
+            })
+        };
+        let bindings = bindings.into_iter().map(bind);
+        let all = queues.chain(exchanges).chain(bindings);
+        History(all.chain([Step::Sync]).chain(steps).collect())
+    })
+}
+
 /// Steps, printed one a line.
 #[derive(Clone)]
 struct History(Vec<Step>);
@@ -416,13 +548,22 @@ proptest! {
 }
 
 proptest! {
+    #![proptest_config(config(400))]
+
+    #[test]
+    fn also_with_exchanges(history in published(Clock::Steady)) {
+        play(&history);
+    }
+}
+
+proptest! {
     #![proptest_config(config(300))]
 
     /// Whatever records are lost, folding the others never panics, loses count of nothing that is
     /// there, and leaves a machine that goes on.
     #[test]
     fn any_records_may_be_lost(
-        history in history(Clock::Steady),
+        history in prop_oneof![history(Clock::Steady), published(Clock::Steady)],
         kept in prop::collection::vec(prop::bool::weighted(0.8), 64),
     ) {
         let records = play(&history).records;

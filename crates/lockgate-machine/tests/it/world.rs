@@ -1,6 +1,7 @@
 //! A shard without engine and log: a machine, the records it would have written, a second machine
 //! that only ever folds those records, and the model. Every step goes through all of them.
 
+pub(crate) mod exchanges;
 mod records;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,6 +15,7 @@ use lockgate_core::{
 };
 use lockgate_machine::*;
 
+use self::exchanges::Asked;
 pub(crate) use self::records::limits;
 use crate::model::{Model, State};
 
@@ -21,6 +23,7 @@ use crate::model::{Model, State};
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     Send(Send),
+    Exchange(Asked),
     Receive {
         queue: usize,
         max: u16,
@@ -190,6 +193,7 @@ impl World {
                 self.machine.housekeep(*budget);
             }
             Step::Freeze => self.frozen = Some((self.records.len(), self.machine.freeze())),
+            Step::Exchange(asked) => self.ask(asked),
             Step::Restart { orderly } => self.restart(*orderly),
             Step::PowerCut { survivors } => self.power_cut(*survivors),
             Step::Damaged(which) => {
@@ -417,6 +421,7 @@ impl World {
             self.compare_states(&name);
         }
         self.compare_records();
+        self.compare_exchanges();
     }
 
     /// Page by page, all messages are shown once, in order.
@@ -486,10 +491,11 @@ impl World {
                 }
             }
             shown.sort_by(|a, b| a.key.cmp(&b.key));
-            let expected: Vec<_> = (0..3)
-                .map(key)
+            let known = self.model.keys(name);
+            let expected: Vec<_> = known
+                .union(&(0..3).map(key).collect())
                 .filter(|key| !parked || self.model.is_parked(name, key))
-                .filter_map(|key| self.model.explain(name, &key))
+                .filter_map(|key| self.model.explain(name, key))
                 // A key that has only a state or a hold is in no list, and no group is.
                 .filter(|status| status.waits_for != KeyWait::NoMessage)
                 .filter(|_| self.model.is_keyed(name))
@@ -792,7 +798,8 @@ impl World {
                 },
                 time: [0, 40, 300][self.records.len() % 3],
             }),
-            Step::Damaged(_)
+            Step::Exchange(_)
+            | Step::Damaged(_)
             | Step::Time(..)
             | Step::Until(..)
             | Step::Sync
@@ -954,6 +961,12 @@ pub(crate) fn go_on(mut machine: Machine) {
                 fold(&mut machine, &decision.effects);
             }
             machine.housekeep(2);
+        }
+        for command in exchanges::commands(&machine) {
+            let ignored = machine.effects_ignored();
+            let decision = machine.decide(&command, now);
+            fold(&mut machine, &decision.effects);
+            assert_eq!(machine.effects_ignored(), ignored, "after {command:?}");
         }
     }
     for queue in machine.state_view().queues.values() {

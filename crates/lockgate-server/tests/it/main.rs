@@ -9,6 +9,7 @@ mod bad_input;
 mod connections;
 mod deadlines;
 mod errors;
+mod exchanges;
 mod follow;
 mod handler;
 mod hosts;

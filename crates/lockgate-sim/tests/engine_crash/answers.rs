@@ -13,6 +13,7 @@ use lockgate_sim::SeededRandom;
 
 use crate::{
     Violation,
+    exchanges::AskedExchange,
     ledgers::AskedLedger,
     model::{Existence, Lease},
     producers::AskedProducer,
@@ -56,6 +57,7 @@ pub(crate) enum Asked {
         asked: AskedRecord,
     },
     Ledger(AskedLedger),
+    Exchange(AskedExchange),
     Producer {
         queue: &'static str,
         asked: AskedProducer,
@@ -119,6 +121,9 @@ impl World {
                     }),
                     Ok(deliveries),
                 ) => self.delivered(queue, holder, (cuts, holds), &deliveries),
+                (Some(Asked::Exchange(AskedExchange::Receive(queue))), Ok(deliveries)) => {
+                    self.copies_delivered(queue, &deliveries)
+                }
                 // A queue that is deleted and made again.
                 (_, Err(Rejection::QueueNotFound { .. })) => Ok(()),
                 (_, Err(Rejection::LogFull { .. })) if self.has_no_room() => Ok(()),
@@ -151,6 +156,7 @@ impl World {
         match asked {
             Asked::Send { message } => self.known(message).state = Existence::Gone,
             Asked::Settle(settle) => self.not_settled(&settle),
+            Asked::Exchange(asked) => self.not_asked(asked),
             Asked::Producer { queue, asked } => self.not_produced(queue, asked),
             Asked::Transact { settles, sends, .. } => {
                 settles.iter().for_each(|settle| self.not_settled(settle));
@@ -201,6 +207,7 @@ impl World {
                 self.nothing_happened(asked);
                 Ok(())
             }
+            (Asked::Exchange(asked), result) => self.exchange_answered(asked, result),
             (Asked::Producer { queue, asked }, result) => self.produced(queue, asked, result),
             (Asked::Settle(asked), Ok(Reply::Settled(settled))) => {
                 self.settled(&asked, settled);
@@ -427,7 +434,7 @@ impl World {
     }
 
     /// What the delivery's record holds; `None` if it is damaged, as it may be, or the disk failed.
-    fn payload(&mut self, delivery: &Delivery) -> Result<Option<Bytes>, Violation> {
+    pub(crate) fn payload(&mut self, delivery: &Delivery) -> Result<Option<Bytes>, Violation> {
         let at = delivery.location;
         let reader = self.shard().reader.clone();
         let record = match self.during(Doing::Read, |_| reader.read(at.position)) {
@@ -559,6 +566,6 @@ impl World {
     }
 }
 
-fn number(body: &Bytes) -> Option<u64> {
+pub(crate) fn number(body: &Bytes) -> Option<u64> {
     Some(u64::from_le_bytes(*body.first_chunk::<8>()?))
 }

@@ -36,7 +36,9 @@ impl World {
     pub(crate) fn make_queues(&mut self) -> Result<(), Violation> {
         let requests = [DEAD, SKIPPED, KEYED, SKIPPING, PLAIN, WRITTEN, PASSING]
             .map(|queue| self.make_queue(queue))
-            .into();
+            .into_iter()
+            .chain(self.make_exchanges())
+            .collect();
         self.group(requests)?;
         self.sync()
     }

@@ -171,9 +171,10 @@ impl World {
             self.arm(after);
         }
         for _ in 0..groups {
-            let requests = (0..self.random.below(4))
+            let mut requests: Vec<_> = (0..self.random.below(4))
                 .map(|_| self.any_request())
                 .collect();
+            requests.extend(self.any_exchange_requests());
             self.group(requests)?;
             if self.is_serving() && self.random.chance(60) {
                 self.sync()?;

@@ -12,6 +12,7 @@
 //! - *one holder*: no two holders have leases of one key at a time, over restarts and power cuts;
 //! - *unique ids*: a duplicate gets the original's answer, also after a crash;
 //! - *never early*: nothing is delivered before it is due;
+//! - *exchanges*: all queues have their copy of a message or none, and a binding that was answered is there;
 //! - *records*: no version and no epoch that was answered is given out again, and a holder from before writes nothing;
 //! - *ledgers*: an event that was answered is at its place, a unique id has one place, and a writer from before appends nothing;
 //! - *the index of unique ids*: it has no ids of events that the log does not have, and all that the shard relies on;
@@ -43,6 +44,7 @@
 
 mod answers;
 mod asks;
+mod exchanges;
 mod index;
 mod ledgers;
 mod life;
@@ -267,6 +269,9 @@ fn planted_bugs_are_caught() {
         Bug::RecordLost,
         Bug::EventsLost,
         Bug::EventIdLost,
+        Bug::CopyLost,
+        Bug::BindingLost,
+        Bug::UnbindingLost,
         Bug::IndexNotAsked,
         Bug::LateAnswerBelieved,
         Bug::IndexForgets,

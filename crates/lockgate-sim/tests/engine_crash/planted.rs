@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use lockgate_core::{
     AppendError, Epoch, Log, LogCapabilities, LogError, LogMaintenance, LogProgress, LogRange,
-    LogReader, LogRecord, LogSource, LogSpace, Position, Progress, Purpose, RecordGroup,
+    LogReader, LogRecord, LogSource, LogSpace, Position, Progress, Purpose, QueueId, RecordGroup,
     RecordStamp, RecoveryReport, ReserveError, Storage,
 };
 use lockgate_log::LocalLog;
@@ -44,6 +44,12 @@ pub(crate) enum Bug {
     EventsLost,
     /// A recovery forgets the unique ids of events.
     EventIdLost,
+    /// The record of a publish lacks a copy.
+    CopyLost,
+    /// Bindings are not found at recovery.
+    BindingLost,
+    /// Recovery forgets that bindings were removed.
+    UnbindingLost,
     /// Ids that have left memory are not looked up.
     IndexNotAsked,
     /// What was looked up counts, whatever has left memory since.
@@ -129,6 +135,8 @@ fn spoil(bug: Option<Bug>, record: LogRecord) -> LogRecord {
         | (Bug::StateLost, Effect::KeyStatePut { .. })
         | (Bug::HoldLost, Effect::Held { .. })
         | (Bug::EventsLost, Effect::EventsAppended(_))
+        | (Bug::BindingLost, Effect::Bound { .. })
+        | (Bug::UnbindingLost, Effect::Unbound { .. })
         | (Bug::RecordLost, Effect::RecordPut { .. } | Effect::RecordLeased { .. }) => false,
         (Bug::UniqueIdLost, Effect::Accepted(stored)) => {
             stored.unique_until = None;
@@ -170,6 +178,34 @@ fn spoil(bug: Option<Bug>, record: LogRecord) -> LogRecord {
         payload: payload.into(),
         ..record
     }
+}
+
+/// The same records, of equal length, in which the last copy of a publish is for a queue that is not there.
+fn without_copies(group: &RecordGroup) -> RecordGroup {
+    let mut spoilt = RecordGroup::new(group.gap());
+    for index in 0..group.len() {
+        let payload = group.payload(index);
+        let record = LogRecord {
+            position: Position(0),
+            payload: payload.to_vec().into(),
+        };
+        let mut effects = effects(&record);
+        let is_published = effects
+            .iter()
+            .any(|it| matches!(it, Effect::Published { .. }));
+        let last = effects.iter_mut().rev().find_map(|effect| match effect {
+            Effect::Accepted(stored) if is_published => Some(stored),
+            _ => None,
+        });
+        if let Some(last) = last {
+            last.queue = QueueId(90);
+        }
+        let mut written = Vec::new();
+        encode_record(&effects, &mut written);
+        assert_eq!(written.len(), payload.len());
+        spoilt.push(|out| out.extend_from_slice(&written));
+    }
+    spoilt
 }
 
 impl From<WatchedLog> for Storage {
@@ -262,6 +298,9 @@ impl Log for WatchedLog {
         expected: Position,
         group: &mut RecordGroup,
     ) -> Result<(), AppendError> {
+        if self.bug == Some(Bug::CopyLost) {
+            *group = without_copies(group);
+        }
         let mut tail = expected;
         let records = (0..group.len())
             .map(|index| LogRecord {

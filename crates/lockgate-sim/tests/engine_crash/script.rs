@@ -8,6 +8,7 @@ use lockgate_sim::PowerCut;
 use crate::{
     Violation,
     asks::Sending,
+    exchanges::{COPIED, Exchanges},
     world::{DEAD, End, KEYED, PASSING, PLAIN, SKIPPED, SKIPPING, WRITTEN, World},
 };
 
@@ -24,6 +25,14 @@ pub(crate) enum Step {
     SettleFirst(SettleAction),
     /// Acknowledges all of them and sends, as one command.
     Transact(Vec<Sending>),
+    /// Publishes a message to all queues that are bound.
+    Publish,
+    /// Binds the last of them, or removes its binding.
+    BindLater(bool),
+    /// A receive of so many copies.
+    ReceiveCopies(&'static str, u16),
+    /// Acknowledges all copies that were received.
+    AckCopies,
     Purge(&'static str),
     Delete(&'static str),
     Make(&'static str),
@@ -57,9 +66,9 @@ pub(crate) enum Step {
 }
 
 use Step::{
-    Cancel, Compact, Delete, Key, Lift, Limit, Maintenance, Make, Pass, Piece, Purge, Receive,
-    Release, Reschedule, Restart, Send, Settle, SettleFirst, Snapshot, Stop, Sync, Together,
-    Transact,
+    AckCopies, BindLater, Cancel, Compact, Delete, Key, Lift, Limit, Maintenance, Make, Pass,
+    Piece, Publish, Purge, Receive, ReceiveCopies, Release, Reschedule, Restart, Send, Settle,
+    SettleFirst, Snapshot, Stop, Sync, Together, Transact,
 };
 
 const ACK: SettleAction = SettleAction::Ack;
@@ -660,6 +669,36 @@ pub(crate) fn scripts() -> Vec<(&'static str, Vec<Step>)> {
             ],
         ),
         (
+            "publishes",
+            vec![
+                Publish,
+                Publish,
+                Sync,
+                BindLater(true),
+                Publish,
+                Sync,
+                ReceiveCopies(COPIED[0], 2),
+                ReceiveCopies(COPIED[2], 1),
+                AckCopies,
+                Sync,
+                Together(vec![Publish, BindLater(false), Publish]),
+                Sync,
+                Snapshot,
+                ReceiveCopies(COPIED[1], 4),
+                AckCopies,
+                Publish,
+                Sync,
+                Compact(3),
+                Sync,
+                Snapshot,
+                Release,
+                Restart(POWER),
+                ReceiveCopies(COPIED[0], 5),
+                AckCopies,
+                Sync,
+            ],
+        ),
+        (
             "a full disk",
             vec![
                 Maintenance,
@@ -688,6 +727,8 @@ pub(crate) fn scripts() -> Vec<(&'static str, Vec<Step>)> {
 impl World {
     /// Plays the script on an empty disk, as far as it gets. Whether the shard is still running.
     pub(crate) fn play(&mut self, steps: &[Step]) -> Result<bool, Violation> {
+        let publishes = steps.iter().any(|step| matches!(step, Publish));
+        self.exchanges = publishes.then(|| Exchanges::new(0));
         if !self.start()? {
             return Ok(false);
         }
@@ -768,6 +809,10 @@ impl World {
                 let tokens = self.current_leases();
                 vec![self.transact(&tokens, sendings)]
             }
+            Publish => vec![self.publish_next()],
+            BindLater(is_bound) => vec![self.bind_later(*is_bound)],
+            ReceiveCopies(queue, max) => vec![self.receive_copies(queue, *max)],
+            AckCopies => self.acknowledge_copies(),
             Purge(queue) => vec![self.purge(queue)],
             Delete(queue) => vec![self.delete(queue)],
             Make(queue) => vec![self.make_queue(queue)],

@@ -15,6 +15,7 @@ use lockgate_sim::{Fault, FaultyDisk, ManualClock, Operations, PowerCut, SeededR
 use crate::{
     Violation,
     answers::Asked,
+    exchanges::Exchanges,
     index::Index,
     maintenance::Maintenance,
     model::{Existence, Known, Model},
@@ -95,6 +96,8 @@ pub(crate) struct World {
     pub(crate) body_parts: Option<u64>,
     /// Set: there is an index of unique ids beside the log.
     pub(crate) index: Option<Index>,
+    /// Set: there is an exchange, with queues of its own.
+    pub(crate) exchanges: Option<Exchanges>,
 }
 
 /// How a life ends.
@@ -146,6 +149,7 @@ impl World {
             unreadable: Vec::new(),
             body_parts: None,
             index: Index::of(seed),
+            exchanges: Exchanges::of(seed),
         }
     }
 
@@ -166,6 +170,7 @@ impl World {
             maintenance: Maintenance::default(),
             unreadable: self.unreadable.clone(),
             index: self.index.as_ref().map(Index::fork),
+            exchanges: self.exchanges.clone(),
             ..*self
         }
     }
@@ -496,7 +501,10 @@ impl World {
         }
         match self.damaged {
             true => Ok(()),
-            false => self.check_events(),
+            false => {
+                self.check_events()?;
+                self.check_copies()
+            }
         }
     }
 
@@ -527,6 +535,7 @@ impl World {
         if let Some(index) = &mut self.index {
             index.crashed(self.bug);
         }
+        self.exchanges_end(matches!(end, End::Power(_)));
         for known in self.model.messages.values_mut() {
             known.acks_asked = 0;
         }

@@ -7,6 +7,7 @@ mod coordination;
 mod durability;
 mod errors;
 mod exchange;
+mod exchange_load;
 mod exchange_sink;
 mod holds;
 mod key_states;

@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use super::ALLOCATION;
 use crate::exchanges::{Steps, TooManySteps, json::Json};
 
 /// A condition on one value.
@@ -55,6 +56,27 @@ pub(super) struct Cidr {
 }
 
 impl Condition {
+    /// What it takes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        let of_text = |text: &str| ALLOCATION + text.len();
+        let behind = match self {
+            Self::Equals(Scalar::Text(text))
+            | Self::Prefix(text)
+            | Self::Suffix(text)
+            | Self::EqualsIgnoreCase(text) => of_text(text),
+            Self::Wildcard(Wildcard(parts)) => {
+                let parts = parts
+                    .iter()
+                    .map(|part| size_of::<Box<str>>() + of_text(part));
+                ALLOCATION + parts.sum::<usize>()
+            }
+            // Only conditions on texts and numbers are in it, so this goes one level deep.
+            Self::AnythingBut(others) => ALLOCATION + others.iter().map(Self::bytes).sum::<usize>(),
+            Self::Equals(_) | Self::Cidr(_) | Self::Numeric { .. } | Self::Exists(_) => 0,
+        };
+        size_of::<Self>() + behind
+    }
+
     /// Whether it holds for a value that is no array and no object.
     pub(super) fn holds(&self, value: &Json<'_>, steps: &mut Steps) -> Result<bool, TooManySteps> {
         steps.spend(1)?;
@@ -66,16 +88,36 @@ impl Condition {
             None => Ok(false),
             Some(text) => steps.spend_text(text).map(|()| holds(text)),
         };
+        // Two texts are compared as far as the shorter one goes.
+        let compared = |steps: &mut Steps, other: &str, holds: &dyn Fn(&str) -> bool| match text {
+            Some(text) if text.len() >= other.len() => {
+                steps.spend_text(other).map(|()| holds(text))
+            }
+            _ => Ok(false),
+        };
         match self {
+            Self::Equals(Scalar::Text(other)) => {
+                let has_length = text.is_some_and(|text| text.len() == other.len());
+                match has_length {
+                    true => compared(steps, other, &|text| *text == **other),
+                    false => Ok(false),
+                }
+            }
             Self::Equals(scalar) => Ok(scalar.is(value)),
-            Self::Prefix(prefix) => Ok(text.is_some_and(|text| text.starts_with(&**prefix))),
-            Self::Suffix(suffix) => Ok(text.is_some_and(|text| text.ends_with(&**suffix))),
+            Self::Prefix(prefix) => compared(steps, prefix, &|text| text.starts_with(&**prefix)),
+            Self::Suffix(suffix) => compared(steps, suffix, &|text| text.ends_with(&**suffix)),
             Self::EqualsIgnoreCase(other) => of_text(steps, &|text| {
                 let (one, other) = (text.chars(), other.chars());
                 let lower = char::to_lowercase;
                 one.flat_map(lower).eq(other.flat_map(lower))
             }),
-            Self::Wildcard(wildcard) => of_text(steps, &|text| wildcard.matches(text)),
+            Self::Wildcard(wildcard) => {
+                // Each part is looked for, from where the one before it ends.
+                for part in &wildcard.0 {
+                    steps.spend_text(part)?;
+                }
+                of_text(steps, &|text| wildcard.matches(text))
+            }
             Self::Cidr(cidr) => Ok(text.is_some_and(|text| cidr.has(text))),
             Self::Numeric { low, high } => {
                 let Json::Number(number) = value else {

@@ -17,7 +17,8 @@
 //! - `{"cidr": "10.0.0.0/24"}`: an IP address of that network, of version 4 or 6
 //!
 //! A key that has several values, because it is an array, meets a condition by any of them. An empty array has none, so it
-//! counts as absent.
+//! counts as absent. Of `anything-but`, AWS's page says since 2025 that none of the values may be listed, and has in its examples,
+//! as ever, that `["rugby", "baseball"]` meets `{"anything-but": ["rugby", "tennis"]}`: the examples are what is done here.
 //!
 //! `{"$or": [{...}, {...}]}` is met by any of its two or more objects. It is an ordinary key if one of these objects has a key
 //! that is the name of a condition, as in Amazon SNS.
@@ -33,7 +34,8 @@
 //! A policy has at most 256 KiB, 5 keys (of nested ones only the innermost count; a key that comes again under `$or` counts
 //! once), and 150 combinations: the product of the number of conditions of each key, multiplied by the depth of the key where
 //! keys are nested, with a sum over the objects of a `$or`. Numbers are -10^9 to 10^9 with five digits behind the point;
-//! numbers of messages are rounded to that. Keys are nested up to 16 deep.
+//! numbers of messages are rounded to that. Keys are nested up to 16 deep. A bound of our own: keys and values take at most 1 MiB
+//! of memory.
 
 mod conditions;
 mod parse;
@@ -85,6 +87,8 @@ impl FilterScope {
 #[derive(Clone)]
 pub struct Filter {
     scope: FilterScope,
+    /// What text and program take of memory.
+    bytes: usize,
     text: Arc<str>,
     program: Arc<Program>,
 }
@@ -105,6 +109,16 @@ pub struct FilterError {
 struct Program {
     rules: Vec<Rule>,
     first: Next,
+}
+
+/// What an allocator takes beside each piece of memory, at most, and what rounding costs.
+const ALLOCATION: usize = 32;
+
+impl Program {
+    fn bytes(&self) -> usize {
+        let rules = self.rules.iter().map(Rule::bytes);
+        ALLOCATION + size_of::<Self>() + rules.sum::<usize>()
+    }
 }
 
 /// A key with its conditions.
@@ -147,16 +161,36 @@ impl Filter {
     /// The deepest nesting of keys.
     pub const DEPTH_MAX: usize = 16;
 
+    /// The most bytes of memory that the compact form of a policy takes. A list of many short values takes some twenty times
+    /// its text.
+    pub const MEMORY_MAX: usize = 1 << 20;
+
     /// Reads a policy.
     ///
     /// # Errors
     /// If it is no policy, or goes beyond a bound. The error says what is wrong and where.
     pub fn new(scope: FilterScope, policy: &str) -> Result<Self, FilterError> {
+        let program = parse::parse(scope, policy)?;
+        let (bytes, max) = (program.bytes(), Self::MEMORY_MAX);
+        if bytes > max {
+            return Err(FilterError {
+                at: "$".to_owned(),
+                why: format!(
+                    "its keys and values take {bytes} bytes of memory, the most are {max}: give fewer or longer values"
+                ),
+            });
+        }
         Ok(Self {
             scope,
+            bytes: bytes + policy.len() + 2 * ALLOCATION,
             text: policy.into(),
-            program: Arc::new(parse::parse(scope, policy)?),
+            program: Arc::new(program),
         })
+    }
+
+    /// What it takes of memory, no less than what is allocated for it.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes as u64
     }
 
     /// What it looks at.
@@ -218,8 +252,13 @@ impl Filter {
         })
     }
 
-    /// A sentence on a miss, without a dot at its end.
-    pub(crate) fn explain(&self, miss: &Miss, message: &Published<'_>) -> String {
+    /// A sentence on a miss, without a dot at its end. Where steps are used up, it says so instead of looking.
+    pub(crate) fn explain(
+        &self,
+        miss: &Miss,
+        message: &Published<'_>,
+        steps: &mut Steps,
+    ) -> String {
         let rule = match miss {
             Miss::Body(why) => return format!("the filter reads the body: {why}"),
             Miss::Rule(index) => self.program.rules.get(*index as usize),
@@ -232,21 +271,31 @@ impl Filter {
             return "the filter does not match".to_owned();
         };
         let path = rule.path.join(".");
-        let is_absent = rule
-            .values(root, &mut Steps::new(10_000))
-            .is_ok_and(|values| values.is_empty());
-        match is_absent {
-            true => {
+        match rule.values(root, steps).map(|values| values.is_empty()) {
+            Ok(true) => {
                 format!("the filter misses the key `{path}` of the {scope}, which is not there")
             }
-            false => format!(
+            Ok(false) => format!(
                 "the filter misses the key `{path}` of the {scope}: its value meets no condition"
+            ),
+            Err(TooManySteps) => format!(
+                "the filter misses the key `{path}` of the {scope}; whether it is there is not said, because this explanation \
+                 takes too long: ask for fewer bindings"
             ),
         }
     }
 }
 
 impl Rule {
+    fn bytes(&self) -> usize {
+        let path = self
+            .path
+            .iter()
+            .map(|name| size_of::<Box<str>>() + ALLOCATION + name.len());
+        let conditions = self.conditions.iter().map(Condition::bytes);
+        size_of::<Self>() + 2 * ALLOCATION + path.sum::<usize>() + conditions.sum::<usize>()
+    }
+
     fn is_met(&self, root: &Json<'_>, steps: &mut Steps) -> Result<bool, TooManySteps> {
         let values = self.values(root, steps)?;
         for condition in &self.conditions {

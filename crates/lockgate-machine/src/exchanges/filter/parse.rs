@@ -58,6 +58,7 @@ pub(super) fn parse(scope: FilterScope, policy: &str) -> Result<Program, FilterE
     }
     let mut program = Program::default();
     program.first = program.add(part, Next::Match, Next::NoMatch);
+    program.rules.shrink_to_fit();
     Ok(program)
 }
 

@@ -598,7 +598,7 @@ fn a_miss_says_which_key_it_was() {
             .check(&message, &mut Steps::new(1_000))
             .unwrap()
             .unwrap_err();
-        filter.explain(&miss, &message)
+        filter.explain(&miss, &message, &mut Steps::new(100))
     };
     let policy = r#"{"store": ["a"], "event": {"kind": ["b"]}}"#;
     let body = Bytes::from_static(br#"{"store": "a", "event": {"kind": "c"}}"#);
@@ -658,6 +658,61 @@ fn a_filter_ends_when_its_steps_are_used_up() {
     assert_eq!(
         filter.check(&message, &mut Steps::new(1_000)),
         Err(TooManySteps)
+    );
+}
+
+/// What a condition compares is counted, also where it has many parts or is long itself.
+#[test]
+fn steps_are_as_many_as_what_is_compared() {
+    let key = RoutingKey::default();
+    let steps = |policy: &str, text: &str| {
+        let filter = Filter::new(FilterScope::Headers, policy).unwrap();
+        let headers = [header("a", "String", text)];
+        let message = Published::new(&key, &headers, None);
+        let mut steps = Steps::new(1_000_000);
+        let _ = filter.check(&message, &mut steps).unwrap();
+        1_000_000 - steps.0
+    };
+    let long = "x".repeat(64_000);
+    let few = steps(r#"{"a": ["y"]}"#, &long);
+    for (policy, least) in [
+        (format!(r#"{{"a": ["{long}"]}}"#), 1_000),
+        (format!(r#"{{"a": [{{"prefix": "{long}"}}]}}"#), 1_000),
+        (format!(r#"{{"a": [{{"suffix": "{long}"}}]}}"#), 1_000),
+        (format!(r#"{{"a": [{{"anything-but": "{long}"}}]}}"#), 1_000),
+        (
+            format!(r#"{{"a": [{{"wildcard": "{}"}}]}}"#, "*x".repeat(5_000)),
+            6_000,
+        ),
+        (format!(r#"{{"a": [{{"wildcard": "*{long}"}}]}}"#), 2_000),
+    ] {
+        let taken = steps(&policy, &long);
+        let start: String = policy.chars().take(40).collect();
+        assert!((least..least + 50).contains(&taken), "{start}: {taken}");
+    }
+    // What differs in length is not looked at.
+    assert!(few < 10, "{few}");
+}
+
+#[test]
+fn a_filter_takes_a_bounded_amount_of_memory() {
+    let of = |values: usize| {
+        let policy = format!(
+            r#"{{"a": [{{"anything-but": [{}"b"]}}]}}"#,
+            r#""a","#.repeat(values)
+        );
+        Filter::new(FilterScope::Headers, &policy)
+    };
+    let filter = of(5_000).unwrap();
+    assert!(
+        filter.bytes() > 15 * filter.text().len() as u64,
+        "{}",
+        filter.bytes()
+    );
+    let refused = of(20_000).unwrap_err().to_string();
+    assert!(
+        refused.contains("bytes of memory, the most are 1048576"),
+        "{refused}"
     );
 }
 

@@ -43,7 +43,8 @@ impl Machine {
     fn fold_unroutable(&mut self, id: u32, unroutable: Unroutable<ExchangeId>) -> Option<()> {
         let exchanges = &mut self.exchanges;
         if let Unroutable::Alternate(ExchangeId(alternate)) = unroutable
-            && (!exchanges.by_id.contains_key(&alternate) || exchanges.leads_to(alternate, id))
+            && (!exchanges.by_id.contains_key(&alternate)
+                || exchanges.would_lead_back(id, alternate))
         {
             exchanges.set_unroutable(id, Unroutable::Reject);
             return None;
@@ -89,7 +90,8 @@ impl Machine {
         let is_target_there = match binding.to {
             BindTo::Queue(queue) => self.queue_index(queue).is_some(),
             BindTo::Exchange(ExchangeId(target)) => {
-                self.exchanges.by_id.contains_key(&target) && !self.exchanges.leads_to(target, id)
+                self.exchanges.by_id.contains_key(&target)
+                    && !self.exchanges.would_lead_back(id, target)
             }
         };
         let state = self.exchanges.by_id.get(&id)?;

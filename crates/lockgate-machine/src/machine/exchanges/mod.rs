@@ -210,7 +210,7 @@ impl Machine {
             return Err(cycle());
         }
         let (id, _) = self.exchange_named(alternate)?;
-        match exchange.is_some_and(|exchange| self.exchanges.leads_to(id, exchange)) {
+        match exchange.is_some_and(|exchange| self.exchanges.would_lead_back(exchange, id)) {
             true => Err(cycle()),
             false => Ok(Unroutable::Alternate(ExchangeId(id))),
         }
@@ -446,7 +446,7 @@ impl Machine {
         }
         if let (BindTo::Exchange(target), BindTo::Exchange(ExchangeId(target_id))) = (to, stored_to)
         {
-            if exchanges.leads_to(target_id, id) {
+            if exchanges.would_lead_back(id, target_id) {
                 return Err(ExchangeError::Cycle {
                     exchange: name.clone(),
                     to: target.clone(),

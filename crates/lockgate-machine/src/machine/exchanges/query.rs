@@ -19,6 +19,9 @@ use crate::{
 /// Steps of an explanation; it may take as long as a publish.
 const EXPLAIN_STEPS_MAX: u64 = 1_000_000;
 
+/// Steps of all its reasons.
+const REASON_STEPS_MAX: u64 = 100_000;
+
 impl Machine {
     pub(super) fn describe_exchange(&self, id: u32, state: &ExchangeState) -> ExchangeDescription {
         ExchangeDescription {
@@ -124,6 +127,7 @@ impl Machine {
         );
         let (mut bindings, mut all) = (Vec::new(), 0);
         let mut steps = Steps::new(EXPLAIN_STEPS_MAX);
+        let mut reason_steps = Steps::new(REASON_STEPS_MAX);
         let walked = self.walk_exchanges(id, &message, &mut steps, |entry, seen| {
             all += 1;
             if bindings.len() < explain.limit
@@ -136,7 +140,8 @@ impl Machine {
                         Seen::Again => StepOutcome::Again,
                         Seen::Filtered(miss) => {
                             let filter = &binding.options.filter;
-                            let why = filter.as_ref().map(|it| it.explain(&miss, &message));
+                            let why = filter.as_ref();
+                            let why = why.map(|it| it.explain(&miss, &message, &mut reason_steps));
                             StepOutcome::Filtered(why.unwrap_or_default())
                         }
                     },

@@ -40,8 +40,9 @@ pub(in crate::machine) struct Exchanges {
     pub(super) live: u64,
     /// Pairs of exchanges, one of which has a binding to the other.
     pub(super) links: u64,
-    /// What all bindings take, dead ones included.
+    /// What all bindings take, dead ones included; and their texts in an image.
     pub(in crate::machine) bytes: u64,
+    text_bytes: u64,
     /// What the notes of all exchanges take.
     note_bytes: u64,
     /// The record of the log that changed any of them last. Volatile.
@@ -215,7 +216,7 @@ const DROP: u8 = 1;
 const ALTERNATE: u8 = 2;
 
 impl Exchanges {
-    pub(super) fn named(&self, name: &ExchangeName) -> Option<(u32, &ExchangeState)> {
+    pub(in crate::machine) fn named(&self, name: &ExchangeName) -> Option<(u32, &ExchangeState)> {
         let id = *self.by_name.get(name)?;
         Some((id, self.by_id.get(&id)?))
     }
@@ -235,28 +236,65 @@ impl Exchanges {
         is_target_gone || !self.by_id.contains_key(&entry.exchange)
     }
 
-    /// Whether a message can get from one exchange to the other, by bindings or as to an alternate. Looks at each exchange
-    /// once.
-    pub(super) fn leads_to(&self, from: u32, to: u32) -> bool {
-        let mut seen = BTreeSet::from([from]);
-        let mut open = vec![from];
-        while let Some(id) = open.pop() {
-            if id == to {
-                return true;
-            }
-            let Some(state) = self.by_id.get(&id) else {
-                continue;
-            };
-            let next = state.exits.keys().copied().chain(state.alternate());
-            open.extend(next.filter(|&next| seen.insert(next)));
+    /// Whether a binding or an alternate from one exchange to the other would lead back.
+    pub(in crate::machine) fn would_lead_back(&self, from: u32, to: u32) -> bool {
+        let is_linked = self
+            .by_id
+            .get(&from)
+            .is_some_and(|state| state.exits.contains_key(&to) || state.alternate() == Some(to));
+        // It does not yet, so one more link does not either.
+        !is_linked && self.leads_to(to, from).0
+    }
+
+    /// Whether a message can get from one exchange to the other, by bindings or as to an alternate; and how many links that
+    /// looked at. Looks from the end from which fewer links go on, until one end leads no further: most exchanges have nothing
+    /// before them or nothing behind them, and a start asks this for each link in the log.
+    pub(in crate::machine) fn leads_to(&self, from: u32, to: u32) -> (bool, usize) {
+        if from == to {
+            return (true, 0);
         }
-        false
+        let (mut ahead, mut back) = (BTreeSet::from([from]), BTreeSet::from([to]));
+        let (mut open_ahead, mut open_back) = (vec![from], vec![to]);
+        let (mut links_ahead, mut links_back) = (0, 0);
+        while let (Some(next), Some(before)) = (open_ahead.last(), open_back.last()) {
+            let (next, before) = (self.by_id.get(next), self.by_id.get(before));
+            let goes_on = |state: &ExchangeState| {
+                state.exits.len() + usize::from(state.alternate().is_some())
+            };
+            let comes_from = |state: &ExchangeState| state.from.len() + state.alternate_of.len();
+            let more_ahead = links_ahead + next.map_or(0, goes_on);
+            let more_back = links_back + before.map_or(0, comes_from);
+            if more_ahead <= more_back {
+                links_ahead = more_ahead;
+                open_ahead.pop();
+                let alternate = next.and_then(ExchangeState::alternate);
+                let exits = next.into_iter().flat_map(|state| state.exits.keys());
+                for id in exits.copied().chain(alternate) {
+                    if back.contains(&id) {
+                        return (true, links_ahead + links_back);
+                    }
+                    open_ahead.extend(ahead.insert(id).then_some(id));
+                }
+            } else {
+                links_back = more_back;
+                open_back.pop();
+                let sources = before.into_iter();
+                for id in sources.flat_map(|state| state.from.keys().chain(&state.alternate_of)) {
+                    if ahead.contains(id) {
+                        return (true, links_ahead + links_back);
+                    }
+                    open_back.extend(back.insert(*id).then_some(*id));
+                }
+            }
+        }
+        (false, links_ahead + links_back)
     }
 
     /// Adds a binding to an exchange that is there, with a number and an identity that it does not have.
     pub(super) fn add(&mut self, exchange: u32, number: u32, binding: Arc<Binding>) -> Option<()> {
         let state = self.by_id.get_mut(&exchange)?;
         self.bytes += binding.bytes();
+        self.text_bytes += binding.image_bytes();
         self.live += 1;
         let row = self.bindings.insert(BindingEntry {
             exchange,
@@ -288,12 +326,14 @@ impl Exchanges {
     pub(super) fn set_options(&mut self, row: u32, options: &BindingOptions) {
         let entry = &mut self.bindings[row];
         self.bytes -= entry.binding.bytes();
+        self.text_bytes -= entry.binding.image_bytes();
         entry.binding = Arc::new(Binding {
             to: entry.binding.to,
             pattern: entry.binding.pattern.clone(),
             options: options.clone(),
         });
         self.bytes += entry.binding.bytes();
+        self.text_bytes += entry.binding.image_bytes();
     }
 
     /// Removes a binding, dead or not, from everything that knows it.
@@ -305,6 +345,7 @@ impl Exchanges {
             binding,
         } = self.bindings.remove(row);
         self.bytes -= binding.bytes();
+        self.text_bytes -= binding.image_bytes();
         self.live -= u64::from(!is_dead);
         let is_gone = !self.by_id.contains_key(&exchange);
         let mut is_last_link = false;
@@ -496,8 +537,8 @@ impl Exchanges {
     }
 
     pub(in crate::machine) fn image_bytes(&self) -> u64 {
-        // Dead ones are left out, because a loaded machine has none.
-        self.live * 100 + self.by_id.len() as u64 * 128 + self.note_bytes
+        // Dead ones are left out, because a loaded machine has none; only until they are freed their texts count.
+        self.live * 48 + self.text_bytes + self.by_id.len() as u64 * 128 + self.note_bytes
     }
 
     /// The same without what follows from the rows.

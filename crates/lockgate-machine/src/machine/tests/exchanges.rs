@@ -325,6 +325,62 @@ fn what_leads_back_is_refused() {
     run.check_recovery();
 }
 
+/// Whether a link would lead back is asked for each link, also at a start: it costs what is near one of its ends.
+#[test]
+fn the_search_for_a_way_back_is_short_where_one_end_is() {
+    let mut run = Run::new();
+    make(&mut run, "hub", ExchangeKind::Fanout, Unroutable::Drop);
+    let (mut before, mut behind) = (Vec::new(), Vec::new());
+    for number in 0..300 {
+        for (all, name) in [(&mut before, "in"), (&mut behind, "out")] {
+            let name = format!("{name}-{number}");
+            make(&mut run, &name, ExchangeKind::Fanout, Unroutable::Drop);
+            all.push(name);
+        }
+    }
+    for (from, to) in before.iter().zip(&behind) {
+        quick(
+            &mut run,
+            binding(from, to_exchange("hub"), Pattern::Everything),
+        )
+        .unwrap();
+        quick(
+            &mut run,
+            binding("hub", to_exchange(to), Pattern::Everything),
+        )
+        .unwrap();
+    }
+    let exchanges = &run.machine.exchanges;
+    let id = |name: &str| exchanges.named(&exchange(name)).unwrap().0;
+    let looked = |from: &str, to: &str| exchanges.leads_to(id(from), id(to));
+    assert_eq!(looked("out-1", "in-2"), (false, 0));
+    assert_eq!(looked("hub", "in-2"), (false, 0));
+    assert_eq!(looked("out-1", "hub"), (false, 0));
+    assert!(looked("in-1", "out-2").0);
+    // One more binding between two that are linked asks nothing.
+    assert!(!exchanges.would_lead_back(id("in-1"), id("hub")));
+    assert!(exchanges.would_lead_back(id("out-1"), id("in-2")));
+}
+
+#[test]
+fn the_estimate_of_an_image_has_the_texts_of_bindings() {
+    let mut run = with_queues(&["q"]);
+    make(&mut run, "e", ExchangeKind::Direct, Unroutable::Drop);
+    let empty = run.machine.image_bytes();
+    let policy = format!(r#"{{"a": ["{}"]}}"#, "x".repeat(10_000));
+    for number in 0..20 {
+        let mut bind = binding("e", to_queue("q"), by_key(&format!("k{number}")));
+        bind.options = filtered(&policy);
+        quick(&mut run, bind).unwrap();
+    }
+    let estimate = run.machine.image_bytes() - empty;
+    assert!((200_000..205_000).contains(&estimate), "{estimate}");
+    let queue = name("q");
+    give(&mut run, DeleteQueue { queue }).unwrap();
+    while run.machine.housekeep(100).is_unfinished() {}
+    assert!(run.machine.image_bytes() < empty, "its queue is gone too");
+}
+
 /// A log without the record that took a binding away has one that leads back. Folding ignores and counts it.
 #[test]
 fn what_leads_back_after_damage_is_ignored() {
@@ -508,7 +564,7 @@ fn exchanges_and_bindings_are_bounded() {
     // 768 for each, and twice the pattern.
     assert_eq!(run.machine.exchange_figures(), (2, 2, 2 * 770));
     let mut large = binding("e", to_queue("q"), by_key("3"));
-    large.options = filtered(&format!(r#"{{"a": ["{}"]}}"#, "x".repeat(400)));
+    large.options = filtered(&format!(r#"{{"a": ["{}"]}}"#, "x".repeat(800)));
     full(
         give(&mut run, large.clone()).map(|_| ()),
         ("bytes of bindings", 3_100),

@@ -6,6 +6,7 @@
 //! the machine: *which* of several leasable keys (or groups) a receive serves first. There it checks
 //! that each choice was allowed, and that nothing allowed was left out.
 
+pub(crate) mod exchanges;
 mod explain;
 mod limits;
 mod producers;
@@ -39,6 +40,7 @@ pub(crate) struct Model {
     started: bool,
     pub(crate) queues: BTreeMap<QueueName, Queue>,
     records: records::Records,
+    pub(crate) exchanges: exchanges::Exchanges,
     next_queue: u32,
     arrivals: u64,
     /// Everything that starts before it is durable. `None`: everything is.
@@ -279,12 +281,6 @@ impl Model {
                 annotations,
                 tags,
             })) => self.change_queue(queue, settings.as_deref(), annotations, tags),
-            AnyCommand::Caller(Command::DeleteQueue(DeleteQueue { queue })) => {
-                match self.queues.remove(queue) {
-                    Some(_) => Ok(Reply::Done),
-                    None => Err(not_found(queue)),
-                }
-            }
             AnyCommand::Caller(Command::Purge(Purge { queue })) => self.purge(queue),
             AnyCommand::Caller(Command::Pause(Pause { queue, paused })) => {
                 self.found_mut(queue).map(|queue| {
@@ -325,11 +321,12 @@ impl Model {
             AnyCommand::Caller(Command::Hold(hold)) => self.hold(hold),
             AnyCommand::Caller(Command::OpenProducer(open)) => self.open_producer(open),
             AnyCommand::Caller(Command::ForgetProducer(forget)) => self.forget_producer(forget),
-            AnyCommand::Caller(command) => self.take_record(command, decision),
+            AnyCommand::Caller(command) => self.take_other(command, decision),
         };
         if expected.is_err() {
             *self = Self {
                 queues: self.stale_counts_onto(before.queues.clone()),
+                exchanges: self.refused_onto(before.exchanges.clone()),
                 ..before.clone()
             };
             assert!(decision.effects.is_empty(), "a refusal has effects");
@@ -369,6 +366,7 @@ impl Model {
     /// What a restart forgets.
     pub(crate) fn forget_volatile(&mut self) {
         self.durable = None;
+        self.forget_refused();
         for queue in self.queues.values_mut() {
             queue.totals.duplicates = 0;
             queue.totals.stale_settles = 0;

@@ -8,13 +8,14 @@ use lockgate_core::{
 use lockgate_machine::*;
 
 use super::World;
-use crate::model::records;
+use crate::model::{exchanges, records};
 
-/// So little for records and states that some are refused.
+/// So little for records and states, and so few exchanges, that some are refused.
 pub(crate) fn limits() -> MachineLimits {
     MachineLimits {
         record_bytes_max: records::RECORD_BYTES,
         state_bytes_max: records::STATE_BYTES,
+        exchanges_max: exchanges::EXCHANGES_MAX,
         ..MachineLimits::default()
     }
 }

@@ -266,3 +266,43 @@ fn a_route_is_explained() {
     let route = ask(&run, explain(&[("shop", "1"), ("event", "new")], 1));
     assert_eq!((route.bindings.len(), route.more), (1, 1));
 }
+
+/// The reasons of a page have one bound: behind it they are shorter, and say so.
+#[test]
+fn the_reasons_of_a_page_take_a_bounded_time() {
+    let mut run = Run::new();
+    make(&mut run, "e", ExchangeKind::Fanout, Unroutable::Drop);
+    let filter = Filter::new(FilterScope::Body, r#"{"a": ["x"]}"#).unwrap();
+    for number in 0..60 {
+        let queue = format!("q{number}");
+        make_queue(&mut run, &queue);
+        let mut bind = binding("e", to_queue(&queue), Pattern::Everything);
+        bind.options.filter = Some(filter.clone());
+        quick(&mut run, bind).unwrap();
+    }
+    let explain = |values: usize| {
+        let body = format!(r#"{{"a": [{}0]}}"#, "1,".repeat(values));
+        let route = ask(
+            &run,
+            ExplainRoute {
+                exchange: exchange("e"),
+                routing_key: key(""),
+                headers: Vec::new(),
+                body: Some(body.into()),
+                limit: 100,
+            },
+        );
+        let is_short = |step: &&crate::RouteStep| match &step.outcome {
+            StepOutcome::Filtered(why) => why.contains("ask for fewer bindings"),
+            other => panic!("{other:?}"),
+        };
+        (
+            route.bindings.len(),
+            route.bindings.iter().filter(is_short).count(),
+        )
+    };
+    assert_eq!(explain(100), (60, 0));
+    let (all, short) = explain(4_000);
+    assert_eq!(all, 60);
+    assert!((40..55).contains(&short), "{short}");
+}
