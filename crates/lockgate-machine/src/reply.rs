@@ -344,7 +344,8 @@ pub enum Rejection {
     #[error("queue {queue} needs a unique id on every message")]
     UniqueIdRequired { queue: QueueName },
     /// What the index of unique ids says of one did not come with the command or query: look it up, and give
-    /// [`LookedUp`](crate::LookedUp) or [`FindLookedUp`](crate::FindLookedUp). An engine does that itself.
+    /// [`LookedUp`](crate::LookedUp) or [`FindLookedUp`](crate::FindLookedUp). An engine does that itself, for all commands of
+    /// a request before the first is decided. So a publish behind a bind in one request may be refused for this: give it again.
     #[error("a unique id of {space} has to be looked up in the index")]
     LookUp { space: IdSpace },
     /// The message is too large for the queue.

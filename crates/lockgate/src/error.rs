@@ -75,7 +75,9 @@ pub(crate) fn kind(error: &EngineError) -> ErrorKind {
             | Rejection::ShardFull { .. }
             | Rejection::Record(RecordsError::Full { .. })
             | Rejection::KeyStatesFull { .. }
-            | Rejection::MessageInFlight { .. },
+            | Rejection::MessageInFlight { .. }
+            // An earlier command of the same request led a publish to another queue.
+            | Rejection::LookUp { .. },
         )
         | EngineError::Overloaded
         | EngineError::Index { .. }

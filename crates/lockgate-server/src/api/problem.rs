@@ -373,9 +373,9 @@ impl From<Rejection> for Problem {
                 ..Self::new(Code::Deposed, detail)
             },
             Rejection::LogFull { .. } => Self::new(Code::DiskFull, detail),
-            Rejection::ShardFull { .. } | Rejection::OutOfDescriptors => {
-                Self::new(Code::Unavailable, detail)
-            }
+            Rejection::ShardFull { .. }
+            | Rejection::OutOfDescriptors
+            | Rejection::LookUp { .. } => Self::new(Code::Unavailable, detail),
             _ => Self::new(Code::InvalidValue, detail),
         }
     }

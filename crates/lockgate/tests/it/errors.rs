@@ -1,8 +1,8 @@
 //! What is refused, and what it says.
 
 use lockgate::{
-    EngineError, Error, ErrorKind, LocalLogOptions, Lockgate, Message, OpenError, Rejection,
-    RestoreError, ShardId, StartError, Status, StopReason,
+    EngineError, Error, ErrorKind, ExchangeName, LocalLogOptions, Lockgate, Message, OpenError,
+    QueueId, QueueName, Rejection, RestoreError, ShardId, StartError, Status, StopReason,
 };
 
 use crate::{LONG, bodies, open, take};
@@ -179,4 +179,17 @@ async fn a_missing_file_refuses_the_opening_until_the_loss_is_accepted() {
     let lockgate = Lockgate::open(folder.path()).await.unwrap();
     assert!(lockgate.start_report().is_clean());
     lockgate.shutdown().await;
+}
+
+/// A publish behind a bind in one request may lead to a queue of which the index of unique ids was not asked.
+#[test]
+fn what_has_to_be_looked_up_may_be_given_again() {
+    let queue = QueueName::new("q").unwrap();
+    let space = lockgate::parts::machine::IdSpace::Queue(QueueId(1));
+    let error = Error::from(Rejection::PublishRefused {
+        exchange: ExchangeName::new("e").unwrap(),
+        queue,
+        source: Box::new(Rejection::LookUp { space }),
+    });
+    assert_eq!(error.kind(), ErrorKind::Retry);
 }
