@@ -127,40 +127,6 @@ fn the_format_is_still_written_byte_for_byte() {
 
 /// Segments, snapshots and backups of a version to come: refused by every command, and left as they
 /// are.
-/// The folder that is to be kept with the next change of the format is made the same each time, and can be read.
-#[test]
-fn a_folder_with_exchanges_is_made_byte_for_byte() {
-    let temp = tempfile::tempdir().unwrap();
-    let folders = ["one", "other"].map(|name| temp.path().join(name));
-    for folder in &folders {
-        make::exchanges(folder);
-    }
-    let bytes = |folder: &Path| -> Vec<(String, Vec<u8>)> {
-        let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
-        let file = |entry: fs::DirEntry| {
-            let name = entry.file_name().into_string().unwrap();
-            (name, fs::read(entry.path()).unwrap())
-        };
-        let mut files: Vec<_> = entries.map(file).collect();
-        files.sort();
-        files
-    };
-    assert!(bytes(&folders[0]) == bytes(&folders[1]));
-    let found = found(&folders[0]);
-    let text = found.to_string();
-    for effect in [
-        "published",
-        "bound",
-        "unbound",
-        "exchange changed",
-        "exchange deleted",
-        "queue deleted",
-    ] {
-        let told = format!("\"effect\":\"{effect}\"");
-        assert!(text.contains(&told), "no {effect} in {}", found["records"]);
-    }
-}
-
 #[test]
 fn what_a_later_version_wrote_is_refused_and_left_alone() {
     let temp = tempfile::tempdir().unwrap();

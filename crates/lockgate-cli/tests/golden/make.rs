@@ -12,14 +12,14 @@ use lockgate_engine::{
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 use lockgate_machine::{
     Bind, BindTo, BindingOptions, Command, CreateExchange, CreateQueue, DeleteExchange,
-    DeleteQueue, Delivery, EngineCommand, ExchangeKind, Filter, FilterScope, HeaderPair,
-    HeadersMatch, KeyFrom, Pattern, Publish, QueueSettings, Receive, SendMessage, Settle,
-    SettleAction, TopicPattern, Unbind, Unroutable, UpdateExchange,
+    DeleteQueue, Delivery, EngineCommand, ExchangeKind, ExchangeNotes, Filter, FilterScope,
+    HeaderPair, HeadersMatch, KeyFrom, Pattern, Publish, QueueSettings, Receive, SendMessage,
+    Settle, SettleAction, TopicPattern, Unbind, Unroutable, UpdateExchange,
 };
 use lockgate_sim::ManualClock;
 
 /// One folder for each of these.
-pub(crate) const NAMES: [&str; 9] = [
+pub(crate) const NAMES: [&str; 10] = [
     "plain",
     "keyed-leases",
     "delayed-dedup",
@@ -29,6 +29,7 @@ pub(crate) const NAMES: [&str; 9] = [
     "torn-tail",
     "key-sequences",
     "failures",
+    "exchanges",
 ];
 
 /// A backup of `keyed-leases`.
@@ -170,6 +171,7 @@ pub(crate) fn all(into: &Path) {
     plain(&folder("torn-tail"));
     key_sequences(&folder("key-sequences"));
     failures(&folder("failures"));
+    exchanges(&folder("exchanges"));
     change(&into.join("damaged-middle"), |bytes, _end| {
         let text = b"message 2";
         let mut windows = bytes.windows(text.len());
@@ -338,8 +340,6 @@ fn failures(folder: &Path) {
 }
 
 /// Exchanges of every kind in a snapshot, with bindings of every sort, and behind it publishes, a change and a removal.
-///
-/// It is not one of [`NAMES`] yet: copies of a message are going to share its payload, and what is kept must have that.
 pub(crate) fn exchanges(folder: &Path) {
     let mut shard = Shard::new(folder);
     let queue = |name: &str| BindTo::Queue(QueueName::new(name).unwrap());
@@ -362,11 +362,15 @@ pub(crate) fn exchanges(folder: &Path) {
         ),
     ] {
         let name = exchange(name);
+        let notes = ExchangeNotes {
+            tags: [("team".to_owned(), "shop".to_owned())].into(),
+            ..ExchangeNotes::default()
+        };
         shard.run(Command::from(CreateExchange {
-            notes: Default::default(),
             name,
             kind,
             unroutable,
+            notes,
         }));
     }
     let pair = HeaderPair {
@@ -389,13 +393,21 @@ pub(crate) fn exchanges(folder: &Path) {
         })
     };
     let keyed_by = |from| BindingOptions {
-        envelope: None,
-        overflow: None,
         key_from: Some(from),
         ..plain()
     };
     for bind in [
         bind("direct", queue("mail"), direct, plain()),
+        bind(
+            "topic",
+            queue("mail"),
+            topic("orders.new.*"),
+            BindingOptions {
+                envelope: Some("arn:aws:sns:us-east-1:000000000000:orders".into()),
+                overflow: Some(QueueName::new("dead").unwrap()),
+                ..plain()
+            },
+        ),
         bind(
             "headers",
             queue("orders"),
@@ -413,8 +425,6 @@ pub(crate) fn exchanges(folder: &Path) {
             queue("small"),
             topic("orders.#"),
             BindingOptions {
-                envelope: None,
-                overflow: None,
                 skip_when_full: true,
                 ..plain()
             },
@@ -424,8 +434,6 @@ pub(crate) fn exchanges(folder: &Path) {
             BindTo::Exchange(exchange("headers")),
             topic("#"),
             BindingOptions {
-                envelope: None,
-                overflow: None,
                 filter: Some(filter),
                 ..plain()
             },
@@ -483,7 +491,6 @@ pub(crate) fn exchanges(folder: &Path) {
     let copy = shard.receive("orders", 1).remove(0);
     shard.settle(&copy, SettleAction::Ack);
     drop(shard);
-    fs::remove_file(folder.join("lock")).unwrap();
 }
 
 /// Changes the bytes of the first segment; the second argument is where its records end.

@@ -6,12 +6,13 @@ use std::{
     sync::Arc,
 };
 
-use hashbrown::{Equivalent, HashMap};
+use hashbrown::Equivalent;
 use lockgate_core::{Header, RoutingKey};
 
 use super::{
     ExchangeKind, Published, Steps, TooManySteps,
     pattern::{HeaderPair, HeadersMatch, Pattern},
+    spread::Spread,
     topics::Topics,
 };
 use crate::table::{HashSeed, hash_bytes, mix};
@@ -100,7 +101,7 @@ impl Hasher for SeededHasher {
 /// Finds the bindings of an exchange whose pattern matches a message. Bindings are named by their rows.
 #[derive(Debug)]
 pub(crate) enum Index {
-    Direct(HashMap<RoutingKey, Rows, Seeded>),
+    Direct(Spread<RoutingKey, Rows>),
     Topic(Topics),
     Fanout(BTreeSet<u32>),
     Headers(HeadersIndex),
@@ -109,11 +110,11 @@ pub(crate) enum Index {
 impl Index {
     pub(crate) fn new(kind: ExchangeKind, seed: HashSeed) -> Self {
         match kind {
-            ExchangeKind::Direct => Self::Direct(HashMap::with_hasher(Seeded(seed))),
+            ExchangeKind::Direct => Self::Direct(Spread::new(Seeded(seed))),
             ExchangeKind::Topic => Self::Topic(Topics::new(seed)),
             ExchangeKind::Fanout => Self::Fanout(BTreeSet::new()),
             ExchangeKind::Headers => Self::Headers(HeadersIndex {
-                by_pair: HashMap::with_hasher(Seeded(seed)),
+                by_pair: Spread::new(Seeded(seed)),
                 all: BTreeMap::new(),
             }),
         }
@@ -123,7 +124,7 @@ impl Index {
     pub(crate) fn insert(&mut self, pattern: &Pattern, row: u32) {
         match (self, pattern) {
             (Self::Direct(by_key), Pattern::RoutingKey(key)) => {
-                by_key.entry(key.clone()).or_default().insert(row);
+                by_key.or_default(key.clone()).insert(row);
             }
             (Self::Topic(topics), Pattern::Topic(pattern)) => topics.insert(pattern, row),
             (Self::Fanout(all), Pattern::Everything) => {
@@ -196,7 +197,7 @@ impl Index {
 /// that leads to the fewest others, so that a header which many have in common costs nothing.
 #[derive(Debug)]
 pub(crate) struct HeadersIndex {
-    by_pair: HashMap<HeaderPair, Rows, Seeded>,
+    by_pair: Spread<HeaderPair, Rows>,
     /// The matches of all, each with the place of the header it is found by.
     all: BTreeMap<u32, (Arc<HeadersMatch>, usize)>,
 }
@@ -224,7 +225,7 @@ impl HeadersIndex {
     fn insert(&mut self, wanted: &Arc<HeadersMatch>, row: u32) {
         if wanted.is_any() {
             for pair in wanted.pairs() {
-                self.by_pair.entry(pair.clone()).or_default().insert(row);
+                self.by_pair.or_default(pair.clone()).insert(row);
             }
             return;
         }
@@ -233,7 +234,7 @@ impl HeadersIndex {
         let Some((at, pair)) = pairs.min_by_key(|(_, pair)| of(pair)) else {
             return;
         };
-        self.by_pair.entry(pair.clone()).or_default().insert(row);
+        self.by_pair.or_default(pair.clone()).insert(row);
         self.all.insert(row, (wanted.clone(), at));
     }
 

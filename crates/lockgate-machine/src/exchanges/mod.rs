@@ -16,6 +16,7 @@ pub(crate) mod index;
 mod json;
 pub(crate) mod pattern;
 pub(crate) mod reply;
+mod spread;
 #[cfg(test)]
 mod tests;
 mod topics;

@@ -5,12 +5,13 @@
 
 use std::{hash::Hash, sync::Arc};
 
-use hashbrown::{Equivalent, HashMap};
+use hashbrown::Equivalent;
 
 use super::{
     Steps, TooManySteps,
     index::{Rows, Seeded},
     pattern::{TopicPattern, TopicWord},
+    spread::Spread,
 };
 use crate::{
     slab::{NONE, Slab},
@@ -64,7 +65,7 @@ impl Equivalent<Edge> for EdgeRef<'_> {
 pub(crate) struct Topics {
     nodes: Slab<Node, 64>,
     root: u32,
-    edges: HashMap<Edge, u32, Seeded>,
+    edges: Spread<Edge, u32>,
 }
 
 impl Topics {
@@ -74,7 +75,7 @@ impl Topics {
         Self {
             nodes,
             root,
-            edges: HashMap::with_hasher(Seeded(seed)),
+            edges: Spread::new(Seeded(seed)),
         }
     }
 
@@ -186,7 +187,7 @@ impl Topics {
             Word::Any => parent.any = index,
             Word::Literal(word) => {
                 parent.literals += 1;
-                self.edges.insert(Edge { node: before, word }, index);
+                *self.edges.or_default(Edge { node: before, word }) = index;
             }
         }
         index

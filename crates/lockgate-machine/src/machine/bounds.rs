@@ -44,8 +44,9 @@ pub struct MachineLimits {
     /// The most bindings of all exchanges, including those of deleted queues and exchanges that are not freed yet.
     /// Default: 1,000,000.
     pub bindings_max: u32,
-    /// How many bytes all bindings may take: 768 for each, twice its pattern, 128 for each word of a topic and for each
-    /// header, and what its filter takes of memory, which is 2 to 25 times its text. Where they would take more, binds are refused. Default: 1 GiB.
+    /// How many bytes all bindings, and the notes of exchanges, may take. A binding: 768, twice its pattern, 128 for each word
+    /// of a topic and for each header, and what its filter takes of memory, which is 2 to 25 times its text. Where they would
+    /// take more, binds and notes are refused. Default: 1 GiB.
     pub binding_bytes_max: u64,
 }
 

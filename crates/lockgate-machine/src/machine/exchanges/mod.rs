@@ -256,6 +256,7 @@ impl Machine {
         if self.exchanges.by_id.len() >= self.limits.exchanges_max as usize {
             return full("exchanges", self.limits.exchanges_max);
         }
+        self.check_binding_room(0, notes.bytes())?;
         let Some(id) = self.exchanges.made.checked_add(1) else {
             return full("exchanges ever made", u32::MAX);
         };
@@ -320,6 +321,7 @@ impl Machine {
             && *notes != *state.notes
         {
             check_notes(notes)?;
+            self.check_binding_room(state.notes.bytes(), notes.bytes())?;
             let noted = Effect::ExchangeNoted {
                 exchange: ExchangeId(id),
                 notes: Arc::new(notes.clone()),
@@ -465,7 +467,7 @@ impl Machine {
 
     fn check_binding_room(&self, before: u64, after: u64) -> Result<(), Rejection> {
         let max = self.limits.binding_bytes_max;
-        let bytes = self.exchanges.bytes - before + after;
+        let bytes = self.exchanges.bytes + self.exchanges.note_bytes - before + after;
         match after > before && bytes > max {
             true => Err(Rejection::ShardFull {
                 what: "bytes of bindings",

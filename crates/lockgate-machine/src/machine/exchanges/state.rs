@@ -44,7 +44,7 @@ pub(in crate::machine) struct Exchanges {
     pub(in crate::machine) bytes: u64,
     text_bytes: u64,
     /// What the notes of all exchanges take.
-    note_bytes: u64,
+    pub(super) note_bytes: u64,
     /// The record of the log that changed any of them last. Volatile.
     pub(super) changed_at: Position,
 }
