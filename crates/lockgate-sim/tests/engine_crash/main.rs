@@ -173,7 +173,8 @@ fn a_start_misses_what_is_missing_and_nothing_else() {
     let wanted = if seeds < SEEDS_WITH_FILES_MISSING {
         0
     } else {
-        5
+        // How often each is met changes with what histories draw.
+        3
     };
     assert!(least.iter().all(|count| *count >= wanted), "{met:?}");
 }

@@ -127,7 +127,7 @@ async fn a_value_that_is_not_allowed_is_named() {
             "settles[0].action",
         ),
         ("/queues/mail/pause", json!({"paused": true}), "paused"),
-        ("/transactions", json!({}), "settles and sends"),
+        ("/transactions", json!({}), "settles, sends and publishes"),
     ] {
         let (status, code, found) = shop.refused(Method::POST, target, body.clone()).await;
         assert_eq!((status, &*code), (400, "invalid_value"), "{target} {body}");
