@@ -49,7 +49,10 @@ fn fanout_to(queues: &[impl AsRef<str>]) -> Shard {
 }
 
 fn body(number: u64) -> Message {
-    text(&format!("{number:08} {}", "x".repeat(BODY as usize)))
+    text(&format!(
+        "{number:08} {}",
+        "x".repeat(usize::try_from(BODY).unwrap())
+    ))
 }
 
 fn publish_of(message: Message) -> Command {
