@@ -56,9 +56,10 @@ impl<'a> From<&'a SendMessage> for Outgoing<'a> {
 
 impl Outgoing<'_> {
     /// The message as its record has it.
+    #[inline]
     fn kept(&self, key: Option<&Key>, due: Option<WallTime>) -> core::Message {
         let message = self.message;
-        let payload = match self.payload {
+        let mut kept = match self.payload {
             Payload::Own | Payload::Shared => message.clone(),
             Payload::Of { .. } => core::Message {
                 unique_id: message.unique_id.clone(),
@@ -69,13 +70,11 @@ impl Outgoing<'_> {
                 ..core::Message::default()
             },
         };
-        core::Message {
-            due,
-            key: key.cloned(),
-            group: None,
-            producer: payload.producer.clone().map(accepted),
-            ..payload
-        }
+        kept.due = due;
+        kept.key = key.cloned();
+        kept.group = None;
+        kept.producer = kept.producer.map(accepted);
+        kept
     }
 }
 
@@ -207,6 +206,7 @@ impl Machine {
         }
 
         let key_sequence = self.next_key_sequence(draft, index, key);
+        let kept = send.kept(key, due);
         draft.add(
             Effect::Accepted(Box::new(StoredMessage {
                 queue: queue.id,
@@ -217,7 +217,7 @@ impl Machine {
                 key_sequence,
                 marked_at: message.producer.as_ref().map(|_| now.machine),
                 payload: send.payload,
-                message: send.kept(key, due),
+                message: kept,
             })),
             level,
         );
