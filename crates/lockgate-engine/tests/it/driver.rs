@@ -256,6 +256,15 @@ fn a_full_log_refuses_sends_and_lets_settles_go_on() {
     disk.set_free_bytes(Some(2_200 << 10));
     let (mut shard, _) = Shard::start(disk, ManualClock::default(), &EngineOptions::default());
     shard.run(create("q", QueueSettings::default())).unwrap();
+    let exchange = |name: &str| {
+        Command::from(CreateExchange {
+            name: ExchangeName::new(name).unwrap(),
+            kind: ExchangeKind::Fanout,
+            unroutable: Unroutable::Reject,
+            notes: Default::default(),
+        })
+    };
+    shard.run(exchange("e")).unwrap();
     let full = loop {
         match shard.run(send("q", text(&"x".repeat(1_000)))) {
             Ok(_) => {}
@@ -263,6 +272,18 @@ fn a_full_log_refuses_sends_and_lets_settles_go_on() {
         }
     };
     assert!(matches!(full, Rejection::LogFull { .. }), "{full:?}");
+
+    let bind = Bind {
+        keep: false,
+        exchange: ExchangeName::new("e").unwrap(),
+        to: BindTo::Queue(name("q")),
+        pattern: Pattern::Everything,
+        options: BindingOptions::default(),
+    };
+    for adds in [exchange("other"), bind.into()] {
+        let refused = shard.run(adds);
+        assert!(matches!(refused, Err(Rejection::LogFull { .. })));
+    }
 
     // From here on it is what the log keeps back for this case.
     let deliveries = shard.receive_now("q", 1_000);
