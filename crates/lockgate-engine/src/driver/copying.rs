@@ -21,7 +21,7 @@ use crate::{
 /// After so many copies, no more publishes of a group are decided: some 10 ms.
 const COPIES_PER_GROUP: u64 = 10_000;
 
-/// How many requests may wait, and how many bytes of them. Beyond that, requests that only send are refused.
+/// How many requests may wait, and how many bytes of them. Beyond that, requests that have not begun are refused.
 const WAITING_MAX: usize = 1_024;
 const WAITING_BYTES_MAX: usize = 32 << 20;
 
