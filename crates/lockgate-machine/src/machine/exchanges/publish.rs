@@ -1,6 +1,9 @@
 //! Publishes messages: one command and one record, so all queues get their copy or none.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Arc,
+};
 
 use lockgate_core::{
     ExchangeId, Key, Level, Message, MessageId, Now, QueueId, QueueName, Sequence,
@@ -75,7 +78,6 @@ struct Forms<'a> {
 }
 
 /// A form of a message. The first copy in the record has the payload, and the others share it.
-#[derive(Default)]
 struct Form {
     /// In its envelope.
     wrapped: Option<Message>,
@@ -86,32 +88,33 @@ struct Form {
 impl Forms<'_> {
     /// The form in the envelope of that topic, or as the message is.
     fn of(&mut self, topic: Option<&Arc<str>>) -> Result<(&mut Form, &Publish), ExchangeError> {
-        let topic = topic.cloned();
-        if !self.made.contains_key(&topic) {
-            let message = &self.publish.message;
-            let wrap = |topic: &Arc<str>| {
-                let body = self.notice.text(topic).map_err(|NoText| {
-                    let exchange = self.publish.exchange.clone();
-                    ExchangeError::EnvelopeText { exchange }
-                })?;
-                Ok::<_, ExchangeError>(Message {
-                    body: body.into(),
-                    headers: Vec::new(),
-                    // That of the message is not that of its envelope.
-                    content_type: None,
-                    ..message.clone()
+        let message = &self.publish.message;
+        let is_first = self.made.is_empty();
+        let form = match self.made.entry(topic.cloned()) {
+            Entry::Occupied(made) => made.into_mut(),
+            Entry::Vacant(free) => {
+                let wrap = |topic: &Arc<str>| {
+                    let body = self.notice.text(topic).map_err(|NoText| {
+                        let exchange = self.publish.exchange.clone();
+                        ExchangeError::EnvelopeText { exchange }
+                    })?;
+                    Ok::<_, ExchangeError>(Message {
+                        body: body.into(),
+                        headers: Vec::new(),
+                        // That of the message is not that of its envelope.
+                        content_type: None,
+                        ..message.clone()
+                    })
+                };
+                let wrapped = topic.map(wrap).transpose()?;
+                let size = wrapped.as_ref().unwrap_or(message).size();
+                self.bytes += if is_first { 0 } else { size };
+                free.insert(Form {
+                    wrapped,
+                    first: None,
                 })
-            };
-            let wrapped = topic.as_ref().map(wrap).transpose()?;
-            let size = wrapped.as_ref().unwrap_or(message).size();
-            self.bytes += if self.made.is_empty() { 0 } else { size };
-            let form = Form {
-                wrapped,
-                first: None,
-            };
-            self.made.insert(topic.clone(), form);
-        }
-        let form = self.made.entry(topic).or_default();
+            }
+        };
         Ok((form, self.publish))
     }
 }
