@@ -237,13 +237,7 @@ impl Service {
             let policy = subscription_attributes::redrive_policy(config, queue);
             attributes.push((REDRIVE, policy));
         }
-        let mut xml = Xml::default();
-        let attributes = attributes.iter();
-        xml.map(
-            "Attributes",
-            attributes.map(|(name, value)| (*name, &**value)),
-        );
-        Ok(xml)
+        Ok(Xml::of_attributes(attributes))
     }
 
     pub(super) async fn set_subscription_attributes(

@@ -193,13 +193,7 @@ impl Service {
         let topic = self.topic(call, Verb::Read, &name).await?;
         let arn = arns::topic_arn(&self.config, &name);
         let attributes = topic_attributes::all(&topic, &arn, &self.config.account);
-        let mut xml = Xml::default();
-        let attributes = attributes.iter();
-        xml.map(
-            "Attributes",
-            attributes.map(|(name, value)| (*name, &**value)),
-        );
-        Ok(xml)
+        Ok(Xml::of_attributes(attributes))
     }
 
     pub(super) async fn set_topic_attributes(

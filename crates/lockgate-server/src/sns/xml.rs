@@ -39,20 +39,20 @@ impl Xml {
         }
     }
 
-    /// A map of texts.
-    pub(super) fn map<'t>(
-        &mut self,
-        name: &str,
-        entries: impl IntoIterator<Item = (&'t str, &'t str)>,
-    ) {
-        self.open(name);
-        for (key, value) in entries {
-            self.open("entry");
-            self.leaf("key", key);
-            self.leaf("value", value);
-            self.close("entry");
+    /// The content that is a map of attributes.
+    pub(super) fn of_attributes<'t>(
+        attributes: impl IntoIterator<Item = (&'t str, impl AsRef<str>)>,
+    ) -> Self {
+        let mut xml = Self::default();
+        xml.open("Attributes");
+        for (key, value) in attributes {
+            xml.open("entry");
+            xml.leaf("key", key);
+            xml.leaf("value", value.as_ref());
+            xml.close("entry");
         }
-        self.close(name);
+        xml.close("Attributes");
+        xml
     }
 }
 
