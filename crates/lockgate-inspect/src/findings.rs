@@ -9,8 +9,8 @@ use lockgate_core::{
 use lockgate_engine::{MissingPart, StartError, StartReport, WithoutQueue, look_at_index};
 use lockgate_log::{LogFile, SystemClock, segment_file};
 use lockgate_machine::{
-    Copies, Effect, ImageError, ImageLoader, ListQueues, Machine, MachineLimits, Query, QueryReply,
-    QueueDescription, QueuePage, QueueTotals, decode_record,
+    Copies, Effect, Effects, ImageError, ImageLoader, ListQueues, Machine, MachineLimits, Query,
+    QueryReply, QueueDescription, QueuePage, QueueTotals, decode_record,
 };
 use serde::{Serialize, Serializer};
 
@@ -518,7 +518,7 @@ impl Records {
                         }
                         found.records += 1;
                         found.bytes += record.payload.len() as u64;
-                        let read = live_payloads(machine, record.position, &effects);
+                        let read = live_payloads(machine, record.position, effects);
                         if let Some((_, left)) = unread.range_mut(..=record.position).next_back() {
                             *left = left.saturating_sub(read);
                         }
@@ -633,8 +633,8 @@ impl MissingFound {
 }
 
 /// How many live messages have their payload in this record, and how many appends to ledgers their events.
-fn live_payloads(machine: &Machine, position: Position, effects: &[Effect]) -> u64 {
-    let (copies, others) = Copies::of_record(effects.iter().cloned());
+fn live_payloads(machine: &Machine, position: Position, effects: Effects) -> u64 {
+    let (copies, others) = Copies::of_record(effects);
     let messages = copies.iter().flat_map(Copies::messages);
     let messages = messages.filter(|(part, stored)| {
         let part = *part;
