@@ -51,6 +51,10 @@ pub struct LedgerId(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExchangeId(pub u32);
 
+/// A schedule's number within its shard. It is never reused, even after the schedule is deleted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ScheduleId(pub u32);
+
 /// A message's number within its queue: strictly increasing in order of acceptance, from 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sequence(pub u64);

@@ -42,6 +42,7 @@ pub mod pack;
 mod producer;
 mod records;
 mod route_by;
+mod schedule;
 mod time;
 mod transport;
 pub mod units;
@@ -56,7 +57,7 @@ pub use error_text::{StorageFailure, with_sources};
 pub use failures::{FailedAttempt, Failures, REASON_BYTES_MAX, cut_reason};
 pub use ids::{
     Epoch, ExchangeId, Incarnation, LeaseNumber, LeaseToken, LedgerId, Location, MessageId,
-    ParseMessageIdError, Position, QueueId, Sequence, ShardId, ShardIdError, Term,
+    ParseMessageIdError, Position, QueueId, ScheduleId, Sequence, ShardId, ShardIdError, Term,
 };
 pub use key_state::{KeyState, KeyStateWrite, Replaces};
 pub use level::{Level, ParseLevelError};
@@ -70,7 +71,7 @@ pub use manual_clock::ManualClock;
 pub use message::{Header, Message, PRIORITY_MAX, SizeError};
 pub use names::{
     ElectionName, ExchangeName, HolderName, InputId, Key, LedgerName, NameError, ProducerName,
-    QueueName, ReaderName, RecordName, RoutingKey, UniqueId, with_prefix,
+    QueueName, ReaderName, RecordName, RoutingKey, ScheduleName, UniqueId, with_prefix,
 };
 pub use producer::{MarkError, Produced, ProducerIncarnation, ProducerMark, ProducerRefused};
 pub use records::{
@@ -79,6 +80,7 @@ pub use records::{
     RecordsCapabilities, RecordsError, ReleaseRecord, Revision, WatchRecord, record_memory,
 };
 pub use route_by::{RouteBy, RouteByError};
+pub use schedule::{CatchUp, Overlap, Timing};
 pub use time::{MachineTime, Millis, Now, WallTime};
 pub use transport::{
     Accepted, Fate, KeyOrder, Leased, MessageName, ReceiveRequest, Settlement, Sink,

@@ -228,6 +228,15 @@ name!(
     |c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
 );
 
+name!(
+    /// A schedule's name: 1 to 80 letters, digits, `-`, `_` and `.`.
+    ScheduleName,
+    "schedule name",
+    80,
+    "ASCII letters, digits, '-', '_' and '.'",
+    |c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.')
+);
+
 /// What a message that is published to an exchange is routed by: up to 255 bytes of any text without control characters. It
 /// may be empty. Dots divide it into words.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
