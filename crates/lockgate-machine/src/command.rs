@@ -10,7 +10,8 @@ use lockgate_core::{
     BootId, DeleteRecord, Epoch, ExchangeName, ExtendRecord, HolderName, Key, KeyStateWrite,
     LeaseRecord, LeaseToken, LedgerId, LedgerName, Message, MessageId, Millis, Position,
     ProducerIncarnation, ProducerName, PutRecord, QueueId, QueueName, ReaderName, Record,
-    RecordVersion, RecordWritten, ReleaseRecord, RoutingKey, Sequence, Term, WallTime,
+    RecordVersion, RecordWritten, ReleaseRecord, RoutingKey, ScheduleName, Sequence, Term,
+    WallTime,
     coordination::FenceMark,
     ledger::{Append, Appended, LedgerHead, LedgerOptions, SequenceId},
     limits::HoldScope,
@@ -19,7 +20,8 @@ use lockgate_core::{
 use crate::{
     BindTo, BindingOptions, Bound, Copies, CreatedExchange, CreatedLedger, CreatedQueue, Delivery,
     EventBlock, ExchangeKind, ExchangeNotes, MoveCursor, Moved, Pattern, Publication,
-    QueueSettings, Reply, Sent, Settled, Transacted, Unroutable,
+    QueueSettings, Reply, ScheduleDescription, SchedulePut, ScheduleSpec, ScheduleStep, Sent,
+    Settled, Transacted, Unroutable,
 };
 
 /// A caller's command. It is atomic: all of its effects happen, or none.
@@ -60,6 +62,10 @@ pub enum Command {
     Bind(Box<Bind>),
     Unbind(Unbind),
     Publish(Box<Publish>),
+    PutSchedule(PutSchedule),
+    ChangeSchedule(ChangeSchedule),
+    DeleteSchedule(DeleteSchedule),
+    RunSchedule(RunSchedule),
     Fenced(Box<Fenced<Command>>),
     LookedUp(Box<LookedUp>),
 }
@@ -221,6 +227,10 @@ pub enum EngineCommand {
         /// The first one of a block.
         first: SequenceId,
     },
+    /// What a due schedule does: it fires, or times pass that were missed. The engine computes the times, and gives steps until
+    /// [`Machine::due_schedules`](crate::Machine::due_schedules) names it no more. A step that was computed for an earlier state
+    /// of the schedule does nothing.
+    StepSchedule(ScheduleStep),
 }
 
 /// A command of either kind, for [`Machine::decide`](crate::Machine::decide).
@@ -297,6 +307,10 @@ commands! {
     Bind Bind (it => Box::new(it)) -> Bound { Reply::Bound(bound) => bound }
     Unbind Unbind (it => it) -> bool { Reply::Unbound(existed) => existed }
     Publish Publish (it => Box::new(it)) -> Publication { Reply::Published(published) => *published }
+    PutSchedule PutSchedule (it => it) -> SchedulePut { Reply::SchedulePut(put) => *put }
+    ChangeSchedule ChangeSchedule (it => it) -> ScheduleDescription { Reply::Schedule(schedule) => *schedule }
+    DeleteSchedule DeleteSchedule (it => it) -> () { Reply::Done => () }
+    RunSchedule RunSchedule (it => it) -> MessageId { Reply::ScheduleRun(message) => message }
 }
 
 impl TypedCommand for Command {
@@ -731,4 +745,58 @@ pub struct Unbind {
     pub exchange: ExchangeName,
     pub to: BindTo,
     pub pattern: Pattern,
+}
+
+/// Makes a schedule, or changes the one of that name. If it is as asked, nothing changes: so the same files may be applied again
+/// and again.
+#[derive(Clone, Debug)]
+pub struct PutSchedule {
+    pub name: ScheduleName,
+    pub spec: Arc<ScheduleSpec>,
+    /// Its first time, computed by the caller from the timing: later than now, but for [`Timing::At`] the time itself. `None`:
+    /// there is none. It counts where the schedule is new or its timing changes; otherwise its next time stays.
+    pub next: Option<WallTime>,
+    /// The generation that it must have; 0: there must be none of that name. `None`: any.
+    pub generation: Option<u64>,
+}
+
+/// Changes the state of a schedule.
+#[derive(Clone, Debug)]
+pub struct ChangeSchedule {
+    pub name: ScheduleName,
+    pub change: ScheduleChange,
+    /// The generation that it must have. `None`: any.
+    pub generation: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScheduleChange {
+    /// It does not fire until it is resumed.
+    Pause,
+    /// It fires again. Times that passed meanwhile are not missed.
+    Resume {
+        /// Its first time after now, computed by the caller; `None`: there is none. It counts where the schedule is paused and
+        /// its next time has passed.
+        next: Option<WallTime>,
+    },
+    /// Fires at that time instead of the next one. The series goes on behind both.
+    Move(WallTime),
+}
+
+/// Removes a schedule. Messages that it has sent stay.
+#[derive(Clone, Debug)]
+pub struct DeleteSchedule {
+    pub name: ScheduleName,
+    /// The generation that it must have. `None`: any.
+    pub generation: Option<u64>,
+}
+
+/// Fires a schedule now, beside its times, also if it is paused or over. Refused with
+/// [`ScheduleError::Unsettled`](crate::ScheduleError::Unsettled) while the last message is there, if the schedule
+/// [skips](lockgate_core::Overlap::Skip) or [waits](lockgate_core::Overlap::Queue) then.
+#[derive(Clone, Debug)]
+pub struct RunSchedule {
+    pub name: ScheduleName,
+    /// The generation that it must have. `None`: any.
+    pub generation: Option<u64>,
 }

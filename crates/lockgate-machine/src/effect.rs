@@ -6,14 +6,15 @@ use bytes::Bytes;
 use lockgate_core::{
     BootId, Epoch, ExchangeId, ExchangeName, HolderName, InputId, Key, LeaseNumber, LedgerId,
     LedgerName, Level, MachineTime, Message, MessageId, Millis, Now, Produced, ProducerIncarnation,
-    ProducerName, QueueId, QueueName, ReaderName, RecordName, RecordVersion, Revision, Sequence,
-    Term, UniqueId, WallTime,
+    ProducerName, QueueId, QueueName, ReaderName, RecordName, RecordVersion, Revision, ScheduleId,
+    ScheduleName, Sequence, Term, UniqueId, WallTime,
     ledger::{Event, EventHash, SequenceId},
 };
 use smallvec::SmallVec;
 
 use crate::{
-    Binding, ExchangeKind, ExchangeNotes, HoldTarget, QueueSettings, Unroutable, slab::NONE,
+    Binding, ExchangeKind, ExchangeNotes, Firing, HoldTarget, QueueSettings, ScheduleSpec,
+    Unroutable, slab::NONE,
 };
 
 /// The effects of one command, in order. They become one log record: all survive or none.
@@ -282,6 +283,39 @@ pub enum Effect {
         /// It went nowhere.
         dropped: bool,
     },
+    /// A caller made a schedule, or changed what it does.
+    ScheduleSet {
+        schedule: ScheduleId,
+        name: ScheduleName,
+        generation: u64,
+        next: Option<WallTime>,
+        /// The time that `next` stands in for.
+        planned: Option<WallTime>,
+        /// A time of its series.
+        anchor: WallTime,
+        at: WallTime,
+        spec: Arc<ScheduleSpec>,
+    },
+    /// A caller paused or resumed a schedule, or moved its next time.
+    ScheduleChanged {
+        schedule: ScheduleId,
+        generation: u64,
+        paused: bool,
+        next: Option<WallTime>,
+        planned: Option<WallTime>,
+        at: WallTime,
+    },
+    /// A schedule was deleted.
+    ScheduleDeleted { schedule: ScheduleId },
+    /// A schedule fired, or times passed that it missed. The message is an effect of the same record.
+    ScheduleStepped {
+        schedule: ScheduleId,
+        firing: Option<Firing>,
+        /// Whether the last message was cancelled for it.
+        replaced: bool,
+        missed: u64,
+        next: Option<WallTime>,
+    },
     /// A message's bytes are now in this record: compaction wrote them again. The message is named
     /// by its present queue and number.
     Compacted(Box<StoredMessage>),
@@ -341,6 +375,10 @@ impl Effect {
             Self::Bound { .. } => "bound",
             Self::Unbound { .. } => "unbound",
             Self::Published { .. } => "published",
+            Self::ScheduleSet { .. } => "schedule set",
+            Self::ScheduleChanged { .. } => "schedule changed",
+            Self::ScheduleDeleted { .. } => "schedule deleted",
+            Self::ScheduleStepped { .. } => "schedule stepped",
         }
     }
 

@@ -71,6 +71,7 @@ mod live;
 mod machine;
 mod query;
 mod reply;
+mod schedules;
 mod sequences;
 mod settings;
 mod slab;
@@ -84,12 +85,13 @@ pub use codec::{
 };
 pub use columns::ImageError;
 pub use command::{
-    AnyCommand, AppendEvents, Bind, Cancel, ChangeKey, ChangeKeyState, ChangeQueue, Command,
-    CreateExchange, CreateLedger, CreateQueue, DeleteExchange, DeleteLedger, DeleteQueue,
-    EngineCommand, Fenced, ForgetProducer, Hold, HoldTarget, IdAnswer, IdAnswers, IdSpace,
-    IdsToIndex, KeyAction, LookedUp, Move, MoveReader, MoveTo, OpenProducer, Pause, Publish, Purge,
-    Receive, Reschedule, SealLedger, SendMessage, Settle, SettleAction, Transact, TrimLedger,
-    TypedCommand, Unbind, UpdateExchange, WriteState,
+    AnyCommand, AppendEvents, Bind, Cancel, ChangeKey, ChangeKeyState, ChangeQueue, ChangeSchedule,
+    Command, CreateExchange, CreateLedger, CreateQueue, DeleteExchange, DeleteLedger, DeleteQueue,
+    DeleteSchedule, EngineCommand, Fenced, ForgetProducer, Hold, HoldTarget, IdAnswer, IdAnswers,
+    IdSpace, IdsToIndex, KeyAction, LookedUp, Move, MoveReader, MoveTo, OpenProducer, Pause,
+    Publish, Purge, PutSchedule, Receive, Reschedule, RunSchedule, ScheduleChange, SealLedger,
+    SendMessage, Settle, SettleAction, Transact, TrimLedger, TypedCommand, Unbind, UpdateExchange,
+    WriteState,
 };
 pub use copies::Copies;
 pub use counters::{COUNTERS, Counter, CounterKind, DroppedCounts, QueueTotals};
@@ -110,13 +112,14 @@ pub use live::{LiveMessage, LiveRange};
 pub use machine::{
     ClockState, Deadlines, ExchangeError, ExchangeView, Frozen, Housekeeping, ImageLoader, KeyView,
     LeaseView, LedgerView, LiveBlock, Machine, MachineLimits, MessageState, MessageView,
-    ProducerView, QueueView, RecordCounts, RecordsView, Route, StateView, Target, Upcoming,
+    ProducerView, QueueView, RecordCounts, RecordsView, Route, ScheduleError, ScheduleView,
+    StateView, Target, Upcoming,
 };
 pub use query::{
-    DescribeExchange, DescribeLedger, DescribeQueue, ExplainKey, ExplainRoute, FindEvent,
-    FindLookedUp, FindMessage, GetKeyState, GetRecord, ListBindings, ListExchanges, ListKeyStates,
-    ListKeys, ListLedgers, ListMessages, ListProducers, ListQueues, LocateEvents, Query,
-    TypedQuery,
+    DescribeExchange, DescribeLedger, DescribeQueue, DescribeSchedule, ExplainKey, ExplainRoute,
+    FindEvent, FindLookedUp, FindMessage, GetKeyState, GetRecord, ListBindings, ListExchanges,
+    ListKeyStates, ListKeys, ListLedgers, ListMessages, ListProducers, ListQueues, ListSchedules,
+    LocateEvents, Query, TypedQuery,
 };
 pub use reply::{
     BlockPlace, CreatedLedger, CreatedQueue, Decision, Delivery, EventPlaces, KeyHeld, KeyPage,
@@ -124,6 +127,10 @@ pub use reply::{
     MessageStatus, MessageWait, MoveCursor, Moved, Origin, ProducerPage, ProducerStatus,
     QueryReply, QueueCounts, QueueDescription, QueueLimited, QueuePage, Rejection, Reply, Sent,
     Settled, StaleReason, Stuck, StuckReason, Transacted,
+};
+pub use schedules::{
+    DueSchedule, Firing, ScheduleCounts, ScheduleDescription, SchedulePut, ScheduleSpec,
+    ScheduleStep, ScheduleTo, SchedulesPage,
 };
 pub use settings::{
     DedupScope, KeyPolicy, KeyProfile, Kind as SettingKind, QueueSettings, SETTINGS, Setting,

@@ -3,13 +3,14 @@
 use bytes::Bytes;
 use lockgate_core::{
     ExchangeName, Header, Key, KeyState, LedgerName, ListRecords, MessageId, ProducerName,
-    QueueName, Record, RecordName, RecordPage, RoutingKey, Sequence, UniqueId, ledger::SequenceId,
+    QueueName, Record, RecordName, RecordPage, RoutingKey, ScheduleName, Sequence, UniqueId,
+    ledger::SequenceId,
 };
 
 use crate::{
     BindingsPage, EventPlaces, ExchangeDescription, ExchangesPage, IdAnswers, KeyPage,
     KeyStatePage, KeyStatus, LedgerDescription, LedgersPage, MessagePage, ProducerPage, QueryReply,
-    QueueDescription, QueuePage, RouteExplanation,
+    QueueDescription, QueuePage, RouteExplanation, ScheduleDescription, SchedulesPage,
 };
 
 /// A query; it changes nothing.
@@ -36,6 +37,8 @@ pub enum Query {
     ListExchanges(ListExchanges),
     ListBindings(ListBindings),
     ExplainRoute(Box<ExplainRoute>),
+    DescribeSchedule(DescribeSchedule),
+    ListSchedules(ListSchedules),
 }
 
 impl Query {
@@ -91,6 +94,8 @@ queries! {
     DescribeExchange -> ExchangeDescription { QueryReply::Exchange(description) => *description }
     ListExchanges -> ExchangesPage { QueryReply::Exchanges(page) => page }
     ListBindings -> BindingsPage { QueryReply::Bindings(page) => page }
+    DescribeSchedule -> ScheduleDescription { QueryReply::Schedule(schedule) => *schedule }
+    ListSchedules -> SchedulesPage { QueryReply::Schedules(page) => page }
 }
 
 impl From<ExplainRoute> for Query {
@@ -288,5 +293,22 @@ pub struct ExplainRoute {
     /// `None`: filters on the body do not match, and say that it is not known.
     pub body: Option<Bytes>,
     /// The most bindings to show, 1 to [`Query::LIMIT_MAX`].
+    pub limit: usize,
+}
+
+/// Everything about one schedule.
+#[derive(Clone, Debug)]
+pub struct DescribeSchedule {
+    pub schedule: ScheduleName,
+}
+
+/// Schedules by name, in order.
+#[derive(Clone, Debug)]
+pub struct ListSchedules {
+    /// Only names that start with this.
+    pub prefix: String,
+    /// Only names after this one.
+    pub after: Option<ScheduleName>,
+    /// The most schedules, 1 to [`Query::LIMIT_MAX`].
     pub limit: usize,
 }

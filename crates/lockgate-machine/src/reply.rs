@@ -15,7 +15,8 @@ use lockgate_core::{
 use crate::{
     BindingsPage, Bound, CreatedExchange, DeadLetterReason, Effects, ExchangeDescription,
     ExchangeError, ExchangesPage, IdSpace, Publication, QueueSettings, QueueTotals,
-    RouteExplanation, SettingsError,
+    RouteExplanation, ScheduleDescription, ScheduleError, SchedulePut, SchedulesPage,
+    SettingsError,
 };
 
 /// The decision on a command: its effects, and the reply for its caller.
@@ -82,6 +83,12 @@ pub enum Reply {
     Published(Box<Publication>),
     /// The binding is not there; whether it was there before.
     Unbound(bool),
+    /// To [`PutSchedule`](crate::PutSchedule).
+    SchedulePut(Box<SchedulePut>),
+    /// The schedule as it is now.
+    Schedule(Box<ScheduleDescription>),
+    /// The message of a run by hand; of an exchange, what was published.
+    ScheduleRun(MessageId),
 }
 
 /// The answer to the creation of a ledger.
@@ -318,6 +325,9 @@ pub enum Rejection {
     /// A command for an exchange cannot be done as the exchanges are now.
     #[error(transparent)]
     Exchange(#[from] ExchangeError),
+    /// A command for a schedule cannot be done.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
     /// The queue does not exist.
     #[error("queue {queue} does not exist")]
     QueueNotFound { queue: QueueName },
@@ -579,6 +589,8 @@ pub enum QueryReply {
     Exchanges(ExchangesPage),
     Bindings(BindingsPage),
     Route(Box<RouteExplanation>),
+    Schedule(Box<ScheduleDescription>),
+    Schedules(SchedulesPage),
 }
 
 /// A page of queues, in the order of their names.

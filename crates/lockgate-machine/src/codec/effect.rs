@@ -9,15 +9,16 @@ use bytes::Bytes;
 use lockgate_core::{
     BootId, Epoch, ExchangeId, ExchangeName, HolderName, Incarnation, Key, LeaseNumber, LedgerId,
     LedgerName, MachineTime, NameError, Now, Produced, ProducerIncarnation, ProducerName, QueueId,
-    ReaderName, RecordName, RecordVersion, Revision, Sequence, Term, WallTime, ledger::SequenceId,
+    ReaderName, RecordName, RecordVersion, Revision, ScheduleId, Sequence, Term, WallTime,
+    ledger::SequenceId,
 };
 
 use super::{
-    DecodeError, events, exchanges, message, settings,
+    DecodeError, events, exchanges, message, schedules, settings,
     wire::{Reader, Writer},
 };
 use crate::{
-    DeadLetterReason, DropReason, Effect, ExchangeKind, Failed, HoldTarget, QueueSettings,
+    DeadLetterReason, DropReason, Effect, ExchangeKind, Failed, Firing, HoldTarget, QueueSettings,
     Unroutable,
 };
 
@@ -100,6 +101,9 @@ effects! {
         EXCHANGE_DELETED = 45: ExchangeDeleted { exchange };
         UNBOUND = 47: Unbound { exchange, number };
         PUBLISHED = 48: Published { exchange, copies, skipped, unroutable, dropped };
+        SCHEDULE_CHANGED = 52: ScheduleChanged { schedule, generation, paused, next, planned, at };
+        SCHEDULE_DELETED = 53: ScheduleDeleted { schedule };
+        SCHEDULE_STEPPED = 54: ScheduleStepped { schedule, firing, replaced, missed, next };
     }
     others: {
         QUEUE_CREATED = 4: QueueCreated;
@@ -113,6 +117,7 @@ effects! {
         EVENTS_COMPACTED = 39: EventsCompacted;
         BOUND = 46: Bound;
         EXCHANGE_NOTED = 50: ExchangeNoted;
+        SCHEDULE_SET = 51: ScheduleSet;
     }
 }
 
@@ -168,6 +173,8 @@ parts! {
     ExchangeName: |name, w| w.bytes(name.as_str().as_bytes()), |r| exchanges::exchange_name(r);
     ExchangeKind: |kind, w| w.byte(*kind as u8), |r| exchanges::read_kind(r);
     Unroutable<ExchangeId>: |unroutable, w| exchanges::write_unroutable(*unroutable, w), |r| exchanges::read_unroutable(r);
+    ScheduleId: |schedule, w| w.number(u64::from(schedule.0)), |r| r.small().map(ScheduleId);
+    Option<Firing>: |firing, w| schedules::write_firing(*firing, w), |r| schedules::read_firing(r);
     Bytes: |bytes, w| w.bytes(bytes), |r| Ok(r.bytes()?.to_bytes());
 }
 
@@ -311,6 +318,25 @@ fn write_body(effect: &Effect, writer: &mut Writer<'_>) {
             writer.number(u64::from(*number));
             exchanges::write_binding(binding, writer);
         }
+        Effect::ScheduleSet {
+            schedule,
+            name,
+            generation,
+            next,
+            planned,
+            anchor,
+            at,
+            spec,
+        } => {
+            writer.number(u64::from(schedule.0));
+            writer.bytes(name.as_str().as_bytes());
+            writer.number(*generation);
+            schedules::write_time(*next, writer);
+            schedules::write_time(*planned, writer);
+            writer.number(anchor.0);
+            writer.number(at.0);
+            schedules::write_spec(spec, writer);
+        }
         Effect::ExchangeNoted { exchange, notes } => {
             writer.number(u64::from(exchange.0));
             exchanges::write_notes(notes, writer);
@@ -445,6 +471,7 @@ pub(super) fn read(
                 notes: Arc::new(exchanges::read_notes(r)?),
             });
         }
+        kind::SCHEDULE_SET => return schedules::read_set(r),
         kind::NACKED => return read_nacked(reader),
         kind::MOVED => return read_moved(reader),
         _ => read_head(number, r)?,

@@ -22,6 +22,7 @@ mod effect;
 pub(crate) mod events;
 pub(crate) mod exchanges;
 mod message;
+pub(crate) mod schedules;
 mod settings;
 #[cfg(test)]
 mod tests;

@@ -6,10 +6,11 @@ mod shared;
 use std::{collections::BTreeMap, fmt::Write, fs, num::NonZeroU64, path::Path, sync::Arc};
 
 use lockgate_core::{
-    BootId, Epoch, ExchangeId, ExchangeName, Header, HolderName, Incarnation, InputId, Key,
-    LeaseNumber, LedgerId, LedgerName, Level, MachineTime, Message, MessageId, Now, PRIORITY_MAX,
-    Produced, ProducerIncarnation, ProducerMark, ProducerName, QueueId, QueueName, ReaderName,
-    RecordName, RecordVersion, Revision, RoutingKey, Sequence, ShardId, Term, UniqueId, WallTime,
+    BootId, CatchUp, Epoch, ExchangeId, ExchangeName, Header, HolderName, Incarnation, InputId,
+    Key, LeaseNumber, LedgerId, LedgerName, Level, MachineTime, Message, MessageId, Now, Overlap,
+    PRIORITY_MAX, Produced, ProducerIncarnation, ProducerMark, ProducerName, QueueId, QueueName,
+    ReaderName, RecordName, RecordVersion, Revision, RoutingKey, ScheduleId, ScheduleName,
+    Sequence, ShardId, Term, Timing, UniqueId, WallTime,
     ledger::{EventHash, SequenceId},
 };
 use proptest::prelude::*;
@@ -18,14 +19,14 @@ use self::drawn::*;
 use super::*;
 use crate::{
     AppendedEvents, BindTo, Binding, BindingOptions, DeadLetterReason, DropReason, ExchangeKind,
-    ExchangeNotes, Failed, Filter, FilterScope, HeaderPair, HeadersMatch, HoldTarget, KeyFrom,
-    KeyPolicy, Pattern, QueueSettings, SETTINGS, SettingKind, SettingValue, StoredEvent,
-    TopicPattern, Unroutable,
+    ExchangeNotes, Failed, Filter, FilterScope, Firing, HeaderPair, HeadersMatch, HoldTarget,
+    KeyFrom, KeyPolicy, Pattern, QueueSettings, SETTINGS, ScheduleSpec, ScheduleTo, SettingKind,
+    SettingValue, StoredEvent, TopicPattern, Unroutable,
 };
 
 /// The number of kinds of effects. A new effect makes the match in `place` incomplete. Giving the effect the
 /// next place and raising this number makes every test below need its strategy and its golden bytes.
-const KINDS: usize = 49;
+const KINDS: usize = 53;
 
 fn place(effect: &Effect) -> usize {
     match effect {
@@ -78,6 +79,10 @@ fn place(effect: &Effect) -> usize {
         Effect::Unbound { .. } => 46,
         Effect::Published { .. } => 47,
         Effect::ExchangeNoted { .. } => 48,
+        Effect::ScheduleSet { .. } => 49,
+        Effect::ScheduleChanged { .. } => 50,
+        Effect::ScheduleDeleted { .. } => 51,
+        Effect::ScheduleStepped { .. } => 52,
     }
 }
 
@@ -347,7 +352,60 @@ fn examples() -> Vec<Effect> {
                 tags: map("team", "a"),
             }),
         },
+        Effect::ScheduleSet {
+            schedule: ScheduleId(2),
+            name: ScheduleName::new("nightly").unwrap(),
+            generation: 300,
+            next: Some(at),
+            planned: None,
+            anchor: at,
+            at,
+            spec: Arc::new(schedule_spec()),
+        },
+        Effect::ScheduleChanged {
+            schedule: ScheduleId(2),
+            generation: 301,
+            paused: true,
+            next: Some(at),
+            planned: Some(at),
+            at,
+        },
+        Effect::ScheduleDeleted {
+            schedule: ScheduleId(2),
+        },
+        Effect::ScheduleStepped {
+            schedule: ScheduleId(2),
+            firing: Some(Firing {
+                scheduled: Some(at),
+                at,
+                message: Some(full_message().id),
+            }),
+            replaced: true,
+            missed: 300,
+            next: Some(at),
+        },
     ]
+}
+
+fn schedule_spec() -> ScheduleSpec {
+    ScheduleSpec {
+        timing: Timing::Cron {
+            expression: "0 9 * * *".into(),
+            zone: "Europe/Berlin".into(),
+        },
+        to: ScheduleTo::Exchange {
+            exchange: ExchangeName::new("news").unwrap(),
+            routing_key: RoutingKey::new("a.b").unwrap(),
+        },
+        message: Arc::new(Message {
+            due: None,
+            unique_id: None,
+            ..full_message().message
+        }),
+        catch_up: CatchUp::All,
+        overlap: Overlap::Allow,
+        late_max: 60_000,
+    }
 }
 
 fn binding() -> Binding {
@@ -486,6 +544,13 @@ const GOLDEN: [&str; KINDS] = [
     "2f0302ac02",
     "300602ac02010100",
     "321f0201130b446973706c61794e616d65064f72646572730207047465616d0161",
+    "33950102076e696768746c79ac020180d095ffbc310080d095ffbc3180d095ffbc310309302039202a202a20\
+     2a0d4575726f70652f4265726c696e02046e65777303612e620301e0d4030001010000000000040080008000\
+     4000000000000104706f7374020b016e06537472696e6701760307757365722d34320803e0d4030901090a0a\
+     746578742f706c61696e0b0530302d61620c0102",
+    "341802ad02010180d095ffbc310180d095ffbc3180d095ffbc31",
+    "350102",
+    "362902010180d095ffbc3180d095ffbc318877660200b00480008000c00100408001ac020180d095ffbc31",
 ];
 
 fn hex(bytes: &[u8]) -> String {

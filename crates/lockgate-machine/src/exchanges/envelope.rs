@@ -98,7 +98,7 @@ fn quote(out: &mut String, text: &str) {
 const LAST: u64 = 253_402_300_799_999;
 
 /// An instant as `2026-11-27T22:00:00.000Z`. Later ones than the year 9999 are its end.
-fn instant(at: WallTime) -> String {
+pub(crate) fn instant(at: WallTime) -> String {
     const DAY: u64 = 86_400_000;
     let millis = at.0.min(LAST);
     let (days, within) = (millis / DAY, millis % DAY);

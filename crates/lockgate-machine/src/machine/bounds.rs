@@ -48,6 +48,10 @@ pub struct MachineLimits {
     /// of a topic and for each header, and what its filter takes of memory, which is 2 to 25 times its text. Where they would
     /// take more, binds and notes are refused. Default: 1 GiB.
     pub binding_bytes_max: u64,
+    /// The most schedules. Default: 100,000.
+    pub schedules_max: u32,
+    /// How many bytes all schedules may take: 640 for each, its texts and its message, and 96 for each header. Default: 256 MiB.
+    pub schedule_bytes_max: u64,
 }
 
 impl MachineLimits {
@@ -78,6 +82,8 @@ impl Default for MachineLimits {
             exchanges_max: 10_000,
             bindings_max: 1_000_000,
             binding_bytes_max: 1 << 30,
+            schedules_max: 100_000,
+            schedule_bytes_max: 256 << 20,
         }
     }
 }

@@ -122,7 +122,18 @@ impl Machine {
         for problem in self.problems_of_exchanges() {
             problems.expect(false, || problem);
         }
+        for problem in self.problems_of_schedules() {
+            problems.expect(false, || problem);
+        }
         self.check_timers(problems);
+    }
+
+    pub(crate) fn problems_of_schedules(&self) -> Vec<String> {
+        let is_there = |queue, sequence| {
+            let queue = self.queue_index(queue);
+            queue.is_some_and(|queue| self.message_of(queue, sequence).is_some())
+        };
+        self.schedules.problems(is_there)
     }
 
     pub(crate) fn problems_of_exchanges(&self) -> Vec<String> {
@@ -291,6 +302,9 @@ impl Machine {
             let producers = queue.producers.as_deref();
             let timer = producers.map_or(NONE, |producers| producers.timer);
             named(false, timer, Timer::Producers(index));
+        }
+        for (row, schedule) in self.schedules.rows.iter() {
+            named(true, schedule.timer, Timer::Schedule(row));
         }
         for (&id, ledger) in &self.ledgers.by_id {
             named(true, ledger.timer, Timer::Ledger(id));

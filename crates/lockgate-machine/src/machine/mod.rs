@@ -49,6 +49,7 @@ mod queues;
 mod read_ahead;
 mod receive;
 mod records;
+mod schedules;
 mod send;
 mod settle;
 mod shared;
@@ -76,6 +77,7 @@ use self::{
     producers::Producers,
     read_ahead::Likely,
     records::RecordTable,
+    schedules::{ScheduleSet, Schedules},
     shared::SharedPayloads,
     state::{
         Awaiting, Contents, FailuresEntry, Holder, Keys, LeaseState, Message, OriginEntry, Queues,
@@ -107,6 +109,7 @@ pub use self::ledgers::{LedgerView, LiveBlock};
 pub use self::producers::ProducerView;
 pub use self::read_ahead::Upcoming;
 pub use self::records::RecordCounts;
+pub use self::schedules::{ScheduleError, ScheduleView};
 pub use self::state_view::{
     KeyView, LeaseView, MessageState, MessageView, QueueView, RecordsView, StateView,
 };
@@ -176,6 +179,7 @@ pub struct Machine {
     records: RecordTable,
     ledgers: Ledgers,
     exchanges: Exchanges,
+    schedules: Schedules,
     /// Memory of the states of keys.
     key_state_bytes: u64,
     /// The states of queues that were deleted, until they are freed.
@@ -276,6 +280,7 @@ impl Machine {
             records: RecordTable::default(),
             ledgers: Ledgers::default(),
             exchanges: Exchanges::default(),
+            schedules: Schedules::default(),
             key_state_bytes: 0,
             dead_states: Vec::new(),
             producer_bytes: 0,
@@ -421,6 +426,10 @@ impl Machine {
                 let published = self.decide_publish(draft, publish, now)?;
                 Ok(Reply::Published(Box::new(published)))
             }
+            Command::PutSchedule(put) => self.decide_put_schedule(draft, put, now),
+            Command::ChangeSchedule(change) => self.decide_change_schedule(draft, change, now),
+            Command::DeleteSchedule(delete) => self.decide_delete_schedule(draft, delete),
+            Command::RunSchedule(run) => self.decide_run_schedule(draft, run, now),
             Command::Fenced(fenced) => self.decide_fenced(draft, fenced, now),
             Command::LookedUp(looked) => {
                 draft.looked_up = Some(looked.answers.clone());
@@ -472,6 +481,7 @@ impl Machine {
             EngineCommand::LoseEvents { ledger, first } => {
                 self.decide_lose_events(draft, *ledger, *first)
             }
+            EngineCommand::StepSchedule(step) => self.decide_step_schedule(draft, step, now),
         }
     }
 
@@ -702,6 +712,45 @@ impl Machine {
                 unroutable,
                 dropped,
             } => self.fold_published(*exchange, (*copies, *skipped), (*unroutable, *dropped)),
+            Effect::ScheduleSet {
+                schedule,
+                name,
+                generation,
+                next,
+                planned,
+                anchor,
+                at,
+                spec,
+            } => {
+                let set = ScheduleSet {
+                    name,
+                    generation: *generation,
+                    next: *next,
+                    planned: *planned,
+                    anchor: *anchor,
+                    at: *at,
+                };
+                self.fold_schedule_set(*schedule, &set, spec)
+            }
+            Effect::ScheduleChanged {
+                schedule,
+                generation,
+                paused,
+                next,
+                planned,
+                at,
+            } => {
+                let times = (*next, *planned);
+                self.fold_schedule_changed(*schedule, *generation, *paused, times, *at)
+            }
+            Effect::ScheduleDeleted { schedule } => self.fold_schedule_deleted(*schedule),
+            Effect::ScheduleStepped {
+                schedule,
+                firing,
+                replaced,
+                missed,
+                next,
+            } => self.fold_schedule_stepped(*schedule, *firing, *replaced, *missed, *next),
         }
     }
 
@@ -817,7 +866,12 @@ impl Machine {
         };
         // What a publish counts may wait as long as its copies.
         let effects = effects.iter();
-        let windows = effects.filter(|effect| !matches!(effect, Effect::Published { .. }));
+        let windows = effects.filter(|effect| {
+            !matches!(
+                effect,
+                Effect::Published { .. } | Effect::ScheduleStepped { .. }
+            )
+        });
         let windows = windows.map(|effect| match effect {
             Effect::Accepted(stored) => of(&stored.queue),
             Effect::Acked { queue, .. }

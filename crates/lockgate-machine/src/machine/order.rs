@@ -340,6 +340,10 @@ impl Machine {
         self.keys[key].set_settled_at(self.folding_at);
         let sequence = self.messages[index].sequence();
         self.contents[content].by_sequence.remove(sequence.0);
+        if self.schedules.has_waiting() {
+            let queue = self.contents[content].queue;
+            self.schedules.message_left(self.queues[queue].id, sequence);
+        }
         self.forget(index);
         if self.keys[key].messages == 0 && self.keys[key].delayed_count == 0 {
             self.contents[content].counts.keys -= 1;

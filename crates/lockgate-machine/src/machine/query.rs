@@ -79,6 +79,11 @@ impl Machine {
                 Ok(QueryReply::Exchange(Box::new(description)))
             }
             Query::ListExchanges(list) => self.query_exchanges(list).map(QueryReply::Exchanges),
+            Query::DescribeSchedule(crate::DescribeSchedule { schedule }) => {
+                let schedule = self.query_schedule(schedule)?;
+                Ok(QueryReply::Schedule(Box::new(schedule)))
+            }
+            Query::ListSchedules(list) => self.query_schedules(list).map(QueryReply::Schedules),
             Query::ListBindings(list) => self.query_bindings(list).map(QueryReply::Bindings),
             Query::ExplainRoute(explain) => {
                 let explanation = self.query_route(explain)?;
@@ -144,6 +149,7 @@ impl Machine {
             + self.records.entries.bytes()
             + self.ledgers.heap_bytes()
             + self.exchanges.heap_bytes()
+            + self.schedules.heap_bytes()
             + usize::try_from(self.records.bytes + self.key_state_bytes).unwrap_or(usize::MAX)
             + self.by_failed_message.bytes()
             + usize::try_from(self.failure_bytes).unwrap_or(usize::MAX)

@@ -352,6 +352,7 @@ impl Machine {
     /// Gives the queue an empty content and leaves the old one to be freed in steps.
     fn empty(&mut self, index: u32, reason: DropReason, forget_ids: bool) {
         let queue = &mut self.queues[index];
+        self.schedules.queue_emptied(queue.id);
         let fresh = Content::new(index, queue.id, &queue.settings);
         let fresh = self.contents.insert(fresh);
         let old = std::mem::replace(&mut queue.content, fresh);

@@ -594,6 +594,8 @@ pub(super) enum Timer {
     Producers(u32),
     /// Old events of a ledger may be let go of, or the rest of a deleted one freed (wall time).
     Ledger(u32),
+    /// The next time of a schedule (wall time).
+    Schedule(u32),
 }
 
 impl Timer {
@@ -607,6 +609,7 @@ impl Timer {
             Self::RecordLease(index) => (5, index),
             Self::Producers(index) => (6, index),
             Self::Ledger(index) => (7, index),
+            Self::Schedule(index) => (8, index),
         };
         kind << 32 | u64::from(index)
     }
@@ -625,6 +628,7 @@ impl Timer {
             5 => Self::RecordLease(index),
             6 => Self::Producers(index),
             7 => Self::Ledger(index),
+            8 => Self::Schedule(index),
             _ => Self::Hold(index),
         }
     }

@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use lockgate_core::{
     ExchangeId, Failures, HolderName, Key, LeaseNumber, LedgerId, Location, MachineTime, MessageId,
-    ProducerName, QueueId, QueueName, Record, RecordName, RecordVersion, Revision, Sequence, Term,
-    WallTime, limits::Debt,
+    ProducerName, QueueId, QueueName, Record, RecordName, RecordVersion, Revision, ScheduleId,
+    Sequence, Term, WallTime, limits::Debt,
 };
 
 use super::{
@@ -15,6 +15,7 @@ use super::{
     ledgers::LedgerView,
     list::List,
     producers::{ProducerView, Producers},
+    schedules::ScheduleView,
     state::{State, flag},
 };
 use crate::{QueueDescription, QueueTotals, slab::NONE};
@@ -40,6 +41,11 @@ pub struct StateView {
     /// How many exchanges were ever made.
     pub exchanges_made: u32,
     pub exchanges: BTreeMap<ExchangeId, ExchangeView>,
+    /// How many schedules were ever made.
+    pub schedules_made: u32,
+    /// The last generation of a schedule.
+    pub schedule_revision: u64,
+    pub schedules: BTreeMap<ScheduleId, ScheduleView>,
 }
 
 /// The records of a [`StateView`].
@@ -176,6 +182,9 @@ impl Machine {
             ledgers: self.ledgers.view(),
             exchanges_made: self.exchanges.made,
             exchanges: self.exchanges.view(),
+            schedules_made: self.schedules.made,
+            schedule_revision: self.schedules.revision,
+            schedules: self.schedules.view(),
         }
     }
 

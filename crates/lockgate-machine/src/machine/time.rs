@@ -139,6 +139,10 @@ impl Machine {
                 self.fire_ledger(ledger, now.wall, budget);
                 budget
             }
+            Timer::Schedule(schedule) => {
+                self.fire_schedule(schedule);
+                1
+            }
             Timer::Hold(queue) => {
                 let state = &mut self.queues[queue];
                 state.hold_timer = NONE;
@@ -343,6 +347,7 @@ impl Machine {
         }
         self.ledgers.forget_positions();
         self.exchanges.forget_positions();
+        self.schedules.forget_positions();
         self.forget_shared();
     }
 

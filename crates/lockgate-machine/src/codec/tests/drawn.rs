@@ -19,6 +19,69 @@ fn exchange() -> impl Strategy<Value = ExchangeId> {
     any::<u32>().prop_map(ExchangeId)
 }
 
+fn schedule() -> impl Strategy<Value = ScheduleId> {
+    any::<u32>().prop_map(ScheduleId)
+}
+
+fn schedule_name() -> impl Strategy<Value = ScheduleName> {
+    "[a-zA-Z0-9_.-]{1,80}".prop_map(|name| ScheduleName::new(&name).unwrap())
+}
+
+fn time() -> impl Strategy<Value = Option<WallTime>> {
+    prop::option::of(number().prop_map(WallTime))
+}
+
+fn schedule_spec() -> impl Strategy<Value = ScheduleSpec> {
+    let timing = prop_oneof![
+        number().prop_map(|at| Timing::At(WallTime(at))),
+        (number(), time()).prop_map(|(period, from)| Timing::Every { period, from }),
+        (shared_text(), shared_text())
+            .prop_map(|(expression, zone)| Timing::Cron { expression, zone }),
+    ];
+    let to = prop_oneof![
+        "[a-z]{1,9}".prop_map(|name| ScheduleTo::Queue(QueueName::new(&name).unwrap())),
+        ("[a-z]{1,9}", text(9)).prop_map(|(name, key)| ScheduleTo::Exchange {
+            exchange: ExchangeName::new(&name).unwrap(),
+            routing_key: RoutingKey::new(&key).unwrap(),
+        }),
+    ];
+    let catch_up = prop::sample::select(CatchUp::ALL);
+    let overlap = prop::sample::select(Overlap::ALL);
+    (
+        timing,
+        to,
+        message(),
+        any::<bool>(),
+        (catch_up, overlap, number()),
+    )
+        .prop_map(
+            |(timing, to, mut message, is_group, (catch_up, overlap, late_max))| {
+                (message.due, message.unique_id) = (None, None);
+                if is_group {
+                    message.group = message.key.take();
+                }
+                ScheduleSpec {
+                    timing,
+                    to,
+                    message: Arc::new(message),
+                    catch_up,
+                    overlap,
+                    late_max,
+                }
+            },
+        )
+}
+
+fn firing() -> impl Strategy<Value = Firing> {
+    (time(), number(), prop::option::of(any::<u128>())).prop_map(|(scheduled, at, message)| {
+        Firing {
+            scheduled,
+            at: WallTime(at),
+            message: message.map(MessageId::from_bits),
+        }
+    })
+}
+
 fn exchange_kind() -> impl Strategy<Value = ExchangeKind> {
     prop::sample::select(ExchangeKind::ALL.to_vec())
 }
@@ -667,6 +730,64 @@ pub(super) fn effect_at(place: usize) -> BoxedStrategy<Effect> {
                 exchange,
                 notes: Arc::new(ExchangeNotes { annotations, tags }),
             })
+            .boxed(),
+        49 => (
+            (schedule(), schedule_name(), any::<u64>(), time(), time()),
+            (number(), number(), schedule_spec()),
+        )
+            .prop_map(
+                |((schedule, name, generation, next, planned), (anchor, at, spec))| {
+                    Effect::ScheduleSet {
+                        schedule,
+                        name,
+                        generation,
+                        next,
+                        planned,
+                        anchor: WallTime(anchor),
+                        at: WallTime(at),
+                        spec: Arc::new(spec),
+                    }
+                },
+            )
+            .boxed(),
+        50 => (
+            schedule(),
+            any::<u64>(),
+            any::<bool>(),
+            time(),
+            time(),
+            number(),
+        )
+            .prop_map(
+                |(schedule, generation, paused, next, planned, at)| Effect::ScheduleChanged {
+                    schedule,
+                    generation,
+                    paused,
+                    next,
+                    planned,
+                    at: WallTime(at),
+                },
+            )
+            .boxed(),
+        51 => schedule()
+            .prop_map(|schedule| Effect::ScheduleDeleted { schedule })
+            .boxed(),
+        52 => (
+            schedule(),
+            prop::option::of(firing()),
+            any::<bool>(),
+            any::<u64>(),
+            time(),
+        )
+            .prop_map(
+                |(schedule, firing, replaced, missed, next)| Effect::ScheduleStepped {
+                    schedule,
+                    firing,
+                    replaced,
+                    missed,
+                    next,
+                },
+            )
             .boxed(),
         _ => unreachable!("a new effect needs a strategy here"),
     }

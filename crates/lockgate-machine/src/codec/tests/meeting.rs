@@ -31,13 +31,19 @@ fn bring_together(effect: &mut Effect) {
         block.first.0 = block.first.0 % 12 + 1;
     };
     let few_exchanges = |exchange: &mut ExchangeId| exchange.0 %= 4;
+    let few_schedules = |schedule: &mut ScheduleId| schedule.0 %= 4;
+    // Some of them come.
+    let few_times = |next: &mut Option<WallTime>| {
+        *next = next.map(|at| WallTime(at.0 % 1_000));
+    };
     let few_alternates = |unroutable: &mut Unroutable<ExchangeId>| {
         if let Unroutable::Alternate(exchange) = unroutable {
             few_exchanges(exchange);
         }
     };
     match effect {
-        Effect::TermStarted { .. } | Effect::TermEnded { .. } | Effect::Advanced { .. } => {}
+        Effect::Advanced { now, .. } => now.wall.0 %= 1_000,
+        Effect::TermStarted { .. } | Effect::TermEnded { .. } => {}
         Effect::QueueCreated { queue, name, .. } => {
             few(queue);
             *name = QueueName::new(&format!("queue-{queue}")).unwrap();
@@ -174,6 +180,45 @@ fn bring_together(effect: &mut Effect) {
         }
         Effect::Published { exchange, .. } | Effect::ExchangeNoted { exchange, .. } => {
             few_exchanges(exchange);
+        }
+        Effect::ScheduleSet {
+            schedule,
+            name,
+            next,
+            spec,
+            ..
+        } => {
+            few_schedules(schedule);
+            few_times(next);
+            // Mostly each has one name.
+            let of = if name.as_str().len() % 8 == 0 {
+                9
+            } else {
+                schedule.0
+            };
+            *name = ScheduleName::new(&format!("{of}")).unwrap();
+            Arc::make_mut(spec).overlap = Overlap::Queue;
+        }
+        Effect::ScheduleChanged { schedule, next, .. } => {
+            few_schedules(schedule);
+            few_times(next);
+        }
+        Effect::ScheduleDeleted { schedule } => few_schedules(schedule),
+        Effect::ScheduleStepped {
+            schedule,
+            next,
+            firing,
+            ..
+        } => {
+            few_schedules(schedule);
+            few_times(next);
+            let message = firing.as_mut().and_then(|firing| firing.message.as_mut());
+            if let Some(message) = message {
+                let (mut queue, mut sequence) = (message.queue(), message.sequence());
+                few(&mut queue);
+                few_numbers(&mut sequence);
+                *message = MessageId::new(queue, sequence, Term::default());
+            }
         }
         Effect::IdsIndexed { queue, .. } => few(queue),
         Effect::EventIdsIndexed { ledger, up_to } => {

@@ -266,6 +266,13 @@ impl ImageLoader {
                 let set = machine.exchanges.set_notes(owner, notes);
                 set.ok_or_else(no_owner)
             }
+            Kind::Schedules => {
+                machine.schedules.made = input.u32()?;
+                machine.schedules.revision = input.u64()?;
+                machine.schedules.rows = Slab::decode_outline(input)?;
+                Ok(())
+            }
+            Kind::SchedulePages => machine.schedules.rows.read_page(first, input),
             Kind::End => Ok(()),
         }
     }
@@ -407,11 +414,13 @@ impl Machine {
         let mut exchanges = std::mem::take(&mut self.exchanges);
         exchanges.rebuild(|queue| self.queue_index(queue).is_some())?;
         self.exchanges = exchanges;
+        self.schedules.rebuild()?;
         let failures = self.failures.iter();
         self.failure_bytes = failures.map(|(_, entry)| memory_of(&entry.failures)).sum();
         if !self.shared.rebuild() {
             return Err(damaged("the payloads of a record are counted twice"));
         }
+        self.place_schedules();
         // A restore's log may have other ranges.
         if self.live.bits() != self.limits.range_bits {
             self.live = self.count_live();
@@ -432,6 +441,7 @@ impl Machine {
         self.debtors.check_complete()?;
         self.records.entries.check_complete()?;
         self.exchanges.bindings.check_complete()?;
+        self.schedules.rows.check_complete()?;
         self.shared.rows.check_complete()?;
         self.messages.check_complete()
     }

@@ -113,10 +113,14 @@ enum Kind {
     SharedPayloadPages = 40,
     /// The notes of an exchange that has some; the owner is its number.
     ExchangeNotes = 41,
+    /// How many schedules were ever made, the last generation and the outline of the schedules, if there were some.
+    Schedules = 42,
+    /// The pages of the schedules.
+    SchedulePages = 43,
 }
 
 impl Kind {
-    const ALL: [Self; 41] = [
+    const ALL: [Self; 43] = [
         Self::Shard,
         Self::Queues,
         Self::Contents,
@@ -157,6 +161,8 @@ impl Kind {
         Self::SharedPayloads,
         Self::SharedPayloadPages,
         Self::ExchangeNotes,
+        Self::Schedules,
+        Self::SchedulePages,
         Self::End,
     ];
 
@@ -239,6 +245,7 @@ impl Machine {
             + self.producer_bytes
             + self.ledgers.image_bytes()
             + self.exchanges.image_bytes()
+            + self.schedules.image_bytes()
             + self.shared.image_bytes()
     }
 
@@ -286,6 +293,7 @@ impl Machine {
             records: self.records.share(),
             ledgers: self.ledgers.share(),
             exchanges: self.exchanges.share(),
+            schedules: self.schedules.share(),
             shared: self.shared.share(),
             wall: self.wall.share(),
             machine: self.machine.share(),
@@ -458,6 +466,7 @@ impl Machine {
                 Vec::new()
             }
             Kind::Exchange => self.exchanges.by_id.keys().copied().collect(),
+            Kind::Schedules | Kind::SchedulePages if self.schedules.is_unused() => Vec::new(),
             Kind::ExchangeNotes => {
                 let exchanges = self.exchanges.by_id.iter();
                 let noted = exchanges.filter(|(_, state)| state.has_notes());
@@ -491,6 +500,7 @@ impl Machine {
             | Kind::Exchange
             | Kind::SharedPayloads
             | Kind::ExchangeNotes
+            | Kind::Schedules
             | Kind::End
                 if page > 0 =>
             {
@@ -606,6 +616,13 @@ impl Machine {
                 self.exchanges.by_id.get(&owner)?.encode_notes(out);
                 Some(0)
             }
+            Kind::Schedules => {
+                put_u32(out, self.schedules.made);
+                put_u64(out, self.schedules.revision);
+                self.schedules.rows.encode_outline(out);
+                Some(0)
+            }
+            Kind::SchedulePages => encode_page(&mut self.schedules.rows, page, out),
             Kind::End => Some(0),
         }
     }

@@ -24,6 +24,7 @@ mod queues;
 mod random;
 mod records;
 mod scale;
+mod schedules;
 mod settles;
 mod shards;
 mod terms;

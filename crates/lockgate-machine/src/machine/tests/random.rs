@@ -92,6 +92,11 @@ pub(super) enum Step {
         how: u8,
         with: u8,
     },
+    Schedule {
+        what: u8,
+        how: u8,
+        with: u8,
+    },
     Damaged {
         which: u8,
     },
@@ -137,6 +142,8 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(what, how, with)| Step::Ledger { what, how, with }),
         6 => (any8(), any8(), any8())
             .prop_map(|(what, how, with)| Step::Exchange { what, how, with }),
+        8 => (any8(), any8(), any8())
+            .prop_map(|(what, how, with)| Step::Schedule { what, how, with }),
         1 => any8().prop_map(|which| Step::Damaged { which }),
         4 => (any8(), any::<bool>())
             .prop_map(|(which, stale)| Step::Compact { which, stale }),
@@ -333,6 +340,9 @@ impl History {
             }
             Step::Exchange { what, how, with } => {
                 super::exchanges::step(&mut self.run, what, how, with);
+            }
+            Step::Schedule { what, how, with } => {
+                super::schedules::random_step(&mut self.run, what, how, with);
             }
             Step::Damaged { which } => {
                 if let Some(&LeaseToken {
