@@ -9,7 +9,7 @@ use crate::{Millis, WallTime};
 pub enum Timing {
     /// Once, at that time.
     At(WallTime),
-    /// At a fixed rate: at `from` and every `period` after and before it.
+    /// At a fixed rate: at `from`, and every `period` after it.
     Every {
         /// From [`PERIOD_MIN`](Self::PERIOD_MIN) to [`PERIOD_MAX`](Self::PERIOD_MAX).
         period: Millis,

@@ -3,6 +3,7 @@
 
 mod copying;
 mod reads;
+mod schedules;
 mod watches;
 
 use std::{collections::BTreeSet, mem, sync::Arc};
@@ -18,7 +19,7 @@ use lockgate_machine::{
 };
 use smallvec::SmallVec;
 
-use self::{copying::Copying, reads::Reads, watches::Watches};
+use self::{copying::Copying, reads::Reads, schedules::Schedules, watches::Watches};
 use crate::{
     EngineError, EngineOptions, MaintenanceCounts, QueueEntry, StartError, StopReason,
     maintenance::{Pins, Plan},
@@ -61,6 +62,7 @@ pub struct Driver<T> {
     waiters: Waiters<QueueId, Receive, T>,
     watches: Watches<T>,
     reads: Reads<T>,
+    schedules: Schedules,
     waiters_max: usize,
     /// When waiters whose callers are gone were last removed.
     swept: MachineTime,
@@ -214,6 +216,7 @@ impl<T: Ticket> Driver<T> {
             waiters: Waiters::default(),
             watches: Watches::default(),
             reads: Reads::default(),
+            schedules: Schedules::default(),
             waiters_max: options.waiters_max,
             swept: MachineTime::default(),
             machine_time: MachineTime::default(),
@@ -273,6 +276,8 @@ impl<T: Ticket> Driver<T> {
             return self.hand_out(out);
         }
         self.tick(now);
+        self.copying.copies = 0;
+        self.run_schedules(now);
         self.repeats_left = REPEATS_PER_GROUP;
         for queue in mem::take(&mut self.unfinished) {
             self.serve(queue, now);
@@ -305,7 +310,11 @@ impl<T: Ticket> Driver<T> {
                             continue;
                         }
                         self.counts.queries += 1;
-                        let outcome = Answer::Query(self.machine.query(&query, now));
+                        let mut reply = self.machine.query(&query, now);
+                        if let Ok(reply) = &mut reply {
+                            self.schedules.tell_problems(reply);
+                        }
+                        let outcome = Answer::Query(reply);
                         let seen = self.seen_of_query(&query);
                         self.answer(ticket, Ok(outcome), Wait::Sync(seen));
                     }
@@ -434,6 +443,7 @@ impl<T: Ticket> Driver<T> {
             self.waiters.next_deadline(),
             self.watches.next_deadline(),
             self.reads.next_deadline(),
+            self.schedules.next_deadline(),
         ];
         next.machine = waits.into_iter().chain([next.machine]).flatten().min();
         next
@@ -562,7 +572,7 @@ impl<T: Ticket> Driver<T> {
     /// group had time for: run another group at once.
     #[must_use]
     pub fn is_behind(&self) -> bool {
-        let is_behind = self.is_behind || !self.unfinished.is_empty();
+        let is_behind = self.is_behind || self.has_steps() || !self.unfinished.is_empty();
         (is_behind && self.stopped.is_none()) || self.is_copying()
     }
 

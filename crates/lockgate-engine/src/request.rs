@@ -298,8 +298,10 @@ impl From<EngineCommand> for Work {
 
 /// Whether a command adds to the shard's contents, so that a full log refuses it first.
 pub(crate) fn grows(machine: &Machine, command: AnyCommand<'_>) -> bool {
-    let AnyCommand::Caller(command) = command else {
-        return false;
+    let command = match command {
+        AnyCommand::Caller(command) => command,
+        AnyCommand::Engine(EngineCommand::StepSchedule(step)) => return step.fires.is_some(),
+        AnyCommand::Engine(_) => return false,
     };
     match command.plain() {
         Command::Send(_)
@@ -311,6 +313,8 @@ pub(crate) fn grows(machine: &Machine, command: AnyCommand<'_>) -> bool {
         | Command::CreateLedger(_)
         | Command::CreateExchange(_)
         | Command::UpdateExchange(_)
+        | Command::PutSchedule(_)
+        | Command::RunSchedule(_)
         | Command::Bind(_) => true,
         Command::AppendEvents(command) => !command.append.events.is_empty(),
         // One that is not there is made.
@@ -357,6 +361,7 @@ pub(crate) fn command_bytes(command: &Command) -> usize {
             sends + states + settles.len() * FIXED_BYTES
         }
         Command::ChangeKeyState(change) => state_bytes(&change.write),
+        Command::PutSchedule(put) => message_bytes(&put.spec.message),
         Command::CreateQueue(create) => {
             FIXED_BYTES + map_bytes(&create.annotations) + map_bytes(&create.tags)
         }

@@ -135,6 +135,10 @@ pub struct ScheduleDescription {
     pub unsettled: bool,
     /// What it counts.
     pub counts: ScheduleCounts,
+    /// A time of its series, for [`Timing::Every`] without one.
+    pub anchor: WallTime,
+    /// Why it is due and does not fire, as its engine saw at the last try. The machine itself does not say it.
+    pub problem: Option<Arc<str>>,
 }
 
 /// What became of a [`PutSchedule`](crate::PutSchedule).

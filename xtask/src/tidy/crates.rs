@@ -7,8 +7,9 @@ use crate::workspace::{Package, Workspace};
 
 /// Below the engine nothing knows an async runtime: the machine and the log must run in a
 /// simulation, in another runtime, or in none. Signatures need none either.
-const WITHOUT_RUNTIME: [&str; 6] = [
+const WITHOUT_RUNTIME: [&str; 7] = [
     "lockgate-core",
+    "lockgate-schedule",
     "lockgate-machine",
     "lockgate-log",
     "lockgate-index",
@@ -18,11 +19,12 @@ const WITHOUT_RUNTIME: [&str; 6] = [
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
 
 /// The crates each crate may name, tests aside. ARCHITECTURE.md draws the same picture.
-const LAYERS: [(&str, &[&str]); 28] = [
+const LAYERS: [(&str, &[&str]); 29] = [
     ("lockgate-core", &[]),
     ("lockgate-machine", &["lockgate-core"]),
     ("lockgate-log", &["lockgate-core"]),
     ("lockgate-index", &[]),
+    ("lockgate-schedule", &["lockgate-core"]),
     ("lockgate-postgres", &["lockgate-core", "lockgate-records"]),
     ("lockgate-mysql", &["lockgate-core", "lockgate-records"]),
     ("lockgate-redis", &["lockgate-core", "lockgate-records"]),
@@ -71,6 +73,7 @@ const LAYERS: [(&str, &[&str]); 28] = [
             "lockgate-machine",
             "lockgate-log",
             "lockgate-index",
+            "lockgate-schedule",
         ],
     ),
     (

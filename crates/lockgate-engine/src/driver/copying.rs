@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// After so many copies, no more publishes of a group are decided: some 10 ms.
-const COPIES_PER_GROUP: u64 = 10_000;
+pub(super) const COPIES_PER_GROUP: u64 = 10_000;
 
 /// How many requests may wait, and how many bytes of them. Beyond that, requests that have not begun are refused.
 const WAITING_MAX: usize = 1_024;
@@ -83,7 +83,6 @@ impl<T: Ticket> Driver<T> {
 
     /// Goes on with the publishes that waited, as far as this group may.
     pub(super) fn resume_copying(&mut self, now: Now, out: &mut impl FnMut(Output<T>)) {
-        self.copying.copies = 0;
         while self.copying.copies < COPIES_PER_GROUP
             && let Some(begun) = self.copying.waiting.pop_front()
         {
@@ -200,7 +199,7 @@ impl<T: Ticket> Driver<T> {
 /// Whether a command makes copies of messages.
 fn copies(command: &Command) -> bool {
     match command.plain() {
-        Command::Publish(_) => true,
+        Command::Publish(_) | Command::RunSchedule(_) => true,
         Command::Transact(transact) => !transact.publishes.is_empty(),
         _ => false,
     }

@@ -100,20 +100,44 @@ impl Machine {
         )
     }
 
-    /// The schedules whose time has come, the earliest first. For each, compute the step and give it as a command.
+    /// The schedules that are due, the earliest first.
     pub fn due_schedules(&self) -> impl Iterator<Item = DueSchedule> {
-        self.schedules.due_rows().filter_map(|row| {
-            let state = self.schedules.rows.get(row)?;
-            Some(DueSchedule {
-                id: state.id,
-                name: state.name.clone(),
-                generation: state.generation,
-                spec: state.spec.clone(),
-                anchor: state.anchor,
-                next: state.next?,
-                planned: state.planned,
-                waited: state.waited,
-            })
+        self.schedules
+            .due_rows()
+            .filter_map(|row| self.due_row(row))
+    }
+
+    /// The schedule with that number, if it is due.
+    #[must_use]
+    pub fn due_schedule(&self, id: ScheduleId) -> Option<DueSchedule> {
+        let (row, _) = self.schedules.with_id(id)?;
+        self.due_row(row).filter(|_| self.schedules.is_due(row))
+    }
+
+    /// Whether [`take_due_schedule`](Self::take_due_schedule) has one.
+    #[must_use]
+    pub fn has_due_schedules(&self) -> bool {
+        self.schedules.has_untold()
+    }
+
+    /// The earliest schedule that came due and was not taken here since. Compute the step and give it as a command; one that stays
+    /// due does not come again here.
+    pub fn take_due_schedule(&mut self) -> Option<DueSchedule> {
+        let row = self.schedules.take_untold()?;
+        self.due_row(row)
+    }
+
+    fn due_row(&self, row: u32) -> Option<DueSchedule> {
+        let state = self.schedules.rows.get(row)?;
+        Some(DueSchedule {
+            id: state.id,
+            name: state.name.clone(),
+            generation: state.generation,
+            spec: state.spec.clone(),
+            anchor: state.anchor,
+            next: state.next?,
+            planned: state.planned,
+            waited: state.waited,
         })
     }
 
@@ -512,6 +536,8 @@ impl Machine {
             waits_for: last.filter(|_| row.is_some_and(|row| self.schedules.is_waiting(row))),
             last: state.last,
             unsettled: self.unsettled(state).is_some(),
+            anchor: state.anchor,
+            problem: None,
             counts: state.counts,
         }
     }

@@ -36,6 +36,8 @@ pub(in crate::machine) struct Schedules {
     pub(in crate::machine) revision: u64,
     /// Those whose time has come, by that time.
     due: BTreeSet<(WallTime, u32)>,
+    /// Of these, those of which the engine does not know. Volatile.
+    untold: BTreeSet<(WallTime, u32)>,
     /// Those that wait for the message of their last firing, by its place.
     waiting: BTreeSet<(QueueId, Sequence, u32)>,
     /// What all of them take.
@@ -197,8 +199,12 @@ impl Schedules {
         place.is_some_and(|(queue, sequence)| self.waiting.contains(&(queue, sequence, row)))
     }
 
-    pub(in crate::machine) fn has_due(&self) -> bool {
-        !self.due.is_empty()
+    pub(super) fn has_untold(&self) -> bool {
+        !self.untold.is_empty()
+    }
+
+    pub(super) fn take_untold(&mut self) -> Option<u32> {
+        self.untold.pop_first().map(|(_, row)| row)
     }
 
     /// Whether any waits for a message.
@@ -233,6 +239,7 @@ impl Schedules {
             }
             (Some(next), None) => {
                 self.due.insert((next, row));
+                self.untold.insert((next, row));
             }
             (None, None) => {}
         }
@@ -245,6 +252,7 @@ impl Schedules {
         };
         if let Some(next) = state.next {
             self.due.remove(&(next, row));
+            self.untold.remove(&(next, row));
         }
         if let Some((queue, sequence)) = state.last_place() {
             self.waiting.remove(&(queue, sequence, row));

@@ -1,0 +1,160 @@
+//! Schedules fire: the machine says which are due, the calendar what follows, and the machine decides that as a command.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use lockgate_core::{MachineTime, Millis, Now, ScheduleId};
+use lockgate_machine::{DueSchedule, EngineCommand, QueryReply, ScheduleDescription, ScheduleStep};
+use lockgate_schedule::{Due, plan};
+
+use super::{Driver, Ticket, Wait, copying::COPIES_PER_GROUP};
+
+/// Steps of schedules in one group: a few milliseconds. Callers are served between groups.
+const STEPS_PER_GROUP: usize = 64;
+
+/// How many copies the schedules of a group may publish, about: half of what a group may.
+const COPIES_MAX: u64 = COPIES_PER_GROUP / 2;
+
+/// A schedule that stays due is tried again after so long, and then after twice as long each time,
+const RETRY_MIN: Millis = 1_000;
+/// but not after more than this.
+const RETRY_MAX: Millis = 60_000;
+
+/// Due schedules that did not fire. Lives in memory: after a start each is tried at once.
+#[derive(Default)]
+pub(super) struct Schedules {
+    stuck: BTreeMap<ScheduleId, Stuck>,
+    /// When each of them is tried again.
+    tries: BTreeSet<(MachineTime, ScheduleId)>,
+}
+
+struct Stuck {
+    /// Why. `None`: its time is still to come, because the clock went back.
+    problem: Option<Arc<str>>,
+    pause: Millis,
+    try_at: MachineTime,
+}
+
+impl Schedules {
+    /// When the next one is tried again.
+    pub(super) fn next_deadline(&self) -> Option<MachineTime> {
+        self.tries.first().map(|(at, _)| *at)
+    }
+
+    /// Takes one that is to be tried again by `now`.
+    fn pop_try(&mut self, now: MachineTime) -> Option<ScheduleId> {
+        let &(at, id) = self.tries.first()?;
+        (at <= now).then(|| {
+            self.tries.pop_first();
+            id
+        })
+    }
+
+    fn forget(&mut self, id: ScheduleId) {
+        if let Some(stuck) = self.stuck.remove(&id) {
+            self.tries.remove(&(stuck.try_at, id));
+        }
+    }
+
+    fn note(&mut self, id: ScheduleId, problem: Option<Arc<str>>, now: MachineTime) {
+        let before = self.stuck.get(&id);
+        let pause = before.map_or(RETRY_MIN, |stuck| (stuck.pause * 2).min(RETRY_MAX));
+        self.forget(id);
+        let try_at = now.plus(pause);
+        self.tries.insert((try_at, id));
+        let stuck = Stuck {
+            problem,
+            pause,
+            try_at,
+        };
+        self.stuck.insert(id, stuck);
+    }
+
+    fn tell(&self, schedule: &mut ScheduleDescription) {
+        let stuck = self.stuck.get(&schedule.id);
+        schedule.problem = stuck.and_then(|stuck| stuck.problem.clone());
+    }
+
+    /// Adds to an answer why schedules do not fire.
+    pub(super) fn tell_problems(&self, reply: &mut QueryReply) {
+        match reply {
+            QueryReply::Schedule(schedule) => self.tell(schedule),
+            QueryReply::Schedules(page) => page.schedules.iter_mut().for_each(|it| self.tell(it)),
+            _ => {}
+        }
+    }
+}
+
+impl<T: Ticket> Driver<T> {
+    /// Whether there are steps to take at once.
+    pub(super) fn has_steps(&self) -> bool {
+        self.machine.has_due_schedules() && self.stopped.is_none()
+    }
+
+    /// Takes steps of due schedules, up to a bound. Begins the group: publishes that wait come behind it.
+    pub(super) fn run_schedules(&mut self, now: Now) {
+        for _ in 0..STEPS_PER_GROUP {
+            if self.copying.copies > COPIES_MAX {
+                return;
+            }
+            let due = match self.schedules.pop_try(now.machine) {
+                Some(id) => {
+                    let due = self.machine.due_schedule(id);
+                    if due.is_none() {
+                        // It was deleted, or waits for another time.
+                        self.schedules.forget(id);
+                    }
+                    due
+                }
+                None => match self.machine.take_due_schedule() {
+                    None => return,
+                    due => due,
+                },
+            };
+            if let Some(due) = due {
+                self.take_step(&due, now);
+            }
+        }
+    }
+
+    fn take_step(&mut self, schedule: &DueSchedule, now: Now) {
+        let spec = &schedule.spec;
+        let due = Due {
+            timing: &spec.timing,
+            anchor: schedule.anchor,
+            catch_up: spec.catch_up,
+            late_max: spec.late_max,
+            next: schedule.next,
+            planned: schedule.planned,
+            waited: schedule.waited,
+        };
+        let problem = match plan(&due, self.past(now).wall) {
+            Ok(None) => None,
+            Err(error) => Some(error.to_string().into()),
+            Ok(Some(planned)) => {
+                let step = EngineCommand::StepSchedule(ScheduleStep {
+                    schedule: schedule.id,
+                    generation: schedule.generation,
+                    from: schedule.next,
+                    fires: planned.fires,
+                    missed: planned.missed,
+                    next: planned.next,
+                });
+                let (result, wait) = self.run_command(&step, now);
+                // Nobody waits for the answer, but receives wait for the message, at level `disk` until it is durable.
+                if let Wait::Sync(position) = wait {
+                    self.promised = self.promised.max(position);
+                }
+                result.err().map(|rejection| rejection.to_string().into())
+            }
+        };
+        let still = self.machine.due_schedule(schedule.id);
+        if still.is_some_and(|still| still.next == schedule.next) {
+            self.schedules.note(schedule.id, problem, now.machine);
+        } else {
+            self.schedules.forget(schedule.id);
+        }
+    }
+}

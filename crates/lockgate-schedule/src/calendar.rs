@@ -1,0 +1,206 @@
+//! The times of a timing.
+
+use croner::{Cron, parser::CronParser};
+use jiff::{Timestamp, tz::TimeZone};
+use lockgate_core::{Millis, Timing, WallTime};
+
+/// How many times [`Calendar::passed`] looks at, at most.
+pub(crate) const TIMES_MAX: u64 = 1_000;
+
+/// Why a timing is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TimingError {
+    /// The period is too short or too long.
+    #[error(
+        "a period has {} to {} milliseconds, and not {period}",
+        Timing::PERIOD_MIN,
+        Timing::PERIOD_MAX
+    )]
+    Period {
+        /// The period.
+        period: Millis,
+    },
+    /// The expression or the name of the zone is empty or too long.
+    #[error("{what} has 1 to {} bytes, and not {len}", Timing::TEXT_BYTES_MAX)]
+    Length {
+        /// What it is.
+        what: &'static str,
+        /// Its length.
+        len: usize,
+    },
+    /// There is no such time zone.
+    #[error("there is no time zone {zone:?}: name one as Europe/Berlin or UTC")]
+    Zone {
+        /// The name.
+        zone: String,
+    },
+    /// The expression cannot be read.
+    #[error("cron expression {expression:?}: {reason}")]
+    Cron {
+        /// The expression.
+        expression: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// No day is as the expression says.
+    #[error("cron expression {expression:?} names no time that ever comes")]
+    Never {
+        /// The expression.
+        expression: String,
+    },
+}
+
+/// The times of a [`Timing`].
+///
+/// Each method takes a bounded time: a few microseconds, and some milliseconds for an expression whose next time is years away.
+#[derive(Clone, Debug)]
+pub struct Calendar(Times);
+
+#[derive(Clone, Debug)]
+enum Times {
+    Once(WallTime),
+    Every { period: Millis, from: WallTime },
+    Cron { cron: Box<Cron>, zone: TimeZone },
+}
+
+/// The times of a calendar in a stretch of time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Passed {
+    /// How many.
+    pub(crate) count: u64,
+    /// The last one of these.
+    pub(crate) last: Option<WallTime>,
+    /// The one behind it. Not later than the end of the stretch if there are more than [`TIMES_MAX`].
+    pub(crate) next: Option<WallTime>,
+}
+
+impl Calendar {
+    /// The times of that timing. At a fixed rate without a time of its own, `anchor` is the first one.
+    ///
+    /// # Errors
+    /// If the timing is none. A cron expression that names no time after 1970 is one too.
+    pub fn new(timing: &Timing, anchor: WallTime) -> Result<Self, TimingError> {
+        Ok(Self(match timing {
+            Timing::At(at) => Times::Once(*at),
+            Timing::Every { period, from } => {
+                let period = *period;
+                if !(Timing::PERIOD_MIN..=Timing::PERIOD_MAX).contains(&period) {
+                    return Err(TimingError::Period { period });
+                }
+                let from = from.unwrap_or(anchor);
+                Times::Every { period, from }
+            }
+            Timing::Cron { expression, zone } => {
+                for (what, text) in [("a cron expression", expression), ("a time zone", zone)] {
+                    let len = text.len();
+                    if len == 0 || len > Timing::TEXT_BYTES_MAX {
+                        return Err(TimingError::Length { what, len });
+                    }
+                }
+                let zone = TimeZone::get(zone).map_err(|_| TimingError::Zone {
+                    zone: zone.to_string(),
+                })?;
+                let cron = CronParser::new().parse(expression);
+                let cron = cron.map_err(|error| TimingError::Cron {
+                    expression: expression.to_string(),
+                    reason: error.to_string(),
+                })?;
+                let cron = Box::new(cron);
+                let calendar = Times::Cron { cron, zone };
+                if calendar.next_after(WallTime(0)).is_none() {
+                    return Err(TimingError::Never {
+                        expression: expression.to_string(),
+                    });
+                }
+                calendar
+            }
+        }))
+    }
+
+    /// The first time of a schedule that is made now: of [`Timing::At`] the time itself, also if it has passed; at a fixed rate
+    /// without a time of its own one period from now; else the first time after now. `None`: there is none.
+    ///
+    /// # Errors
+    /// If the timing is none.
+    pub fn first(timing: &Timing, now: WallTime) -> Result<Option<WallTime>, TimingError> {
+        match timing {
+            Timing::At(at) => Ok(Some(*at)),
+            Timing::Every { period, from: None } => {
+                let first = now.plus(*period);
+                Self::new(timing, first).map(|_| Some(first))
+            }
+            Timing::Every { .. } | Timing::Cron { .. } => {
+                Ok(Self::new(timing, now)?.next_after(now))
+            }
+        }
+    }
+
+    /// The first time that is later than `time`. `None`: there is none.
+    #[must_use]
+    pub fn next_after(&self, time: WallTime) -> Option<WallTime> {
+        self.0.next_after(time)
+    }
+
+    /// The times after `time`, in order. May have no end.
+    pub fn after(&self, time: WallTime) -> impl Iterator<Item = WallTime> {
+        std::iter::successors(self.next_after(time), |time| self.next_after(*time))
+    }
+
+    /// The times after `after` and up to `end`; of an expression at most [`TIMES_MAX`].
+    pub(crate) fn passed(&self, after: WallTime, end: WallTime) -> Passed {
+        if let Times::Every { period, from } = &self.0 {
+            let first = self.next_after(after);
+            let Some(first) = first.filter(|first| *first <= end) else {
+                let (count, last, next) = (0, None, first);
+                return Passed { count, last, next };
+            };
+            let more = end.since(first) / period;
+            let last = WallTime(first.0 + more * period);
+            debug_assert!(last >= *from);
+            return Passed {
+                count: more + 1,
+                last: Some(last),
+                next: self.next_after(last),
+            };
+        }
+        let mut passed = Passed {
+            count: 0,
+            last: None,
+            next: self.next_after(after),
+        };
+        while let Some(next) = passed.next
+            && next <= end
+            && passed.count < TIMES_MAX
+        {
+            passed.count += 1;
+            passed.last = Some(next);
+            passed.next = self.next_after(next);
+        }
+        passed
+    }
+}
+
+impl Times {
+    fn next_after(&self, time: WallTime) -> Option<WallTime> {
+        match self {
+            Self::Once(at) => Some(*at).filter(|at| *at > time),
+            Self::Every { from, .. } if time < *from => Some(*from),
+            Self::Every { period, from } => {
+                let periods = time.since(*from) / period + 1;
+                let span = periods.checked_mul(*period)?;
+                from.0.checked_add(span).map(WallTime)
+            }
+            Self::Cron { cron, zone } => {
+                // Its times are whole seconds, so those after a time are those after its second.
+                let second = i64::try_from(time.0 / 1_000).ok()?;
+                let from = Timestamp::from_second(second).ok()?.to_zoned(zone.clone());
+                let next = cron.find_next_occurrence(&from, false).ok()?;
+                let next = next.timestamp().as_millisecond();
+                let next = WallTime(u64::try_from(next).ok()?);
+                // A time that does not rise would come for ever.
+                (next > time).then_some(next)
+            }
+        }
+    }
+}
