@@ -9,6 +9,7 @@ mod ledger;
 mod producer;
 mod queue;
 mod record;
+mod schedule;
 mod sequence;
 mod setting_flags;
 mod size;
@@ -27,6 +28,7 @@ pub(crate) use ledger::*;
 pub(crate) use producer::*;
 pub(crate) use queue::*;
 pub(crate) use record::*;
+pub(crate) use schedule::*;
 pub(crate) use sequence::Sequence;
 pub(crate) use setting_flags::{Given, SettingFlags};
 pub(crate) use size::Size;
@@ -84,6 +86,8 @@ pub(crate) enum Command {
     Record(Record),
     #[command(subcommand)]
     Exchange(Exchange),
+    #[command(subcommand)]
+    Schedule(Schedule),
     #[command(subcommand)]
     Ledger(Ledger),
     Lead(Box<Lead>),
@@ -161,7 +165,8 @@ pub(crate) struct Serve {
 #[command(after_help = "\
 Examples:
   lockgate send orders.fifo --key user-42 'post'
-  lockgate send mail --delay 5m --header to=eve 'see you'
+  lockgate send mail --in 5m --header to=eve 'see you'
+  lockgate send mail --at 2027-01-01T09:00:00Z 'a happy new year'
   lockgate send photos --file cat.jpg
   gzip -c notes.txt | lockgate send notes --raw
   lockgate send orders.fifo --create --lines orders.jsonl
@@ -204,8 +209,12 @@ pub(crate) struct Send {
     pub(crate) unique_id: Option<String>,
 
     /// Deliver no earlier than after this time; a line of JSON may have its own
-    #[arg(long, value_name = "TIME", value_parser = delay)]
+    #[arg(long, visible_alias = "in", value_name = "TIME", value_parser = delay)]
     pub(crate) delay: Option<Duration>,
+
+    /// Deliver no earlier than at this instant; a line of JSON may have its own
+    #[arg(long, value_name = "INSTANT", value_parser = admin::instant, conflicts_with = "delay")]
+    pub(crate) at: Option<jiff::Timestamp>,
 
     /// How urgent it is to a worker, 0 to 9, the highest first; a line of JSON may have its own [default: 0]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(..=i64::from(PRIORITY_MAX)))]

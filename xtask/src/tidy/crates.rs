@@ -151,6 +151,7 @@ const LAYERS: [(&str, &[&str]); 29] = [
             "lockgate-mysql",
             "lockgate-postgres",
             "lockgate-redis",
+            "lockgate-schedule",
             "lockgate-sequencer",
             "lockgate-zookeeper",
             "lockgate",

@@ -735,7 +735,7 @@ pub(crate) struct DlqList {
 }
 
 /// Reads an instant.
-fn instant(text: &str) -> Result<jiff::Timestamp, String> {
+pub(super) fn instant(text: &str) -> Result<jiff::Timestamp, String> {
     text.parse().map_err(|_| {
         format!("{text:?} is no instant up to 9999-12-30T22:00:00Z, such as 2027-01-01T00:00:00Z")
     })

@@ -398,7 +398,7 @@ async fn delete(client: &Client, args: &ExchangeDelete) -> Result<(), Failure> {
     tell(args.exchange.json, &deleted, "deleted")
 }
 
-fn read(source: impl Read, what: &str) -> Result<Vec<u8>, Failure> {
+pub(super) fn read(source: impl Read, what: &str) -> Result<Vec<u8>, Failure> {
     let mut bytes = Vec::new();
     let read = source.take(BODY_BYTES_MAX + 1).read_to_end(&mut bytes);
     read.map_err(|error| unreadable(&error, what))?;
@@ -410,7 +410,9 @@ fn read(source: impl Read, what: &str) -> Result<Vec<u8>, Failure> {
     }
 }
 
-fn headers(given: &[(String, String, String)]) -> impl Iterator<Item = (String, Header)> {
+pub(super) fn headers(
+    given: &[(String, String, String)],
+) -> impl Iterator<Item = (String, Header)> {
     given.iter().map(|(name, kind, value)| {
         let header = Header {
             kind: kind.clone(),

@@ -26,6 +26,7 @@ mod queue_apply;
 mod receive;
 mod record;
 mod restore;
+mod schedule;
 pub(crate) mod send;
 mod sequence;
 mod serve;
@@ -79,6 +80,7 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Producer(args) => watched(move || producer::run(&args)),
         Command::Record(args) => watched(move || record::run(&args)),
         Command::Exchange(args) => exchange::run(args),
+        Command::Schedule(args) => schedule::run(args),
         Command::Ledger(args) => watched(move || ledger::run(&args)),
         Command::Lead(args) => lead::run(&args),
         Command::LeadCommand(args) => lead::command::run(&args),

@@ -11,11 +11,12 @@ use super::{
     route::{self, Operation},
     shapes::{
         AppendEvents, Bind, ChangeExchange, ChangeQueue, CreateExchange, CreateLedger, CreateQueue,
-        DeleteExchange, DeleteRecord, DropKeyState, EventPage, ExplainRoute, ExtendRecord,
-        FollowEvents, Hold, LeaseRecord, ListBindings, ListDeadLetterSources, ListDeadLetters,
-        ListExchanges, ListKeyStates, ListKeys, ListLedgers, ListMessages, ListProducers,
-        ListQueues, ListRecords, MoveReader, Nothing, PublishMessages, PutKeyState, PutRecord,
-        ReadEvents, ReceiveMessages, Redrive, ReleaseRecord, Reschedule, SealLedger, SendMessages,
+        DeleteExchange, DeleteRecord, DeleteSchedule, DropKeyState, EventPage, ExplainRoute,
+        ExtendRecord, FollowEvents, Hold, LeaseRecord, ListBindings, ListDeadLetterSources,
+        ListDeadLetters, ListExchanges, ListKeyStates, ListKeys, ListLedgers, ListMessages,
+        ListProducers, ListQueues, ListRecords, ListSchedules, MoveReader, MoveSchedule, Nothing,
+        OfGeneration, PublishMessages, PutKeyState, PutRecord, PutSchedule, ReadEvents,
+        ReceiveMessages, Redrive, ReleaseRecord, Reschedule, SealLedger, SendMessages,
         SettleMessages, Transaction, TrimLedger, Unbind, WatchRecord,
     },
 };
@@ -129,6 +130,17 @@ fn read(method: &Method, path: &str, given: Option<&str>, bytes: &[u8]) -> Resul
         Operation::DeleteExchange => {
             query::<DeleteExchange>(given)?;
         }
+        Operation::ListSchedules => drop(query::<ListSchedules>(given)?),
+        Operation::PutSchedule => drop(body::<PutSchedule>(bytes)?),
+        Operation::DeleteSchedule => {
+            query::<DeleteSchedule>(given)?;
+        }
+        Operation::RunSchedule | Operation::PauseSchedule | Operation::ResumeSchedule => {
+            body::<OfGeneration>(bytes)?;
+        }
+        Operation::MoveSchedule => {
+            body::<MoveSchedule>(bytes)?;
+        }
         Operation::ListBindings => drop(query::<ListBindings>(given)?),
         Operation::Bind => binding(body::<Bind<'_>>(bytes)?)?,
         Operation::Unbind => drop(body::<Unbind>(bytes)?),
@@ -156,6 +168,7 @@ fn read(method: &Method, path: &str, given: Option<&str>, bytes: &[u8]) -> Resul
         | Operation::FindEvent
         | Operation::ListReaders
         | Operation::GetExchange
+        | Operation::GetSchedule
         | Operation::ForgetReader => {
             query::<Nothing>(given)?;
             let Nothing {} = body(bytes)?;

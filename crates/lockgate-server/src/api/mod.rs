@@ -389,6 +389,35 @@ impl Service {
                 self.delete_exchange(request, part(0), &input).await?;
                 ok(&Nothing {})
             }
+            Operation::ListSchedules => {
+                ok(&self.list_schedules(request, query(request.query)?).await?)
+            }
+            Operation::PutSchedule => {
+                let put = self.put_schedule(request, part(0), body(given)?).await?;
+                let status = match put.created {
+                    true => StatusCode::CREATED,
+                    false => StatusCode::OK,
+                };
+                answer(status, &put)
+            }
+            Operation::GetSchedule => ok(&self.get_schedule(request, part(0)).await?),
+            Operation::DeleteSchedule => {
+                let input = query(request.query)?;
+                self.delete_schedule(request, part(0), &input).await?;
+                ok(&Nothing {})
+            }
+            Operation::RunSchedule => {
+                ok(&self.run_schedule(request, part(0), &body(given)?).await?)
+            }
+            Operation::PauseSchedule => {
+                ok(&self.pause_schedule(request, part(0), &body(given)?).await?)
+            }
+            Operation::ResumeSchedule => ok(&self
+                .resume_schedule(request, part(0), &body(given)?)
+                .await?),
+            Operation::MoveSchedule => {
+                ok(&self.move_schedule(request, part(0), &body(given)?).await?)
+            }
             Operation::ListBindings => ok(&self
                 .list_bindings(request, part(0), query(request.query)?)
                 .await?),
@@ -489,6 +518,8 @@ fn takes_parameters(operation: Operation) -> bool {
             | Operation::ReadEvents
             | Operation::ListExchanges
             | Operation::DeleteExchange
+            | Operation::ListSchedules
+            | Operation::DeleteSchedule
             | Operation::ListBindings
     )
 }

@@ -8,7 +8,7 @@ use hyper::{
 };
 use lockgate_core::{ProducerRefused, coordination::FenceError};
 use lockgate_engine::EngineError;
-use lockgate_machine::{Rejection, Setting, SettingsError, StaleReason};
+use lockgate_machine::{Rejection, ScheduleError, Setting, SettingsError, StaleReason};
 use serde::{Serialize, Serializer};
 
 use super::shapes::{LedgerFault, RecordFault, StaleWord};
@@ -79,6 +79,7 @@ codes! {
     ProducerNotFound = "producer_not_found", 404, "The queue knows no such producer";
     LedgerNotFound = "ledger_not_found", 404, "There is no such ledger";
     ExchangeNotFound = "exchange_not_found", 404, "There is no such exchange";
+    ScheduleNotFound = "schedule_not_found", 404, "There is no such schedule";
     EventNotFound = "event_not_found", 404, "No event of the ledger has that unique id";
     StateNotFound = "state_not_found", 404, "The key has no state";
     MethodNotAllowed = "method_not_allowed", 405, "The address does not take this method";
@@ -99,6 +100,8 @@ codes! {
     ExchangeExists = "exchange_exists", 409, "There is an exchange of that name with another kind or rule";
     ExchangeCycle = "exchange_cycle", 409, "The exchange would lead back to itself";
     ExchangeUsed = "exchange_used", 409, "Another exchange leads to the exchange";
+    ScheduleChanged = "schedule_changed", 409, "The schedule has another generation";
+    ScheduleUnsettled = "schedule_unsettled", 409, "The last message of the schedule is still there";
     Unroutable = "unroutable", 409, "The exchange finds no queue for the message, and refuses such messages";
     RouteTooLarge = "route_too_large", 409, "The message would go to too many queues, or finding them takes too long";
     Deposed = "deposed", 409, "The term of the fence is over: the server has seen a later one of that election";
@@ -360,6 +363,21 @@ impl From<Rejection> for Problem {
             Rejection::Record(error) => error.into(),
             Rejection::Ledger(error) => error.into(),
             Rejection::Exchange(error) => error.into(),
+            Rejection::Schedule(error) => match error {
+                ScheduleError::NotFound { .. } => Self::new(Code::ScheduleNotFound, detail),
+                ScheduleError::Generation { .. } => Self::new(Code::ScheduleChanged, detail),
+                ScheduleError::Unsettled { .. } => Self::new(Code::ScheduleUnsettled, detail),
+                // Its queue or exchange says it.
+                ScheduleError::Target { source, .. } => {
+                    let mut problem = Self::from(*source);
+                    problem.detail = detail;
+                    match problem.field {
+                        Some(_) => problem.within("message"),
+                        None => problem,
+                    }
+                }
+                _ => Self::new(Code::InvalidValue, detail),
+            },
             Rejection::PublishRefused { source, .. } => {
                 let mut problem = Self::from(*source);
                 problem.detail = detail;

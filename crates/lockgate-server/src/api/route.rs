@@ -300,6 +300,34 @@ operations! {
     PublishMessages = POST "/exchanges/{exchange}/messages";
     /// Explain where a message would go, and why.
     ExplainRoute = POST "/exchanges/{exchange}/explain";
+    /// List schedules.
+    ///
+    /// In order of their names. Those whose queue or exchange the caller may not read are left out.
+    ListSchedules = GET "/schedules";
+    /// Make a schedule, or change the one of that name.
+    ///
+    /// If it is as asked, nothing changes. Otherwise its next time stays unless its timing changes.
+    PutSchedule = PUT "/schedules/{schedule}";
+    /// Show a schedule.
+    GetSchedule = GET "/schedules/{schedule}";
+    /// Delete a schedule.
+    ///
+    /// Messages that it has sent stay.
+    DeleteSchedule = DELETE "/schedules/{schedule}";
+    /// Fire a schedule now, beside its times.
+    ///
+    /// Also if it is paused or has no time left. Refused while its last message is there if `overlap` is `skip` or `queue`.
+    RunSchedule = POST "/schedules/{schedule}/run";
+    /// Pause a schedule.
+    ///
+    /// It does not fire until it is resumed, and times that pass are not missed.
+    PauseSchedule = POST "/schedules/{schedule}/pause";
+    /// Resume a schedule, from its first time after now on.
+    ResumeSchedule = POST "/schedules/{schedule}/resume";
+    /// Fire a schedule at another time instead of its next one.
+    ///
+    /// Its series goes on behind both.
+    MoveSchedule = POST "/schedules/{schedule}/move";
 }
 
 /// The operation of a request, with the decoded parts of its path.

@@ -264,7 +264,9 @@ fn outgoing(line: &[u8], defaults: &Message, form: &Form) -> Result<Outgoing, St
         delay_ms: line
             .delay_ms
             .or(defaults.delay_ms.filter(|_| line.due_at.is_none())),
-        due_at: line.due_at,
+        due_at: line
+            .due_at
+            .or(defaults.due_at.clone().filter(|_| line.delay_ms.is_none())),
         time_to_live_ms: line.time_to_live_ms,
         headers,
         content_type: line.content_type,

@@ -224,6 +224,7 @@ fn send_all(args: &Send, progress: Arc<Mutex<Progress>>) -> Result<(), Failure> 
         key: args.key.clone(),
         group: args.group.clone(),
         delay_ms: args.delay.map(millis),
+        due_at: args.at.map(|at| at.to_string()),
         priority: args.priority.unwrap_or(0),
         headers: headers.collect(),
         ..Message::default()

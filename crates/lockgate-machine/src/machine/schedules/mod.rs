@@ -64,6 +64,12 @@ pub enum ScheduleError {
         /// What it is not, such as `sends messages without a due time`.
         what: &'static str,
     },
+    /// Its timing is none. The machine knows no calendar: whoever gives it a command says this.
+    #[error("{what}")]
+    Timing {
+        /// What is wrong.
+        what: String,
+    },
     /// The queue or exchange would refuse its messages.
     #[error("schedule {schedule} could not send its message: {source}")]
     Target {

@@ -11,6 +11,7 @@ mod peek;
 mod producers;
 mod queues;
 mod records;
+mod schedules;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use lockgate_core::{QueueName, Sequence, SpaceState};

@@ -13,6 +13,7 @@ mod peek;
 mod producers;
 mod queues;
 mod records;
+mod schedules;
 mod server;
 mod settings;
 mod within;
@@ -24,7 +25,7 @@ use serde::{Deserialize, Serialize, Serializer};
 pub(crate) use self::keys::LimitWord;
 pub(super) use self::{
     dead_letters::*, exchanges::*, keys::*, leases::*, ledgers::*, messages::*, peek::*,
-    producers::*, queues::*, records::*, server::*, settings::*, within::Within,
+    producers::*, queues::*, records::*, schedules::*, server::*, settings::*, within::Within,
 };
 
 /// An empty answer: the operation is done.

@@ -91,6 +91,11 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
         codes: &[Code::ExchangeNotFound],
         ..queue(verb, answers)
     };
+    let schedule = |verb, answers| Described {
+        tag: "schedules",
+        codes: &[Code::ScheduleNotFound, Code::ScheduleChanged],
+        ..queue(verb, answers)
+    };
     let record = |verb, answers| Described {
         tag: "records",
         codes: &[Code::RecordConflict, Code::RecordHeld, Code::LeaseStale],
@@ -503,6 +508,62 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
             codes: &[Code::ExchangeNotFound, Code::RouteTooLarge],
             ..exchange("read", to.ok::<RouteExplanation>())
         },
+        Operation::ListSchedules => Described {
+            parameters: to.input::<ListSchedules>(),
+            codes: &[Code::InvalidPage],
+            ..schedule("read on its queue or exchange", to.ok::<Schedules>())
+        },
+        Operation::PutSchedule => Described {
+            body: to.input::<PutSchedule>(),
+            answers: vec![
+                (
+                    200,
+                    "It was there already.",
+                    to.outputs.subschema_for::<SchedulePut>(),
+                ),
+                (
+                    201,
+                    "It was made.",
+                    to.outputs.subschema_for::<SchedulePut>(),
+                ),
+            ],
+            codes: &[
+                Code::ScheduleChanged,
+                Code::QueueNotFound,
+                Code::ExchangeNotFound,
+                Code::KeyRequired,
+                Code::KeyNotTaken,
+                Code::GroupNotTaken,
+                Code::MessageTooLarge,
+            ],
+            ..schedule("manage and send on its queue or exchange", vec![])
+        },
+        Operation::GetSchedule => Described {
+            codes: &[Code::ScheduleNotFound],
+            ..schedule("read on its queue or exchange", to.ok::<ScheduleView>())
+        },
+        Operation::DeleteSchedule => Described {
+            parameters: to.input::<DeleteSchedule>(),
+            ..schedule("manage on its queue or exchange", to.ok::<Nothing>())
+        },
+        Operation::RunSchedule => Described {
+            body: to.input::<OfGeneration>(),
+            codes: &[
+                Code::ScheduleNotFound,
+                Code::ScheduleChanged,
+                Code::ScheduleUnsettled,
+                Code::QueueFull,
+            ],
+            ..schedule("send on its queue or exchange", to.ok::<ScheduleRun>())
+        },
+        Operation::PauseSchedule | Operation::ResumeSchedule => Described {
+            body: to.input::<OfGeneration>(),
+            ..schedule("manage on its queue or exchange", to.ok::<ScheduleView>())
+        },
+        Operation::MoveSchedule => Described {
+            body: to.input::<MoveSchedule>(),
+            ..schedule("manage on its queue or exchange", to.ok::<ScheduleView>())
+        },
     }
 }
 
@@ -603,7 +664,7 @@ pub(super) fn document(examples: &[Example]) -> Value {
         "tags": [
             {"name": "server"}, {"name": "queues"}, {"name": "keys"}, {"name": "messages"},
             {"name": "transactions"}, {"name": "producers"}, {"name": "dead letters"}, {"name": "records"},
-            {"name": "ledgers"}, {"name": "exchanges"},
+            {"name": "ledgers"}, {"name": "exchanges"}, {"name": "schedules"},
         ],
         "paths": paths,
         "components": {
@@ -730,6 +791,7 @@ fn parameters(path: &str, described: &Described, generators: &Generators) -> Vec
                 "record" => "The record's name, percent-encoded.",
                 "ledger" => "The ledger's name.",
                 "exchange" => "The exchange's name.",
+                "schedule" => "The schedule's name.",
                 "unique_id" => "The unique id, percent-encoded.",
                 "reader" => "The reader's name, percent-encoded.",
                 other => panic!("{other} is not described"),
@@ -822,6 +884,7 @@ fn tidy(schemas: &mut Map<String, Value>) {
                     | "ReadEvents"
                     | "FollowEvents"
                     | "DeleteExchange"
+                    | "DeleteSchedule"
             )
     });
     schemas.values_mut().for_each(walk);

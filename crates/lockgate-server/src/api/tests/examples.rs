@@ -310,6 +310,7 @@ pub(super) async fn record() -> Vec<Example> {
 
     ledgers(&mut to).await;
     exchanges(&mut to).await;
+    schedules(&mut to).await;
 
     to.post("pause", "/queues/mail/pause", Value::Null).await;
     to.post("resume", "/queues/mail/resume", Value::Null).await;
@@ -379,6 +380,60 @@ async fn exchanges(to: &mut Recorder) {
     to.record("delete", Method::DELETE, force, Value::Null)
         .await;
     to.get("no such exchange", target).await;
+}
+
+async fn schedules(to: &mut Recorder) {
+    let report = json!({
+        "cron": "0 9 * * mon-fri",
+        "zone": "Europe/Berlin",
+        "to": {"queue": "mail"},
+        "message": {"body": "report", "headers": {"team": {"value": "ads"}}},
+        "catch_up": "once",
+        "overlap": "skip",
+    });
+    let target = "/schedules/report";
+    let put = |body| (Method::PUT, target, body);
+    for (name, (method, target, body)) in [
+        ("cron", put(report.clone())),
+        ("again", put(report.clone())),
+        ("of another generation", {
+            let mut stale = report.clone();
+            stale["generation"] = json!(77);
+            put(stale)
+        }),
+        ("no such queue", {
+            let mut other = report.clone();
+            other["to"] = json!({"queue": "none"});
+            put(other)
+        }),
+        ("no zone", {
+            let mut other = report.clone();
+            other["zone"] = json!("Europe/Atlantis");
+            put(other)
+        }),
+    ] {
+        to.record(name, method, target, body).await;
+    }
+    let every = json!({
+        "every_ms": 60_000,
+        "to": {"queue": "orders.fifo"},
+        "message": {"body": "tick", "key": "clock"},
+    });
+    to.record("every minute", Method::PUT, "/schedules/tick", every)
+        .await;
+    to.get("schedule", target).await;
+    to.get("schedules", "/schedules?prefix=re&limit=10").await;
+    to.post("run", "/schedules/report/run", json!({})).await;
+    to.post("unsettled", "/schedules/report/run", json!({}))
+        .await;
+    to.post("pause", "/schedules/report/pause", json!({})).await;
+    to.post("resume", "/schedules/report/resume", json!({}))
+        .await;
+    let later = json!({"at": "2027-01-01T00:00:00Z"});
+    to.post("move", "/schedules/report/move", later).await;
+    to.record("delete", Method::DELETE, target, Value::Null)
+        .await;
+    to.get("no such schedule", target).await;
 }
 
 async fn ledgers(to: &mut Recorder) {

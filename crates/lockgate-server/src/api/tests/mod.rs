@@ -13,6 +13,7 @@ mod operations;
 mod producers;
 mod reads;
 mod records;
+mod schedules;
 mod schema;
 
 use std::sync::Arc;

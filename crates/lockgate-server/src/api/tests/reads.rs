@@ -29,6 +29,9 @@ async fn what_is_asked_by_get_changes_nothing() {
     shop.ok(Method::POST, "/ledgers/l/events", events).await;
     shop.post("/exchanges", json!({"name": "x", "kind": "fanout"}))
         .await;
+    let schedule =
+        json!({"every_ms": 3_600_000, "to": {"exchange": "x"}, "message": {"body": "x"}});
+    shop.ok(Method::PUT, "/schedules/s", schedule).await;
     let before = shop.engine.metrics().records;
     for operation in Operation::ALL {
         if operation.method() == Method::GET {
@@ -40,6 +43,7 @@ async fn what_is_asked_by_get_changes_nothing() {
             let path = operation.path().replace("{queue}", queue);
             let path = path.replace("{record}", "r").replace("{ledger}", "l");
             let path = path.replace("{unique_id}", "u").replace("{exchange}", "x");
+            let path = path.replace("{schedule}", "s");
             shop.get(&path.replace("{key}", "k").replace("{id}", &id))
                 .await;
         }
