@@ -375,9 +375,8 @@ pub(crate) fn not_built(error: BuildError) -> Failure {
 pub(crate) fn exit_of(status: StatusCode, code: &str) -> Exit {
     match code {
         "key_not_found" | "message_not_found" | "producer_not_found" | "record_not_found"
-        | "state_not_found" | "ledger_not_found" | "event_not_found" | "exchange_not_found" => {
-            Exit::NotFound
-        }
+        | "state_not_found" | "ledger_not_found" | "event_not_found" | "exchange_not_found"
+        | "schedule_not_found" => Exit::NotFound,
         _ if status == StatusCode::FORBIDDEN || status == StatusCode::UNAUTHORIZED => Exit::Denied,
         // As where several leases are settled: none of them was this one.
         "invalid_receipt" => Exit::Conflict,

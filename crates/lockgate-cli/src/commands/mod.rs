@@ -27,6 +27,7 @@ mod receive;
 mod record;
 mod restore;
 mod schedule;
+mod schedule_apply;
 pub(crate) mod send;
 mod sequence;
 mod serve;

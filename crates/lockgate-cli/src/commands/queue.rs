@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Counts, NOTHING, agree, block_on, client, client_of, environment, exchange_apply, once, part,
-    peek, purge, queue_apply,
+    peek, purge, queue_apply, schedule_apply,
 };
 use crate::{
     args::{
@@ -404,6 +404,21 @@ async fn export(client: &Client, args: &QueueExport) -> Result<(), Failure> {
             }
             output.line("")?;
         }
+    }
+    let schedules = match args.prefix {
+        Some(_) => Vec::new(),
+        None => schedule_apply::declarations(client).await?,
+    };
+    for fields in schedules {
+        if args.json {
+            output.json(&object(fields))?;
+            continue;
+        }
+        output.line("[[schedule]]")?;
+        for (name, value) in fields {
+            output.line(&format!("{name} = {}", as_toml(&value)))?;
+        }
+        output.line("")?;
     }
     output.flush()
 }

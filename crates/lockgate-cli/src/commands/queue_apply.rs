@@ -13,6 +13,7 @@ use serde_json::{Map, Value, json};
 use super::{
     block_on, exchange_apply,
     queue::{change, find, value_of},
+    schedule_apply,
 };
 use crate::{
     args::QueueApply,
@@ -64,6 +65,8 @@ pub(super) enum What {
     /// The rule of an exchange for messages that it cannot route.
     Unroutable,
     Binding(String),
+    /// A part of a schedule.
+    Part(&'static str),
 }
 
 pub(super) fn run(args: &QueueApply, client: Client) -> Result<(), Failure> {
@@ -92,11 +95,16 @@ pub(super) fn run(args: &QueueApply, client: Client) -> Result<(), Failure> {
         if !problems.is_empty() {
             return Err(file.refused_exchanges(&problems));
         }
+        let mut schedule_plans = Vec::new();
+        for schedule in file.schedules() {
+            schedule_plans.push(schedule_apply::plan(&client, schedule).await?);
+        }
         if !args.dry_run {
             apply(&client, &plans).await?;
             exchange_apply::apply(&client, &exchanges, &exchange_plans).await?;
+            schedule_apply::apply(&client, &schedule_plans).await?;
         }
-        tell(args, &plans, &exchange_plans)
+        tell(args, &plans, &exchange_plans, &schedule_plans)
     })
 }
 
@@ -223,6 +231,7 @@ fn tell(
     args: &QueueApply,
     plans: &[Plan],
     exchanges: &[exchange_apply::Plan],
+    schedules: &[schedule_apply::Plan],
 ) -> Result<(), Failure> {
     let mut output = Output::new();
     let mut table = Table::new(["QUEUE", "OUTCOME", "WHAT"]);
@@ -242,17 +251,33 @@ fn tell(
             }
         }
     }
+    for plan in schedules {
+        match args.json {
+            true => output.json(plan)?,
+            false => {
+                let name = format!("schedule {}", plan.schedule);
+                table.row(row(name, plan.outcome, &plan.changes));
+            }
+        }
+    }
     if !args.json {
         output.table(&table)?;
     }
     output.flush()?;
     let outcomes = plans.iter().map(|plan| plan.outcome);
     let outcomes = outcomes.chain(exchanges.iter().map(|plan| plan.outcome));
+    let outcomes = outcomes.chain(schedules.iter().map(|plan| plan.outcome));
     let of = |outcome| outcomes.clone().filter(|it| *it == outcome).count();
     let queues = count(plans.len() as u64, "queue");
-    let all = match exchanges.len() as u64 {
-        0 => queues,
-        exchanges => format!("{queues} and {}", count(exchanges, "exchange")),
+    let all = match (exchanges.len() as u64, schedules.len() as u64) {
+        (0, 0) => queues,
+        (exchanges, 0) => format!("{queues} and {}", count(exchanges, "exchange")),
+        (0, schedules) => format!("{queues} and {}", count(schedules, "schedule")),
+        (exchanges, schedules) => {
+            let (exchanges, schedules) =
+                (count(exchanges, "exchange"), count(schedules, "schedule"));
+            format!("{queues}, {exchanges} and {schedules}")
+        }
     };
     let dry = if args.dry_run {
         "; nothing was done: --dry-run"
@@ -285,6 +310,7 @@ impl Change {
             What::Tag(tag) => format!("tag {tag}"),
             What::Unroutable => "unroutable".to_owned(),
             What::Binding(binding) => format!("binding {binding}"),
+            What::Part(part) => (*part).to_owned(),
         };
         match &self.before {
             Some(before) => format!("{what}: {before} -> {}", self.after),

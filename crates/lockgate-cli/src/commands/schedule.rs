@@ -205,7 +205,7 @@ fn dry_run(args: &ScheduleCreate) -> Result<(), Failure> {
 
 async fn list(client: &Client, args: &ScheduleList) -> Result<(), Failure> {
     if let Some(queue) = &args.queue {
-        let target = format!("/queues/{}/messages?limit=1000&state=delayed", part(queue));
+        let target = format!("/queues/{}/messages?limit=100&state=delayed", part(queue));
         let messages = peek::pages(client, &target, "messages", args.max).await?;
         let header = ["DUE", "ID", "KEY", "BODY"];
         return peek::print(args.json, &messages, header, |message| {

@@ -18,13 +18,13 @@ const BIND_KEYS: &str = "there are queue, exchange, routing_key, topic, headers,
                          key_from_routing_key, skip_when_full, envelope, overflow";
 
 /// A key, where it stands, and its value.
-struct Member<'a> {
-    at: usize,
-    name: &'a str,
-    value: &'a DeValue<'a>,
+pub(super) struct Member<'a> {
+    pub(super) at: usize,
+    pub(super) name: &'a str,
+    pub(super) value: &'a DeValue<'a>,
 }
 
-fn members<'a>(table: &'a DeTable<'a>) -> impl Iterator<Item = Member<'a>> {
+pub(super) fn members<'a>(table: &'a DeTable<'a>) -> impl Iterator<Item = Member<'a>> {
     table.iter().map(|(key, value)| Member {
         at: key.span().start,
         name: key.get_ref().as_ref(),
@@ -33,7 +33,7 @@ fn members<'a>(table: &'a DeTable<'a>) -> impl Iterator<Item = Member<'a>> {
 }
 
 impl Member<'_> {
-    fn text(&self) -> Result<&str, String> {
+    pub(super) fn text(&self) -> Result<&str, String> {
         match self.value {
             DeValue::String(text) => Ok(text.as_ref()),
             _ => Err(format!("{}: expected a text", self.name)),
@@ -61,7 +61,7 @@ impl Member<'_> {
 }
 
 /// Reads a text as what it stands for.
-fn parsed<T, E: ToString>(
+pub(super) fn parsed<T, E: ToString>(
     member: &Member<'_>,
     read: impl Fn(&str) -> Result<T, E>,
 ) -> Result<T, String> {

@@ -7,15 +7,17 @@ mod elasticmq;
 mod exchanges;
 mod hocon;
 mod own;
+mod schedules;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt, io,
     path::{Path, PathBuf},
     str::FromStr,
 };
 
-use lockgate_machine::{Setting, SettingValue};
+use lockgate_core::ScheduleName;
+use lockgate_machine::{ScheduleSpec, Setting, SettingValue};
 use lockgate_server::{
     DeclareProblem, DeclaredExchange, DeclaredPart, DeclaredQueue, ExchangePart, ExchangeProblem,
     check_exchanges, check_queues,
@@ -56,6 +58,7 @@ pub(crate) struct QueueFile {
     path: PathBuf,
     queues: Vec<Entry>,
     exchanges: Vec<ExchangeEntry>,
+    schedules: Vec<ScheduleEntry>,
     /// What was read over, each with its place.
     pub(crate) warnings: Vec<String>,
 }
@@ -90,11 +93,20 @@ struct ExchangeEntry {
     binding_lines: Vec<usize>,
 }
 
+/// A schedule, and the line it stands on.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ScheduleEntry {
+    pub(crate) name: ScheduleName,
+    pub(crate) spec: ScheduleSpec,
+    line: usize,
+}
+
 /// What is in a text.
 #[derive(Debug, Default)]
 struct Found {
     queues: Vec<Entry>,
     exchanges: Vec<ExchangeEntry>,
+    schedules: Vec<ScheduleEntry>,
 }
 
 /// What a form makes of a text: what is in it and warnings, or problems; each of those with its line.
@@ -160,6 +172,7 @@ impl QueueFile {
             path: path.to_owned(),
             queues: found.queues,
             exchanges: found.exchanges,
+            schedules: found.schedules,
             warnings: tell(warnings),
         };
         let problems = check_queues(&file.declared());
@@ -167,8 +180,20 @@ impl QueueFile {
             return Err(file.refused(&problems));
         }
         match &check_exchanges(&file.exchanges())[..] {
+            [] => {}
+            problems => return Err(file.refused_exchanges(problems)),
+        }
+        let mut names = BTreeSet::new();
+        let twice = file
+            .schedules
+            .iter()
+            .filter(|entry| !names.insert(&entry.name));
+        let twice: Vec<String> = twice
+            .map(|entry| file.place(entry, "it is declared twice; leave one out"))
+            .collect();
+        match &twice[..] {
             [] => Ok(file),
-            problems => Err(file.refused_exchanges(problems)),
+            problems => Err(Failure::problems(problems)),
         }
     }
 
@@ -184,6 +209,17 @@ impl QueueFile {
     pub(crate) fn exchanges(&self) -> Vec<DeclaredExchange> {
         let entries = self.exchanges.iter();
         entries.map(|entry| entry.exchange.clone()).collect()
+    }
+
+    /// The schedules that it declares.
+    pub(crate) fn schedules(&self) -> &[ScheduleEntry] {
+        &self.schedules
+    }
+
+    /// What is wrong with a schedule, with its place.
+    pub(crate) fn place(&self, entry: &ScheduleEntry, what: &str) -> String {
+        let place = format!("{}:{}", self.path.display(), entry.line);
+        format!("{place}: schedule {}: {what}", entry.name)
     }
 
     /// The problems of exchanges that a server found, each with its place.
@@ -229,6 +265,10 @@ impl fmt::Display for QueueFile {
         match self.exchanges.len() as u64 {
             0 => Ok(()),
             exchanges => write!(f, ", {}", count(exchanges, "exchange")),
+        }?;
+        match self.schedules.len() as u64 {
+            0 => Ok(()),
+            schedules => write!(f, ", {}", count(schedules, "schedule")),
         }
     }
 }

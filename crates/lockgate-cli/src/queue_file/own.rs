@@ -1,4 +1,4 @@
-//! Lockgate's own form: TOML with a `[[queue]]` and an `[[exchange]]` for each.
+//! Lockgate's own form: TOML with a `[[queue]]`, an `[[exchange]]` and a `[[schedule]]` for each.
 
 use std::collections::BTreeMap;
 
@@ -35,6 +35,13 @@ pub(super) fn parse(text: &str) -> Parsed {
                     let exchanges = items.iter().filter_map(|item| reading.exchange(item));
                     found.exchanges.extend(exchanges);
                 }
+                ("schedule", DeValue::Array(items)) => {
+                    let schedules = items.iter().filter_map(|item| reading.schedule(item));
+                    found.schedules.extend(schedules);
+                }
+                ("schedule", _) => {
+                    reading.problem(at, "schedule: expected [[schedule]], once for each");
+                }
                 ("queue", _) => reading.problem(at, "queue: expected [[queue]], once for each"),
                 ("exchange", _) => {
                     reading.problem(at, "exchange: expected [[exchange]], once for each");
@@ -42,7 +49,9 @@ pub(super) fn parse(text: &str) -> Parsed {
                 (name, _) => {
                     reading.problem(
                         at,
-                        format!("unknown key {name:?}; expected [[queue]] or [[exchange]]"),
+                        format!(
+                            "unknown key {name:?}; expected [[queue]], [[exchange]] or [[schedule]]"
+                        ),
                     );
                 }
             }

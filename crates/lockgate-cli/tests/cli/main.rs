@@ -31,6 +31,7 @@ mod process;
 mod producers;
 mod queue_file;
 mod record;
+mod schedule;
 mod sequence;
 mod sequencer;
 mod serve;

@@ -14,8 +14,8 @@ use std::{
 
 use lockgate_core::{AppendError, LockError, Storage};
 use lockgate_engine::{
-    Engine, EngineOptions, FolderIndex, IndexError, IndexOptions, StartError, StartReport, Status,
-    StopReason,
+    Engine, EngineError, EngineOptions, FolderIndex, IndexError, IndexOptions, StartError,
+    StartReport, Status, StopReason,
 };
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, OpenError, SystemClock};
 use lockgate_producer::SPOOL_MARK;
@@ -226,6 +226,23 @@ async fn declare(engine: &Engine, file: &QueueFile) -> Result<(), Failure> {
             Declared::Created => info!(exchange = name, "exchange made, as declared"),
             Declared::Changed => info!(exchange = name, "exchange changed, as declared"),
             Declared::Unchanged => {}
+        }
+    }
+    for schedule in file.schedules() {
+        let put = engine.put_schedule(schedule.name.clone(), schedule.spec.clone(), None);
+        let put = put.await.map_err(|error| match error {
+            EngineError::Rejected(rejection) => {
+                Failure::problems(&[file.place(schedule, &rejection.to_string())])
+            }
+            error => {
+                Failure::from_error(Exit::Failed, error).context("declaring what the file says")
+            }
+        })?;
+        let name = schedule.name.as_str();
+        match (put.created, put.changed) {
+            (true, _) => info!(schedule = name, "schedule made, as declared"),
+            (false, true) => info!(schedule = name, "schedule changed, as declared"),
+            (false, false) => {}
         }
     }
     Ok(())
