@@ -27,6 +27,19 @@ pub struct ScheduleSpec {
 }
 
 impl ScheduleSpec {
+    /// A schedule with the defaults of everything else.
+    #[must_use]
+    pub fn new(timing: Timing, to: ScheduleTo, message: Message) -> Self {
+        Self {
+            timing,
+            to,
+            message: Arc::new(message),
+            catch_up: CatchUp::default(),
+            overlap: Overlap::default(),
+            late_max: Self::LATE_MAX_DEFAULT,
+        }
+    }
+
     /// The default of `late_max`: a minute.
     pub const LATE_MAX_DEFAULT: Millis = 60_000;
 

@@ -81,7 +81,7 @@
 //! # }
 //! ```
 //!
-//! An [exchange] gives a copy of a message to each queue that is bound to match it.
+//! An [exchange] gives a copy of a message to each queue that is bound to match it. A [schedule] sends messages at times.
 //!
 //! A [`producer`] stands in front of a queue that may be slow or away: it buffers, batches, tries again, and keeps
 //! what it answered for on disk.
@@ -119,6 +119,7 @@ mod postgres;
 mod queue;
 pub mod records;
 mod redrive;
+pub mod schedule;
 mod settling;
 mod storage;
 mod testing;
