@@ -12,6 +12,7 @@ mod backlog;
 mod client;
 mod coalesce;
 mod cpu;
+mod delay;
 mod designs;
 mod disk;
 mod dispatch;
@@ -243,6 +244,31 @@ static BENCHES: &[Bench] = &[
                 publishes, at level process",
         weight: 2,
         open: exchange::open_fanout,
+    },
+    Bench {
+        figures: &[
+            "delay.insert",
+            "delay.start",
+            "delay.late_p50",
+            "delay.late_p99",
+            "delay.late_max",
+        ],
+        about: "1,000 to 10,000,000 delayed messages over a year: how fast they are accepted (floor: sends without a delay), how \
+                long a start takes, and how late others that come due are received after that",
+        weight: 5,
+        open: delay::open_late,
+    },
+    Bench {
+        figures: &[
+            "delay.flood_send_p99",
+            "delay.flood_send_max",
+            "delay.flood_out",
+            "delay.flood_out_busy",
+        ],
+        about: "1,000,000 messages that come due in one second: how long a send to another queue takes, and when the last of \
+                them can be received, with nothing else to do and beside 16 senders",
+        weight: 1,
+        open: delay::open_flood,
     },
     Bench {
         figures: &["due.stall", "due.alone"],

@@ -43,6 +43,9 @@ const LOOKS: u64 = 2_000;
 /// The constant wall time.
 const START: u64 = 1_700_000_000_000;
 
+/// How far delayed messages reach.
+const YEAR_MS: u64 = 365 * 86_400_000;
+
 /// What a message has besides itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
@@ -232,7 +235,11 @@ impl Shard {
                 let id = UniqueId::new(&format!("id-{number}")).expect("letters and digits");
                 message.unique_id = Some(id);
             }
-            Kind::Delayed => message.due = Some(WallTime(START + 1_000_000 + number)),
+            Kind::Delayed => {
+                // Over a year, in no order.
+                let after = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % YEAR_MS;
+                message.due = Some(WallTime(START + 1_000_000 + after));
+            }
             _ => {}
         }
         let queue = self.queue.clone();

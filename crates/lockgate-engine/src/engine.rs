@@ -3,8 +3,8 @@
 use std::{io::Write, sync::Arc, time::Duration};
 
 use lockgate_core::{
-    Clock, Key, Level, MachineTime, MessageId, Now, QueueName, Record, Sequence, Storage, Term,
-    WatchRecord,
+    Clock, Key, Level, MachineTime, MessageId, Millis, Now, QueueName, Record, Sequence, Storage,
+    Term, WallTime, WatchRecord,
     coordination::Fence,
     ledger::{LedgerError, LedgerPage},
 };
@@ -464,6 +464,17 @@ impl Engine {
     #[must_use]
     pub fn now(&self) -> Now {
         self.handle.shared.now()
+    }
+
+    /// The due time of what may come after that delay at the earliest. A clock's reading may be early by what it
+    /// [drops](lockgate_core::Clock::dropped), and whoever asked for the delay must not see it end early. Without a delay: now.
+    #[must_use]
+    pub fn due_after(&self, delay: Millis) -> WallTime {
+        let dropped = match delay {
+            0 => 0,
+            _ => self.handle.shared.clock.dropped(),
+        };
+        self.now().wall.plus(delay).plus(dropped)
     }
 
     /// Machine time until `deadline`; zero if it has passed.

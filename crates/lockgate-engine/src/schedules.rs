@@ -88,6 +88,9 @@ pub fn next_times(schedule: &ScheduleDescription, max: usize) -> Vec<WallTime> {
     let Some(next) = schedule.next.filter(|_| !schedule.paused) else {
         return Vec::new();
     };
+    if max <= 1 {
+        return vec![next];
+    }
     let Ok(calendar) = Calendar::new(&schedule.spec.timing, schedule.anchor) else {
         return vec![next];
     };

@@ -20,7 +20,8 @@
 //!
 //! # Cron expressions
 //!
-//! Five fields (minute, hour, day of month, month, day of week), or six with seconds first, as the crate `croner` reads them: `*`,
+//! Five fields (minute, hour, day of month, month, day of week), six with seconds first, or seven with seconds first and the year
+//! last, as the crate `croner` reads them: `*`,
 //! lists, ranges, steps, names of months and days, `L` (last), `#` (the n-th such day of the month), `W` (the nearest weekday),
 //! and `@hourly`, `@daily`, `@weekly`, `@monthly` and `@yearly`. If both days are given, either is enough, as in Vixie's cron.
 //!

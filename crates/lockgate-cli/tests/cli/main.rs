@@ -27,6 +27,7 @@ mod limits;
 mod lost;
 mod messages;
 mod missing;
+mod never_early;
 mod process;
 mod producers;
 mod queue_file;

@@ -3,23 +3,24 @@
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use lockgate_core::{
-    Clock as _, ExchangeName, Header, HolderName, Incarnation, Key, Message, Now, QueueName,
-    RoutingKey, UniqueId, WallTime,
+    CatchUp, Clock as _, ExchangeName, Header, HolderName, Incarnation, Key, Message, Now, Overlap,
+    QueueName, RoutingKey, ScheduleName, Timing, UniqueId, WallTime,
 };
 use lockgate_engine::{
     Answer, Beginning, Driver, EngineOptions, OutputKind, Request, Work, restore,
 };
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions};
 use lockgate_machine::{
-    Bind, BindTo, BindingOptions, Command, CreateExchange, CreateQueue, DeleteExchange,
-    DeleteQueue, Delivery, EngineCommand, ExchangeKind, ExchangeNotes, Filter, FilterScope,
-    HeaderPair, HeadersMatch, KeyFrom, Pattern, Publish, QueueSettings, Receive, SendMessage,
-    Settle, SettleAction, TopicPattern, Unbind, Unroutable, UpdateExchange,
+    Bind, BindTo, BindingOptions, ChangeSchedule, Command, CreateExchange, CreateQueue,
+    DeleteExchange, DeleteQueue, DeleteSchedule, Delivery, EngineCommand, ExchangeKind,
+    ExchangeNotes, Filter, FilterScope, HeaderPair, HeadersMatch, KeyFrom, Pattern, Publish,
+    PutSchedule, QueueSettings, Receive, RunSchedule, ScheduleChange, ScheduleSpec, ScheduleTo,
+    SendMessage, Settle, SettleAction, TopicPattern, Unbind, Unroutable, UpdateExchange,
 };
 use lockgate_sim::ManualClock;
 
 /// One folder for each of these.
-pub(crate) const NAMES: [&str; 10] = [
+pub(crate) const NAMES: [&str; 11] = [
     "plain",
     "keyed-leases",
     "delayed-dedup",
@@ -30,6 +31,7 @@ pub(crate) const NAMES: [&str; 10] = [
     "key-sequences",
     "failures",
     "exchanges",
+    "schedules",
 ];
 
 /// A backup of `keyed-leases`.
@@ -172,6 +174,7 @@ pub(crate) fn all(into: &Path) {
     key_sequences(&folder("key-sequences"));
     failures(&folder("failures"));
     exchanges(&folder("exchanges"));
+    schedules(&folder("schedules"));
     change(&into.join("damaged-middle"), |bytes, _end| {
         let text = b"message 2";
         let mut windows = bytes.windows(text.len());
@@ -490,6 +493,80 @@ pub(crate) fn exchanges(folder: &Path) {
     }));
     let copy = shard.receive("orders", 1).remove(0);
     shard.settle(&copy, SettleAction::Ack);
+    drop(shard);
+}
+
+/// Schedules of each timing, that have fired, wait, are paused, moved, run by hand and deleted.
+fn schedules(folder: &Path) {
+    let mut shard = Shard::new(folder);
+    shard.create("mail", QueueSettings::default());
+    shard.create("jobs", keyed());
+    let news = ExchangeName::new("news").unwrap();
+    shard.run(Command::from(CreateExchange {
+        name: news.clone(),
+        kind: ExchangeKind::Fanout,
+        unroutable: Unroutable::Drop,
+        notes: ExchangeNotes::default(),
+    }));
+    let name = |name: &str| ScheduleName::new(name).unwrap();
+    let to = |queue: &str| ScheduleTo::Queue(QueueName::new(queue).unwrap());
+    let second = shard.clock.wall().plus(1_000);
+    let every = Timing::Every {
+        period: 1_000,
+        from: None,
+    };
+    let cron = Timing::Cron {
+        expression: "*/2 * * * * *".into(),
+        zone: "UTC".into(),
+    };
+    let of_news = ScheduleTo::Exchange {
+        exchange: news,
+        routing_key: RoutingKey::new("a.b").unwrap(),
+    };
+    let specs = [
+        ("once", Timing::At(second), to("mail"), message(1)),
+        ("waits", every.clone(), to("jobs"), with_key(2, "k")),
+        ("news", cron, of_news, message(3)),
+        ("paused", every.clone(), to("mail"), message(4)),
+        ("moved", every.clone(), to("mail"), message(5)),
+        ("gone", every, to("mail"), message(6)),
+    ];
+    for (of, timing, to, message) in specs {
+        let mut spec = ScheduleSpec::new(timing, to, message);
+        if of == "waits" {
+            (spec.overlap, spec.catch_up) = (Overlap::Queue, CatchUp::All);
+        }
+        shard.run(Command::from(PutSchedule {
+            name: name(of),
+            spec: Arc::new(spec),
+            next: Some(second),
+            generation: None,
+        }));
+    }
+    let change = |of: &str, change| {
+        let (name, generation) = (name(of), None);
+        Command::from(ChangeSchedule {
+            name,
+            change,
+            generation,
+        })
+    };
+    shard.run(change("paused", ScheduleChange::Pause));
+    let later = shard.clock.wall().plus(3_600_000);
+    shard.run(change("moved", ScheduleChange::Move(later)));
+    for _ in 0..3 {
+        shard.clock.advance(1_000);
+        shard.send("mail", message(7));
+    }
+    let generation = None;
+    shard.run(Command::from(RunSchedule {
+        name: name("paused"),
+        generation,
+    }));
+    shard.run(Command::from(DeleteSchedule {
+        name: name("gone"),
+        generation,
+    }));
     drop(shard);
 }
 

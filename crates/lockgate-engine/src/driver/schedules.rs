@@ -60,7 +60,10 @@ impl Schedules {
 
     fn note(&mut self, id: ScheduleId, problem: Option<Arc<str>>, now: MachineTime) {
         let before = self.stuck.get(&id);
-        let pause = before.map_or(RETRY_MIN, |stuck| (stuck.pause * 2).min(RETRY_MAX));
+        let pause = match (before, &problem) {
+            (Some(stuck), Some(_)) => (stuck.pause * 2).min(RETRY_MAX),
+            _ => RETRY_MIN,
+        };
         self.forget(id);
         let try_at = now.plus(pause);
         self.tries.insert((try_at, id));

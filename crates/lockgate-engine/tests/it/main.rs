@@ -4,6 +4,7 @@
 
 mod backup;
 mod copies;
+mod delays;
 mod driver;
 mod engine;
 mod killed;
@@ -13,6 +14,7 @@ mod maintenance;
 mod overload;
 mod reading;
 mod recovery;
+mod schedules;
 mod shard_number;
 mod shards;
 mod space;

@@ -7,7 +7,8 @@ use lockgate_core::{SpaceState, WallTime};
 use lockgate_engine::{Engine, EngineMetrics};
 use lockgate_machine::{
     COUNTERS, Counter, CounterKind, ExchangeCounts, ExchangeDescription, ExchangesPage,
-    LedgerDescription, LedgersPage, ListExchanges, ListLedgers, Query, QueueCounts, QueueLimited,
+    LedgerDescription, LedgersPage, ListExchanges, ListLedgers, ListSchedules, Query, QueueCounts,
+    QueueLimited, ScheduleCounts, ScheduleDescription, SchedulesPage,
 };
 use tokio::time::timeout;
 
@@ -44,6 +45,7 @@ pub(crate) async fn page(core: &Core, of: &Queues) -> Response {
     queues(&mut page, &of.engine, limit).await;
     ledgers(&mut page, &of.engine, limit).await;
     exchanges(&mut page, &of.engine, limit).await;
+    schedules(&mut page, &of.engine, limit).await;
     health::page(StatusCode::OK, CONTENT_TYPE, page.finish())
 }
 
@@ -669,6 +671,93 @@ async fn first_exchanges(
         count += exchanges.len();
         let room = limit - first.len();
         first.extend(exchanges.into_iter().take(room));
+        match next {
+            Some(next) => list.after = Some(next),
+            None => return Some((first, count)),
+        }
+    }
+}
+
+const SCHEDULE_COUNTERS: &[OfField<ScheduleCounts>] = &[
+    (
+        "lockgate_schedule_fired_total",
+        "Firings of the schedule at its times.",
+        |counts| counts.fired,
+    ),
+    (
+        "lockgate_schedule_by_hand_total",
+        "Firings by hand.",
+        |counts| counts.by_hand,
+    ),
+    (
+        "lockgate_schedule_missed_total",
+        "Times that were missed and did not fire.",
+        |counts| counts.missed,
+    ),
+    (
+        "lockgate_schedule_overlapped_total",
+        "Times that did not fire because the last message was still there.",
+        |counts| counts.overlapped,
+    ),
+    (
+        "lockgate_schedule_replaced_total",
+        "Messages that were cancelled for the next one.",
+        |counts| counts.replaced,
+    ),
+];
+
+/// `limit`: of the schedules that are shown by name.
+async fn schedules(page: &mut Exposition, engine: &Engine, limit: usize) {
+    let known = timeout(QUEUES_WAIT, first_schedules(engine, limit)).await;
+    let known = known.ok().flatten();
+    page.gauge(
+        "lockgate_schedules_missing",
+        "Whether the figures of all schedules are missing below, for the engine did not answer in time: 1, else 0.",
+    )
+    .value(u8::from(known.is_none()));
+    let (schedules, count) = known.unwrap_or_default();
+    page.gauge("lockgate_schedules", "Schedules there are.")
+        .value(count);
+    page.gauge(
+        "lockgate_schedules_omitted",
+        "Schedules that do not appear below, for there are more than the page shows.",
+    )
+    .value(count - schedules.len());
+    let now = engine.now().wall;
+    let mut late = page.gauge(
+        "lockgate_schedule_late_seconds",
+        "For how long the next time of the schedule has passed: 0 if it has not, or if the schedule is paused.",
+    );
+    for schedule in &schedules {
+        let next = schedule.next.filter(|_| !schedule.paused);
+        let passed = next.map_or(0, |next| now.since(next));
+        late.sample(&[("schedule", schedule.name.as_str())], seconds(passed));
+    }
+    for &(name, help, value) in SCHEDULE_COUNTERS {
+        let mut family = page.counter(name, help);
+        for schedule in &schedules {
+            let labels = [("schedule", schedule.name.as_str())];
+            family.sample(&labels, value(&schedule.counts));
+        }
+    }
+}
+
+/// The first schedules by name, and how many there are.
+async fn first_schedules(
+    engine: &Engine,
+    limit: usize,
+) -> Option<(Vec<ScheduleDescription>, usize)> {
+    let (mut first, mut count) = (Vec::new(), 0);
+    let mut list = ListSchedules {
+        prefix: String::new(),
+        after: None,
+        limit: Query::LIMIT_MAX,
+    };
+    loop {
+        let SchedulesPage { schedules, next } = engine.query(list.clone()).await.ok()?;
+        count += schedules.len();
+        let room = limit - first.len();
+        first.extend(schedules.into_iter().take(room));
         match next {
             Some(next) => list.after = Some(next),
             None => return Some((first, count)),

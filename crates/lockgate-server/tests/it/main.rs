@@ -16,6 +16,7 @@ mod hosts;
 mod identity;
 mod logs;
 mod metrics;
+mod never_early;
 mod pages;
 mod polling;
 mod senders;

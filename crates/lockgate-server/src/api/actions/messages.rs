@@ -184,7 +184,7 @@ impl Service {
                 "due_at",
                 "due_at and delay_ms exclude each other: leave one out",
             )),
-            (Some(delay), None) => Ok(Some(self.engine.now().wall.plus(delay))),
+            (Some(delay), None) => Ok(Some(self.engine.due_after(delay))),
             (None, due) => Ok(due),
         }
     }

@@ -22,7 +22,7 @@ use crate::{
     auth::Verb,
 };
 
-/// Next times that an answer shows.
+/// Next times that an answer about one schedule shows.
 const TIMES_SHOWN: usize = 5;
 
 /// The messages of schedules in one answer, in bytes.
@@ -63,7 +63,8 @@ impl Service {
                 next => {
                     let next = last.filter(|_| is_cut || next.is_some());
                     return Ok(Schedules {
-                        schedules: schedules.iter().map(view).collect(),
+                        // More of each would be computed, for up to a thousand.
+                        schedules: schedules.iter().map(|it| view(it, 1)).collect(),
                         next_page: next.map(|last| page_after(last.as_str())),
                     });
                 }
@@ -98,7 +99,7 @@ impl Service {
         Ok(SchedulePut {
             created: put.created,
             changed: put.changed,
-            schedule: view(&put.schedule),
+            schedule: view(&put.schedule, TIMES_SHOWN),
         })
     }
 
@@ -107,7 +108,8 @@ impl Service {
         request: &Request<'_>,
         name: &str,
     ) -> Result<ScheduleView, Problem> {
-        Ok(view(&self.schedule(request, Verb::Read, name).await?))
+        let schedule = self.schedule(request, Verb::Read, name).await?;
+        Ok(view(&schedule, TIMES_SHOWN))
     }
 
     pub(in crate::api) async fn delete_schedule(
@@ -167,7 +169,7 @@ impl Service {
         let generation = as_seen(request, input.generation, &present);
         let name = present.name.clone();
         let resumed = self.engine.resume_schedule(name, generation).await?;
-        Ok(view(&resumed))
+        Ok(view(&resumed, TIMES_SHOWN))
     }
 
     pub(in crate::api) async fn move_schedule(
@@ -178,7 +180,7 @@ impl Service {
     ) -> Result<ScheduleView, Problem> {
         let to = match (input.at, input.after_ms) {
             (Some(at), None) => at.0,
-            (None, Some(after)) => self.engine.now().wall.plus(after.get()),
+            (None, Some(after)) => self.engine.due_after(after.get()),
             _ => {
                 let what = "one of at and after_ms is needed: \"at\": \"2027-01-01T00:00:00Z\", or \"after_ms\": 60000";
                 return Err(Problem::invalid("at", what));
@@ -202,7 +204,7 @@ impl Service {
             change,
             generation: as_seen(request, generation, &present),
         };
-        Ok(view(&self.engine.submit(change).await?))
+        Ok(view(&self.engine.submit(change).await?, TIMES_SHOWN))
     }
 
     /// The schedule of that name, if the caller may do `verb` where its messages go.
@@ -306,7 +308,7 @@ impl Service {
             return Ok(Timing::At(*at));
         }
         if let Some(after) = after_ms {
-            return Ok(Timing::At(self.engine.now().wall.plus(after.get())));
+            return Ok(Timing::At(self.engine.due_after(after.get())));
         }
         if let Some(period) = every_ms {
             let period = period.get();
@@ -368,7 +370,7 @@ fn fitting(schedules: &[ScheduleDescription]) -> usize {
     fits.count().max(1)
 }
 
-fn view(schedule: &ScheduleDescription) -> ScheduleView {
+fn view(schedule: &ScheduleDescription, times: usize) -> ScheduleView {
     let ScheduleSpec {
         timing,
         to,
@@ -420,7 +422,7 @@ fn view(schedule: &ScheduleDescription) -> ScheduleView {
         paused: schedule.paused,
         next_at: schedule.next.map(instant),
         planned_at: schedule.planned.map(instant),
-        next_times: next_times(schedule, TIMES_SHOWN)
+        next_times: next_times(schedule, times)
             .into_iter()
             .map(instant)
             .collect(),

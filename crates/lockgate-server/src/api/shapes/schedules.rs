@@ -288,7 +288,7 @@ pub(crate) struct ScheduleView {
     /// The time for which `next_at` stands in, because somebody moved it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) planned_at: Option<Instant>,
-    /// Its next times, up to five; none if it is paused.
+    /// Its next times, up to five, and in a list one; none if it is paused.
     pub(crate) next_times: Vec<Instant>,
     /// The message for which it waits, because of `overlap`.
     #[serde(skip_serializing_if = "Option::is_none")]

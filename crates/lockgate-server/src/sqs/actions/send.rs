@@ -187,7 +187,7 @@ impl Service {
                 key,
                 group,
                 unique_id,
-                due: delay.map(|delay| self.engine.now().wall.plus(delay)),
+                due: delay.map(|delay| self.engine.due_after(delay)),
                 // As on AWS, the request's trace is used if the message has none. The digest for
                 // the client does not cover it.
                 trace_context: trace
