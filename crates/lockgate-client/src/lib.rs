@@ -4,7 +4,7 @@
 //! [`Source`](lockgate_core::Source), as an embedded queue is, so that producers and consumers over these
 //! traits work with both. [`Client::exchange_sink`] makes such a sink of an exchange. [`Client::queue_later`] names a queue whose server may be away: a [`LaterQueue`] is a
 //! [`Sink`](lockgate_core::Sink) that looks for it at each send. [`Client::ledger`] names a
-//! [`Ledger`](lockgate_core::ledger::Ledger) of it. [`Client::call`] makes every other call of `/api/v1`.
+//! [`Ledger`](lockgate_core::ledger::Ledger) of it, [`Client::schedule`] a [schedule]. [`Client::call`] makes every other call of `/api/v1`.
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -89,6 +89,7 @@ mod ledger;
 mod ledger_page;
 mod queue;
 mod records;
+pub mod schedule;
 mod target;
 mod trust;
 

@@ -579,28 +579,10 @@ fn settling<'a>(receipt: &'a Receipt, settlement: &'a Settlement) -> SettleEntry
 
 /// A message that came; `None` if no server says so.
 fn leased(received: ReceivedMessage) -> Option<Leased<Receipt>> {
-    let header = |(name, header): (String, api::Header)| {
-        Some(Header {
-            name: name.into(),
-            kind: header.kind.into(),
-            value: header.encoding.decode(&header.value).ok()?.into(),
-        })
-    };
-    // What is there and cannot be read is not left out.
-    fn read<T>(text: Option<String>, read: impl Fn(&str) -> Option<T>) -> Option<Option<T>> {
-        match text {
-            Some(text) => read(&text).map(Some),
-            None => Some(None),
-        }
-    }
     let key = |text: &str| Key::new(text).ok();
     let message = Message {
         body: received.body_encoding.decode(&received.body).ok()?.into(),
-        headers: received
-            .headers
-            .into_iter()
-            .map(header)
-            .collect::<Option<_>>()?,
+        headers: headers(received.headers)?,
         key: read(received.key, key)?,
         group: read(received.group, key)?,
         unique_id: read(received.unique_id, |text| UniqueId::new(text).ok())?,
@@ -639,6 +621,25 @@ fn leased(received: ReceivedMessage) -> Option<Leased<Receipt>> {
         },
         remaining: Duration::from_millis(received.remaining_ms),
     })
+}
+
+/// What is there and cannot be read is not left out.
+pub(crate) fn read<T>(text: Option<String>, read: impl Fn(&str) -> Option<T>) -> Option<Option<T>> {
+    match text {
+        Some(text) => read(&text).map(Some),
+        None => Some(None),
+    }
+}
+
+pub(crate) fn headers(given: BTreeMap<String, api::Header>) -> Option<Vec<Header>> {
+    let header = |(name, header): (String, api::Header)| {
+        Some(Header {
+            name: name.into(),
+            kind: header.kind.into(),
+            value: header.encoding.decode(&header.value).ok()?.into(),
+        })
+    };
+    given.into_iter().map(header).collect()
 }
 
 pub(crate) fn wall_time(text: &str) -> Option<WallTime> {

@@ -344,7 +344,7 @@ fn producer_refused(code: &str, incarnation: Option<u64>) -> Option<ProducerRefu
 }
 
 /// A message in the words of the API. The sink's capabilities were checked.
-fn in_words(message: Message) -> Result<api::Message, Unfit> {
+pub(crate) fn in_words(message: Message) -> Result<api::Message, Unfit> {
     let mut headers = BTreeMap::new();
     for Header { name, kind, value } in message.headers {
         let (value, encoding) = Encoding::of(&value);
@@ -375,7 +375,7 @@ fn in_words(message: Message) -> Result<api::Message, Unfit> {
 }
 
 /// An instant as an RFC 3339 text in UTC.
-fn instant(time: WallTime) -> Result<String, Unfit> {
+pub(crate) fn instant(time: WallTime) -> Result<String, Unfit> {
     let millis = i64::try_from(time.0).map_err(|_| Unfit::Due)?;
     let time = jiff::Timestamp::from_millisecond(millis).map_err(|_| Unfit::Due)?;
     Ok(format!("{time:.3}"))

@@ -24,6 +24,7 @@ mod mutate;
 mod page;
 mod planted;
 mod prepare;
+mod schedule;
 mod state;
 mod targets;
 mod words;

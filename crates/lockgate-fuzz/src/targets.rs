@@ -12,7 +12,7 @@ use lockgate_machine::{
 };
 use lockgate_server::fuzzing as server;
 
-use crate::{Target, checksums, disk, filter, golden, page, planted, state, words};
+use crate::{Target, checksums, disk, filter, golden, page, planted, schedule, state, words};
 
 const IN_JSON: &[(&str, &str)] = &[("{\"a\":", "}"), ("[", "]"), ("\"\\\"", "\\\"\"")];
 const IN_FILTERS: &[(&str, &str)] = &[
@@ -250,6 +250,15 @@ pub const TARGETS: &[Target] = &[
         words: &[words::FILTERS, words::JSON],
         pairs: IN_FILTERS,
         seeds: filters,
+        ..NONE
+    },
+    Target {
+        name: "cron",
+        about: "cron expressions and time zones of schedules, and their times",
+        decode: schedule::read,
+        words: &[words::CRON],
+        bytes_max: 600,
+        seeds: crons,
         ..NONE
     },
     Target {
@@ -636,6 +645,16 @@ fn filters() -> Vec<Vec<u8>> {
         "{\"$or\": [{\"a\": [{\"wildcard\": \"a*b\\\\*c\"}]}, {\"b\": [{\"exists\": false}]}]}\n{\"a\": \"ab*c\"}",
         "{\"a\": [{\"cidr\": \"10.0.0.0/8\"}, {\"anything-but\": {\"prefix\": [\"x\", \"y\"]}}]}\n[\"10.1.2.3\"]",
         "{\"c\": [{\"anything-but\": [\"x\", 1]}]}\n[1, \"x\", {}]",
+    ])
+}
+
+fn crons() -> Vec<Vec<u8>> {
+    texts(&[
+        "0 9 * * mon-fri\nEurope/Berlin\n1795766400000",
+        "*/15 0,30 2-3 L * 5#2\nAmerica/New_York\n1793512800000",
+        "0 12 15W */3 *\nPacific/Apia\n1325100000000",
+        "0 0 0 29 2 +0 2000-2400\nUTC\n0",
+        "@weekly\nAustralia/Lord_Howe\n1775300000000",
     ])
 }
 

@@ -214,6 +214,34 @@ pub(crate) const FILTERS: &[&str] = &[
     "2001:db8::/32",
 ];
 
+/// What stands in cron expressions, and time zones.
+pub(crate) const CRON: &[&str] = &[
+    "* ",
+    "*/5 ",
+    "0-59 ",
+    "1,2 ",
+    "? ",
+    "L ",
+    "15W ",
+    "LW ",
+    "5#2",
+    "5L",
+    "+",
+    "mon-fri",
+    "JAN",
+    "@hourly",
+    "@daily",
+    "@weekly",
+    "@monthly",
+    "@yearly",
+    "\nUTC\n",
+    "\nEurope/Berlin\n",
+    "\nPacific/Apia\n",
+    "\nAustralia/Lord_Howe\n",
+    "18446744073709551615",
+    "253402300799000",
+];
+
 /// What stands in JSON.
 pub(crate) const JSON: &[&str] = &[
     "{\"",

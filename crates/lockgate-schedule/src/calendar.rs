@@ -1,7 +1,11 @@
 //! The times of a timing.
 
 use croner::{Cron, parser::CronParser};
-use jiff::{Timestamp, tz::TimeZone};
+use jiff::{
+    SignedDuration, Timestamp,
+    civil::DateTime,
+    tz::{AmbiguousOffset, TimeZone},
+};
 use lockgate_core::{Millis, Timing, WallTime};
 
 /// How many times [`Calendar::passed`] looks at, at most.
@@ -60,8 +64,16 @@ pub struct Calendar(Times);
 #[derive(Clone, Debug)]
 enum Times {
     Once(WallTime),
-    Every { period: Millis, from: WallTime },
-    Cron { cron: Box<Cron>, zone: TimeZone },
+    Every {
+        period: Millis,
+        from: WallTime,
+    },
+    Cron {
+        cron: Box<Cron>,
+        zone: TimeZone,
+        /// Whether it names its times of day one by one, without a wildcard or step.
+        is_fixed: bool,
+    },
 }
 
 /// The times of a calendar in a stretch of time.
@@ -107,7 +119,12 @@ impl Calendar {
                     reason: error.to_string(),
                 })?;
                 let cron = Box::new(cron);
-                let calendar = Times::Cron { cron, zone };
+                let is_fixed = is_fixed(expression);
+                let calendar = Times::Cron {
+                    cron,
+                    zone,
+                    is_fixed,
+                };
                 if calendar.next_after(WallTime(0)).is_none() {
                     return Err(TimingError::Never {
                         expression: expression.to_string(),
@@ -191,16 +208,69 @@ impl Times {
                 let span = periods.checked_mul(*period)?;
                 from.0.checked_add(span).map(WallTime)
             }
-            Self::Cron { cron, zone } => {
+            Self::Cron {
+                cron,
+                zone,
+                is_fixed,
+            } => {
                 // Its times are whole seconds, so those after a time are those after its second.
                 let second = i64::try_from(time.0 / 1_000).ok()?;
-                let from = Timestamp::from_second(second).ok()?.to_zoned(zone.clone());
-                let next = cron.find_next_occurrence(&from, false).ok()?;
-                let next = next.timestamp().as_millisecond();
-                let next = WallTime(u64::try_from(next).ok()?);
+                let from = Timestamp::from_second(second).ok()?;
+                let next = if *is_fixed {
+                    fixed_after(cron, zone, from)?
+                } else {
+                    let from = from.to_zoned(zone.clone());
+                    let next = cron.find_next_occurrence(&from, false).ok()?;
+                    next.timestamp()
+                };
+                let next = WallTime(u64::try_from(next.as_millisecond()).ok()?);
                 // A time that does not rise would come for ever.
                 (next > time).then_some(next)
             }
+        }
+    }
+}
+
+/// Whether the seconds, minutes and hours of an expression are lists of fixed ones.
+fn is_fixed(expression: &str) -> bool {
+    if expression.trim().eq_ignore_ascii_case("@hourly") {
+        return false;
+    }
+    let fields = expression.split_whitespace().count();
+    let of_time = if fields > 5 { 3 } else { 2 };
+    let mut of_time = expression.split_whitespace().take(of_time);
+    !of_time.any(|field| field.contains(['*', '?', '/']))
+}
+
+/// The first time after `from` of an expression of fixed times. `croner` takes a list of them for a rate: it would leave out those
+/// that a zone's clock passes over, and repeat those that it shows twice. So it finds what the clock shows, and this finds when.
+fn fixed_after(cron: &Cron, zone: &TimeZone, from: Timestamp) -> Option<Timestamp> {
+    let second = SignedDuration::from_secs(1);
+    let mut shown = zone.to_datetime(from);
+    if let AmbiguousOffset::Fold { before, .. } = zone.to_ambiguous_timestamp(shown).offset()
+        && before.to_timestamp(shown).ok()? < from
+    {
+        // The clock was set back and shows all this for the second time: on to the last second of it.
+        let end = from.checked_add(second).ok()?;
+        let set_back = zone.preceding(end).next()?.timestamp();
+        shown = before.to_datetime(set_back).checked_sub(second).ok()?;
+    }
+    let shown = shown.to_zoned(TimeZone::UTC).ok()?;
+    let next = cron.find_next_occurrence(&shown, false).ok()?;
+    first_shown(zone, next.datetime())
+}
+
+/// When a zone's clock shows that for the first time, or is set forward over it.
+fn first_shown(zone: &TimeZone, shown: DateTime) -> Option<Timestamp> {
+    match zone.to_ambiguous_timestamp(shown).offset() {
+        AmbiguousOffset::Unambiguous { offset: before } | AmbiguousOffset::Fold { before, .. } => {
+            before.to_timestamp(shown).ok()
+        }
+        AmbiguousOffset::Gap { before, after } => {
+            let behind = before.to_timestamp(shown).ok()?;
+            let set_forward = zone.following(after.to_timestamp(shown).ok()?).next();
+            let set_forward = set_forward.map(|change| change.timestamp());
+            Some(set_forward.map_or(behind, |change| change.min(behind)))
         }
     }
 }

@@ -25,9 +25,10 @@
 //! lists, ranges, steps, names of months and days, `L` (last), `#` (the n-th such day of the month), `W` (the nearest weekday),
 //! and `@hourly`, `@daily`, `@weekly`, `@monthly` and `@yearly`. If both days are given, either is enough, as in Vixie's cron.
 //!
-//! Where a zone's clock is set forward, an expression of fixed times fires once at the first moment behind the gap, and one with a
-//! wildcard or step in its seconds, minutes or hours leaves out the times that do not exist. Where it is set back, an expression of
-//! fixed times fires once, the first time, and one with a wildcard or step fires in both hours.
+//! An expression whose seconds, minutes and hours have no `*`, `?` or step names *fixed times*, one or a list of them. Where a
+//! zone's clock is set forward over some of these, it fires once at the first moment behind the gap; where the clock is set back,
+//! each fires once, the first time. An expression with a `*`, `?` or step there keeps its rate: it leaves out the times that do
+//! not exist, and fires in both hours where the clock shows one twice.
 //!
 //! The rules of time zones are those of the machine's own database (`/usr/share/zoneinfo`) if it has one, else those that came
 //! with the program. New rules count from the next time that is computed.

@@ -173,6 +173,10 @@ pub use open::{Builder, Folder, Lockgate, OpenError, Place};
 pub use postgres::PostgresShard;
 pub use queue::{Queue, QueueBuilder};
 pub use redrive::RedriveBuilder;
+pub use schedule::{
+    ListSchedules, Schedule, ScheduleDescription, ScheduleName, SchedulePut, ScheduleSpec,
+    ScheduleTo, SchedulesPage,
+};
 pub use settling::SettleAllError;
 pub use testing::{TestDelivery, TestWatch};
 pub use transaction::{Committed, Transaction, TransactionError};

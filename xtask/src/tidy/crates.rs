@@ -167,6 +167,7 @@ const LAYERS: [(&str, &[&str]); 29] = [
             "lockgate-consumer",
             "lockgate-coordination",
             "lockgate-producer",
+            "lockgate-schedule",
             "lockgate-sequencer",
             "lockgate-server",
             "lockgate-client",

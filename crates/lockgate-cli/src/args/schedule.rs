@@ -18,7 +18,7 @@ use crate::{
 /// that queue instead, by its id.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Schedule {
-    Create(ScheduleCreate),
+    Create(Box<ScheduleCreate>),
     List(ScheduleList),
     Show(ScheduleShow),
     Run(ScheduleRun),

@@ -12,5 +12,6 @@ mod fates;
 mod later;
 mod ledger;
 mod records;
+mod schedule;
 mod support;
 mod transport;

@@ -71,6 +71,57 @@ fn a_fixed_time_in_a_gap_fires_behind_it_and_a_repeated_one_once() {
 }
 
 #[test]
+fn lists_and_ranges_are_fixed_times_too() {
+    let berlin = |expression| cron(expression, "Europe/Berlin");
+    check(
+        &berlin("0 2,14 * * *"),
+        "2026-03-28T12:00:00Z",
+        &[
+            "2026-03-28T13:00:00Z",
+            "2026-03-29T01:00:00Z",
+            "2026-03-29T12:00:00Z",
+        ],
+    );
+    // Two in the gap, and one behind it at the same moment.
+    check(
+        &berlin("0,30 2-3 * * *"),
+        "2026-03-28T22:00:00Z",
+        &[
+            "2026-03-29T01:00:00Z",
+            "2026-03-29T01:30:00Z",
+            "2026-03-30T00:00:00Z",
+        ],
+    );
+    check(
+        &berlin("0 0,30 2 * * *"),
+        "2026-10-24T12:00:00Z",
+        &[
+            "2026-10-25T00:00:00Z",
+            "2026-10-25T00:30:00Z",
+            "2026-10-26T01:00:00Z",
+        ],
+    );
+    // From within the hour that comes twice, both times.
+    for from in ["2026-10-25T00:45:00Z", "2026-10-25T01:15:00Z"] {
+        check(&berlin("0,30 2 * * *"), from, &["2026-10-26T01:00:00Z"]);
+    }
+}
+
+#[test]
+fn a_day_that_a_zone_leaves_out_ends_nothing() {
+    // Samoa had no 30 December in 2011.
+    check(
+        &cron("0 12 * * *", "Pacific/Apia"),
+        "2011-12-29T00:00:00Z",
+        &[
+            "2011-12-29T22:00:00Z",
+            "2011-12-30T10:00:00Z",
+            "2011-12-30T22:00:00Z",
+        ],
+    );
+}
+
+#[test]
 fn a_step_keeps_its_rate_where_clocks_are_set() {
     check(
         &cron("*/30 * * * *", "Europe/Berlin"),
@@ -179,6 +230,47 @@ fn slow_next(minutes: &[i8], hours: &[i8], zone: &TimeZone, after: WallTime) -> 
     }
 }
 
+fn minute_shown(zone: &TimeZone, minute: u64) -> i64 {
+    let second = i64::try_from(minute * 60).unwrap();
+    let shown = zone.to_datetime(Timestamp::from_second(second).unwrap());
+    let as_if_utc = shown.to_zoned(TimeZone::UTC).unwrap();
+    as_if_utc.timestamp().as_second() / 60
+}
+
+/// The same for fixed times: each minute that the clock shows or is set over counts once.
+fn slow_fixed(
+    minutes: &[i64],
+    hours: &[i64],
+    zone: &TimeZone,
+    start: u64,
+    count: usize,
+) -> Vec<u64> {
+    let is_named = |shown: i64| {
+        let of_day = shown.rem_euclid(24 * 60);
+        minutes.contains(&(of_day % 60)) && hours.contains(&(of_day / 60))
+    };
+    let mut latest = (0..24 * 60)
+        .map(|back| minute_shown(zone, start - back))
+        .max()
+        .unwrap();
+    let mut found = Vec::new();
+    let mut minute = start;
+    while found.len() < count {
+        minute += 1;
+        let shown = minute_shown(zone, minute);
+        if (latest + 1..=shown).any(is_named) {
+            found.push(minute * 60_000);
+        }
+        latest = latest.max(shown);
+    }
+    found
+}
+
+fn listed(values: &[i64]) -> String {
+    let texts: Vec<String> = values.iter().map(ToString::to_string).collect();
+    texts.join(",")
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
@@ -203,6 +295,34 @@ proptest! {
             prop_assert_eq!(next, slow_next(&minutes, &hours, &zone, time));
             time = next;
         }
+    }
+
+    /// Fixed times come once each, through all changes of a zone's clock, from wherever one looks.
+    #[test]
+    fn fixed_times_are_what_a_search_finds(
+        minutes in prop::collection::btree_set(0i64..60, 1..4),
+        hours in prop::collection::btree_set(0i64..4, 1..3),
+        (zone, change) in prop::sample::select(vec![
+            ("Europe/Berlin", "2026-03-29T01:00:00Z"),
+            ("Europe/Berlin", "2026-10-25T01:00:00Z"),
+            ("America/New_York", "2026-03-08T07:00:00Z"),
+            ("America/New_York", "2026-11-01T06:00:00Z"),
+            ("America/Sao_Paulo", "2018-11-04T03:00:00Z"),
+            ("Australia/Lord_Howe", "2026-04-04T15:00:00Z"),
+            ("Australia/Lord_Howe", "2026-10-03T15:30:00Z"),
+            ("Pacific/Apia", "2011-12-30T10:00:00Z"),
+            ("Asia/Kolkata", "2026-03-29T01:00:00Z"),
+        ]),
+        before in 0u64..26 * 60,
+    ) {
+        let (minutes, hours) = (Vec::from_iter(minutes), Vec::from_iter(hours));
+        let timing = cron(&format!("{} {} * * *", listed(&minutes), listed(&hours)), zone);
+        let calendar = Calendar::new(&timing, WallTime(0)).unwrap();
+        // Up to two hours behind the change as well.
+        let start = at(change).0 / 60_000 + 120 - before;
+        let zone = TimeZone::get(zone).unwrap();
+        let times = calendar.after(WallTime(start * 60_000)).take(8).map(|time| time.0);
+        prop_assert_eq!(Vec::from_iter(times), slow_fixed(&minutes, &hours, &zone, start, 8));
     }
 
     /// No text and no time make it panic, and times rise.
