@@ -7,6 +7,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 mod fuzz;
 mod instructions;
 mod licenses;
+mod plot;
 mod tidy;
 mod torture;
 mod workspace;
@@ -19,6 +20,7 @@ Usage: cargo xtask <TASK>
 Tasks:
   tidy              check the house rules: file lengths, leftovers, names, documents, layers
   licenses          check licences, sources and duplicates of all dependencies against deny.toml
+  plot              draw docs/delays.svg from what `lockgate-bench delay --json` prints, on standard input
   wasm              build the pure crates for wasm32-unknown-unknown
   golden            write the golden data folders anew, for a new version of the format
   kill --times N    the process kill tests in their long form, over a release build (default: 50): servers, and twice as
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
     let result = match arguments.as_slice() {
         ["tidy"] => tidy::run(),
         ["licenses"] => licenses::run(),
+        ["plot"] => plot::run(),
         ["wasm"] => wasm(),
         ["golden"] => golden(),
         ["kill"] => kill("50"),

@@ -11,6 +11,7 @@ mod killed;
 mod ledger_ids;
 mod ledgers;
 mod maintenance;
+mod never_early;
 mod overload;
 mod reading;
 mod recovery;

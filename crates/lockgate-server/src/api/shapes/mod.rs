@@ -34,7 +34,7 @@ pub(super) use self::{
 #[serde(deny_unknown_fields)]
 pub(crate) struct Nothing {}
 
-/// An instant: an RFC 3339 text in UTC, to the millisecond.
+/// An instant: an RFC 3339 text in UTC, to the millisecond; a finer one counts as the next millisecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Instant(pub(crate) WallTime);
 
@@ -55,7 +55,10 @@ impl<'de> Deserialize<'de> for Instant {
                 "{text:?} is no instant up to 9999-12-30T22:00:00Z, such as 2026-11-21T08:00:00.000Z"
             ))
         })?;
-        let millis = u64::try_from(time.as_millisecond()).map_err(|_| {
+        // Rounded up: what is due then must not come a fraction before.
+        let millis = time.as_nanosecond().div_euclid(1_000_000)
+            + i128::from(time.as_nanosecond().rem_euclid(1_000_000) > 0);
+        let millis = u64::try_from(millis).map_err(|_| {
             serde::de::Error::custom(format_args!(
                 "{text} lies before 1970-01-01T00:00:00Z, the earliest instant"
             ))
@@ -95,6 +98,9 @@ mod tests {
             assert_eq!(written, format!("\"{text}\""));
             assert_eq!(serde_json::from_str::<Instant>(&written).unwrap(), instant);
         }
+        // What is due then does not come a fraction before.
+        let finer = serde_json::from_str::<Instant>("\"2026-11-21T08:00:00.0070001Z\"");
+        assert_eq!(finer.unwrap(), Instant(WallTime(1_795_248_000_008)));
         let never = serde_json::to_string(&Instant(WallTime::MAX)).unwrap();
         assert!(never.starts_with("\"9999-"), "{never}");
         for bad in ["\"tomorrow\"", "\"1969-12-31T23:59:59Z\"", "7"] {
