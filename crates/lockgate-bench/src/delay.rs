@@ -35,7 +35,7 @@ const DUE: u64 = 1_000;
 /// Messages that come due in one second at scale 1.
 const FLOOD: u32 = 1_000_000;
 
-const BATCH: u64 = 1_000;
+const BATCH: usize = 1_000;
 const SENDERS: usize = 16;
 
 const HOUR_MS: u64 = 3_600_000;
@@ -132,8 +132,8 @@ async fn fill(
     due: impl Fn(u64) -> Option<WallTime>,
 ) -> anyhow::Result<Duration> {
     let started = Instant::now();
-    for first in (0..messages).step_by(BATCH as usize) {
-        let batch = first..messages.min(first + BATCH);
+    for first in (0..messages).step_by(BATCH) {
+        let batch = first..messages.min(first + BATCH as u64);
         let sends = batch.map(|number| send(queue, due(number)));
         submit_all(engine, sends.collect()).await?;
     }
@@ -181,6 +181,12 @@ fn spread(engine: &Engine) -> impl Fn(u64) -> Option<WallTime> {
         let place = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % YEAR_MS;
         Some(first.plus(place))
     }
+}
+
+/// The value that so many of a thousand do not exceed, of sorted ones.
+fn quantile(sorted: &[u64], of_thousand: usize) -> u64 {
+    let last = sorted.len().saturating_sub(1);
+    sorted.get(last * of_thousand / 1_000).copied().unwrap_or(0)
 }
 
 fn millis(time: Duration) -> f64 {
@@ -253,11 +259,11 @@ impl Course for LateCourse {
             fill(engine, &soon, DUE, |number| Some(first.plus(number))).await?;
             lateness(engine, &soon, DUE).await
         })?;
-        let at = |share: f64| as_f64(late[(as_f64(late.len() as u64 - 1) * share) as usize]);
+        let at = |of_thousand| as_f64(quantile(&late, of_thousand));
         report.quantity("delay.start", &self.params, millis(took), "ms", None);
-        report.quantity("delay.late_p50", &self.params, at(0.5), "ms", None);
-        report.quantity("delay.late_p99", &self.params, at(0.99), "ms", None);
-        report.quantity("delay.late_max", &self.params, at(1.0), "ms", None);
+        report.quantity("delay.late_p50", &self.params, at(500), "ms", None);
+        report.quantity("delay.late_p99", &self.params, at(990), "ms", None);
+        report.quantity("delay.late_max", &self.params, at(1_000), "ms", None);
         Ok(())
     }
 
@@ -331,10 +337,9 @@ impl Course for FloodCourse {
         let ((sends, out), (_, loaded)) = setup
             .runtime
             .block_on(async { anyhow::Ok((self.flood(0).await?, self.flood(SENDERS).await?)) })?;
-        let at =
-            |share: f64| as_f64(sends[(as_f64(sends.len() as u64 - 1) * share) as usize]) / 1e3;
-        report.quantity("delay.flood_send_p99", &self.params, at(0.99), "ms", None);
-        report.quantity("delay.flood_send_max", &self.params, at(1.0), "ms", None);
+        let at = |of_thousand| as_f64(quantile(&sends, of_thousand)) / 1e3;
+        report.quantity("delay.flood_send_p99", &self.params, at(990), "ms", None);
+        report.quantity("delay.flood_send_max", &self.params, at(1_000), "ms", None);
         report.quantity("delay.flood_out", &self.params, millis(out), "ms", None);
         report.quantity(
             "delay.flood_out_busy",
