@@ -25,7 +25,15 @@ fn run(folder: &Path, arguments: &str) -> Vec<Value> {
 }
 
 /// Figures that are no rates, or have no floor.
-const QUANTITIES: [&str; 72] = [
+const QUANTITIES: [&str; 80] = [
+    "delay.start",
+    "delay.late_p50",
+    "delay.late_p99",
+    "delay.late_max",
+    "delay.flood_send_p99",
+    "delay.flood_send_max",
+    "delay.flood_out",
+    "delay.flood_out_busy",
     "exchange.written",
     "exchange.written.sends",
     "exchange.route.direct",

@@ -160,6 +160,44 @@ fn a_server_fires_also_after_a_kill() {
     town.run("schedule cancel tick").ok();
 }
 
+/// The times for which the messages are, in milliseconds.
+fn times(messages: &[Value]) -> Vec<i64> {
+    let time = |message: &Value| {
+        let text = message["headers"]["lockgate.scheduled-at"]["value"].as_str();
+        let time: jiff::Timestamp = text.unwrap().parse().unwrap();
+        time.as_millisecond()
+    };
+    messages.iter().map(time).collect()
+}
+
+#[test]
+fn each_time_fires_once_over_kills() {
+    let mut town = Town::new();
+    town.run("queue create mail").ok();
+    let create =
+        "schedule create tick --every 100ms --queue mail --catch-up all --late-max 1h tick";
+    town.run(create).ok();
+    let mut came = Vec::new();
+    for _ in 0..6 {
+        came.extend(times(&town.drain("mail")));
+        town.server.signal(rustix::process::Signal::KILL);
+        let address = town.server.url.replace("http://", "");
+        town.server = Server::restart(town.server, &town.sandbox, &address);
+    }
+    town.run("schedule pause tick").ok();
+    let fired = shown(&town, "tick")["counts"]["fired"].as_u64().unwrap();
+    let left = town.run("receive mail --max 1000 --ack --json").json();
+    came.extend(times(&left));
+    came.sort_unstable();
+    // A message whose acknowledgement a kill has taken comes again.
+    came.dedup();
+    assert_eq!(came.len() as u64, fired);
+    assert!(
+        came.windows(2).all(|pair| pair[1] - pair[0] == 100),
+        "{came:?}"
+    );
+}
+
 const FILE: &str = r#"
 [[queue]]
 name = "mail"
