@@ -60,6 +60,7 @@ mod book;
 mod coordinator;
 mod nodes;
 mod options;
+pub mod queue;
 mod session;
 mod standing;
 mod tenure;
