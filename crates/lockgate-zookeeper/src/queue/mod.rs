@@ -6,3 +6,9 @@
 pub mod names;
 pub mod payload;
 pub mod schedule;
+mod shell;
+
+pub use self::{
+    names::{Kind, Place},
+    shell::{CuratorQueue, CuratorQueueError, CuratorQueueOptions, Taken, Taking},
+};

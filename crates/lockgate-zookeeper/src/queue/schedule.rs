@@ -111,6 +111,12 @@ impl Schedule {
         wake.map_or(Next::Wait, Next::WaitUntil)
     }
 
+    /// Whether the item is in hand.
+    #[must_use]
+    pub fn holds(&self, name: &str) -> bool {
+        self.in_hand.contains(name)
+    }
+
     /// The item in hand is gone: done, or taken by somebody else.
     pub fn gone(&mut self, name: &str) {
         let (kind, name) = (self.kind, name.to_owned());
