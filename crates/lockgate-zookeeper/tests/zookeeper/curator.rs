@@ -56,6 +56,10 @@ impl Java {
         assert_eq!(self.says.recv().await.as_deref(), Some(what));
     }
 
+    pub(crate) async fn said(&mut self) -> String {
+        self.says.recv().await.unwrap()
+    }
+
     /// It has said nothing yet.
     fn is_silent(&mut self) -> bool {
         self.says.try_recv() == Err(mpsc::error::TryRecvError::Empty)

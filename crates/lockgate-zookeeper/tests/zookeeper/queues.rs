@@ -159,3 +159,32 @@ async fn both_languages_put_and_take_with_locks() {
 async fn both_languages_put_and_take_at_most_once() {
     both_ways("once", Taking::AtMostOnce).await;
 }
+
+/// What a Java program holds is nobody else's, postpones nothing, and comes again when it was killed.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_killed_java_program_held_comes_again() {
+    let queue = open(options("killed", Kind::Delay, locks("killed")))
+        .await
+        .unwrap();
+    queue.put(Place::At(1), &["held"]).await.unwrap();
+    let arguments = ["/queues/killed", "/queues/killed-locks", "holder"];
+    let mut java = Java::runs("Queue", &arguments);
+    // It may take an item before it says that it has started.
+    let said = [java.said().await, java.said().await];
+    assert!(said.contains(&"took held".to_owned()), "{said:?}");
+    for text in ["b", "c"] {
+        queue.put(Place::At(now()), &[text]).await.unwrap();
+        let taken = queue.take().await.unwrap();
+        assert_eq!(taken.items, [text.as_bytes()]);
+        taken.done().await.unwrap();
+    }
+    java.child.kill().unwrap();
+    let taken = queue.take().await.unwrap();
+    assert_eq!(taken.items, [b"held"]);
+    taken.done().await.unwrap();
+    assert!(
+        children(&faults::client().await, "/queues/killed")
+            .await
+            .is_empty()
+    );
+}

@@ -1,6 +1,7 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
+import java.util.concurrent.CountDownLatch;
 import org.apache.curator.framework.CuratorFramework;
 import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.queue.DistributedDelayQueue;
@@ -11,21 +12,24 @@ import org.apache.curator.framework.state.ConnectionState;
 import org.apache.curator.retry.RetryForever;
 
 /**
- * Both ends of a delay queue of Curator: {@code Queue HOST:PORT PATH LOCK_PATH|- consumer|producer}.
+ * Both ends of a delay queue of Curator: {@code Queue HOST:PORT PATH LOCK_PATH|- consumer|holder|producer}.
  *
  * <p>A producer puts each line that comes in, {@code MILLISECONDS TEXT}, due after that time, and says {@code put TEXT}. A
- * consumer says {@code took TEXT}. Both end when no more comes in.
+ * consumer says {@code took TEXT}, and a holder is never done with what it took. All end when no more comes in.
  */
 public final class Queue {
     public static void main(String[] arguments) throws Exception {
         if (arguments.length != 4) {
-            System.err.println("usage: Queue HOST:PORT PATH LOCK_PATH|- consumer|producer");
+            System.err.println("usage: Queue HOST:PORT PATH LOCK_PATH|- consumer|holder|producer");
             System.exit(2);
         }
         QueueConsumer<String> consumer = arguments[3].equals("producer") ? null : new QueueConsumer<>() {
             @Override
-            public void consumeMessage(String text) {
+            public void consumeMessage(String text) throws InterruptedException {
                 say("took " + text);
+                if (arguments[3].equals("holder")) {
+                    new CountDownLatch(1).await();
+                }
             }
 
             @Override
