@@ -450,23 +450,26 @@ impl Drop for Hold {
         if self.is_over {
             return;
         }
-        let mut schedule = self.queue.schedule();
-        // What cannot be read rests for longer already.
-        if schedule.holds(&self.name) {
-            schedule.rests(&self.name, now() + RETRY);
-        }
-        drop(schedule);
-        let (Some(lock), session) = (self.lock(), self.session.clone()) else {
-            return;
+        let (queue, session, name) = (self.queue.clone(), self.session.clone(), self.name.clone());
+        let rests = move || {
+            let mut schedule = queue.schedule();
+            // What cannot be read rests for longer already.
+            if schedule.holds(&name) {
+                schedule.rests(&name, now() + RETRY);
+            }
         };
-        let runtime = session.runtime.clone();
-        runtime.spawn(async move {
+        let Some(lock) = self.lock() else {
+            return rests();
+        };
+        self.session.runtime.spawn(async move {
             // Of another owner, it is none of ours. A session that is over has none.
             if let Ok(Some(stat)) = session.look(&lock).await
                 && stat.ephemeral_owner == session.id()
             {
                 let _ = session.client().delete(&lock, Some(stat.version)).await;
             }
+            // Not before: a claim that this process begins anew has a lock of the same name and owner.
+            rests();
         });
     }
 }
