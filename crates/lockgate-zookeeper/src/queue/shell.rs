@@ -7,7 +7,10 @@ use std::{
 };
 
 use lockgate_core::coordination::CoordinationError;
-use tokio::{sync::Mutex as Turn, time::sleep};
+use tokio::{
+    sync::{Mutex as Turn, Notify},
+    time::sleep,
+};
 use zookeeper_client::{CreateMode, Error, MultiWriteResult};
 
 use super::{
@@ -152,6 +155,8 @@ struct Inner {
     taking: Taking,
     sessions: Sessions,
     schedule: Mutex<Schedule>,
+    /// An item was let go, of which ZooKeeper tells nothing.
+    let_go: Notify,
     /// Whoever takes looks at the queue alone, by what was listed and what tells of changes.
     view: Turn<Option<(Arc<Session>, Watching)>>,
 }
@@ -191,6 +196,7 @@ impl CuratorQueue {
             taking,
             sessions: Sessions::new(options.clone()),
             schedule: Mutex::new(Schedule::new(queue.kind)),
+            let_go: Notify::new(),
             view: Turn::new(None),
             options: queue,
         };
@@ -279,10 +285,14 @@ impl CuratorQueue {
                     let wait = u64::try_from(time.saturating_sub(now())).unwrap_or(0);
                     tokio::select! {
                         () = sleep(Duration::from_millis(wait)) => {}
+                        () = inner.let_go.notified() => {}
                         () = changes.changed() => {}
                     }
                 }
-                Next::Wait => changes.changed().await,
+                Next::Wait => tokio::select! {
+                    () = inner.let_go.notified() => {}
+                    () = changes.changed() => {}
+                },
             }
         }
     }
@@ -456,6 +466,7 @@ impl Drop for Hold {
             // What cannot be read rests for longer already.
             if schedule.holds(&name) {
                 schedule.rests(&name, now() + RETRY);
+                queue.let_go.notify_one();
             }
         };
         let Some(lock) = self.lock() else {
