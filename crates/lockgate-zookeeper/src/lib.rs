@@ -29,6 +29,8 @@
 //! # Ok::<(), lockgate_core::coordination::CoordinationError>(())
 //! ```
 //!
+//! Queues that Java programs have open with Curator are in [`queue`].
+//!
 //! # The line
 //! Each candidate has an ephemeral node with a number below `PATH/NAME`, and whoever has the lowest number leads. Each
 //! other one watches the node in front of its own. The name of a node begins with a GUID, so that its candidate finds it
@@ -60,6 +62,7 @@ mod book;
 mod coordinator;
 mod nodes;
 mod options;
+pub mod queue;
 mod session;
 mod standing;
 mod tenure;

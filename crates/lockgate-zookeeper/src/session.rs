@@ -150,7 +150,15 @@ impl Session {
         self.client.session_id().0
     }
 
-    fn failed(&self, error: Error) -> Failed {
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(crate) fn acls(&self) -> Acls<'static> {
+        self.acls
+    }
+
+    pub(crate) fn failed(&self, error: Error) -> Failed {
         match error {
             Error::NoNode
             | Error::NodeExists
@@ -301,7 +309,7 @@ impl Session {
     }
 
     /// The nodes above go when they are empty, as those that Curator makes.
-    async fn make_parents(&self, path: &str) -> Answer<()> {
+    pub(crate) async fn make_parents(&self, path: &str) -> Answer<()> {
         let options = CreateMode::Container.with_acls(self.acls);
         match path.rsplit_once('/') {
             Some(("", _)) | None => Ok(()),
@@ -424,6 +432,11 @@ pub(crate) struct Own {
 pub(crate) struct Watching(JoinHandle<()>);
 
 impl Watching {
+    /// Whether something has happened.
+    pub(crate) fn has_changed(&self) -> bool {
+        self.0.is_finished()
+    }
+
     /// Waits until something has happened. Behind that, at once.
     pub(crate) async fn changed(&mut self) {
         if !self.0.is_finished() {

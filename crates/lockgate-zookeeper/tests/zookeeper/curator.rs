@@ -15,14 +15,18 @@ use tokio::sync::mpsc;
 
 use crate::{election, long, look, name, server, short, until};
 
-/// A candidate of Curator.
-struct Java {
-    child: Child,
+/// A program that uses Curator.
+pub(crate) struct Java {
+    pub(crate) child: Child,
     says: mpsc::UnboundedReceiver<String>,
 }
 
 impl Java {
     fn stands(path: &str, style: &str, id: &str) -> Self {
+        Self::runs("Candidate", &[path, style, id])
+    }
+
+    pub(crate) fn runs(program: &str, arguments: &[&str]) -> Self {
         let classes = env::var("LOCKGATE_TEST_CURATOR")
             .expect("LOCKGATE_TEST_CURATOR is not set: ./scripts/test --only zookeeper sets it");
         let url = server::shared();
@@ -32,9 +36,10 @@ impl Java {
             "-XX:TieredStopAtLevel=1",
             "-classpath",
             &classes,
-            "Candidate",
+            program,
+            address,
         ]);
-        command.args([address, path, style, id]);
+        command.args(arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -47,8 +52,12 @@ impl Java {
         Self { child, says }
     }
 
-    async fn says(&mut self, what: &str) {
+    pub(crate) async fn says(&mut self, what: &str) {
         assert_eq!(self.says.recv().await.as_deref(), Some(what));
+    }
+
+    pub(crate) async fn said(&mut self) -> String {
+        self.says.recv().await.unwrap()
     }
 
     /// It has said nothing yet.

@@ -7,6 +7,7 @@ mod curator;
 mod faults;
 mod processes;
 mod proxy;
+mod queues;
 mod server;
 
 use std::time::Duration;
