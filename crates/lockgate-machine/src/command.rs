@@ -753,8 +753,9 @@ pub struct Unbind {
 pub struct PutSchedule {
     pub name: ScheduleName,
     pub spec: Arc<ScheduleSpec>,
-    /// Its first time, computed by the caller from the timing: later than now, but for [`Timing::At`] the time itself. `None`:
-    /// there is none. It counts where the schedule is new or its timing changes; otherwise its next time stays.
+    /// Its first time, computed by the caller from the timing: later than now, but for
+    /// [`Timing::At`](lockgate_core::Timing::At) the time itself. `None`: there is none. It counts where the schedule is new or
+    /// its timing changes; otherwise its next time stays.
     pub next: Option<WallTime>,
     /// The generation that it must have; 0: there must be none of that name. `None`: any.
     pub generation: Option<u64>,

@@ -1,7 +1,7 @@
 //! When schedules fire: cron expressions in time zones, fixed rates, and what becomes of times that were missed.
 //!
 //! Lockgate's machine holds schedules and knows no calendar. This crate computes their times for it, and reads no clock itself:
-//! [`Calendar`] says which time of a [`Timing`] comes next, and [`plan`] what a schedule does whose time has come.
+//! [`Calendar`] says which time of a [`Timing`](lockgate_core::Timing) comes next, and [`plan`] what a schedule does whose time has come.
 //!
 //! ```
 //! use lockgate_core::{Timing, WallTime};

@@ -67,7 +67,7 @@ async fn items_come_when_they_are_due_and_go_when_they_are_done() {
     let client = faults::client().await;
     assert_eq!(
         children(&client, "/queues/due-locks").await,
-        [first.name.clone()]
+        std::slice::from_ref(&first.name)
     );
     first.done().await.unwrap();
     let second = queue.take().await.unwrap();
