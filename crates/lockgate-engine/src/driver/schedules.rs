@@ -12,7 +12,10 @@ use lockgate_schedule::{Due, plan};
 use super::{Driver, Ticket, Wait, copying::COPIES_PER_GROUP};
 
 /// Steps of schedules in one group: a few milliseconds. Callers are served between groups.
-const STEPS_PER_GROUP: usize = 64;
+const STEPS_PER_GROUP: u64 = 64;
+
+/// To compute so many missed times takes about as long as a step.
+const MISSED_PER_STEP: u64 = 50;
 
 /// How many copies the schedules of a group may publish, about: half of what a group may.
 const COPIES_MAX: u64 = COPIES_PER_GROUP / 2;
@@ -31,6 +34,7 @@ pub(super) struct Schedules {
 }
 
 struct Stuck {
+    generation: u64,
     /// Why. `None`: its time is still to come, because the clock went back.
     problem: Option<Arc<str>>,
     pause: Millis,
@@ -58,7 +62,8 @@ impl Schedules {
         }
     }
 
-    fn note(&mut self, id: ScheduleId, problem: Option<Arc<str>>, now: MachineTime) {
+    fn note(&mut self, schedule: &DueSchedule, problem: Option<Arc<str>>, now: MachineTime) {
+        let id = schedule.id;
         let before = self.stuck.get(&id);
         let pause = match (before, &problem) {
             (Some(stuck), Some(_)) => (stuck.pause * 2).min(RETRY_MAX),
@@ -68,6 +73,7 @@ impl Schedules {
         let try_at = now.plus(pause);
         self.tries.insert((try_at, id));
         let stuck = Stuck {
+            generation: schedule.generation,
             problem,
             pause,
             try_at,
@@ -77,6 +83,8 @@ impl Schedules {
 
     fn tell(&self, schedule: &mut ScheduleDescription) {
         let stuck = self.stuck.get(&schedule.id);
+        // Whoever has changed the schedule may have mended it.
+        let stuck = stuck.filter(|stuck| stuck.generation == schedule.generation);
         schedule.problem = stuck.and_then(|stuck| stuck.problem.clone());
     }
 
@@ -98,31 +106,44 @@ impl<T: Ticket> Driver<T> {
 
     /// Takes steps of due schedules, up to a bound. Begins the group: publishes that wait come behind it.
     pub(super) fn run_schedules(&mut self, now: Now) {
-        for _ in 0..STEPS_PER_GROUP {
-            if self.copying.copies > COPIES_MAX {
-                return;
-            }
-            let due = match self.schedules.pop_try(now.machine) {
-                Some(id) => {
-                    let due = self.machine.due_schedule(id);
-                    if due.is_none() {
-                        // It was deleted, or waits for another time.
-                        self.schedules.forget(id);
-                    }
-                    due
-                }
-                None => match self.machine.take_due_schedule() {
-                    None => return,
-                    due => due,
+        let (mut steps, mut tries_first) = (0, false);
+        while steps < STEPS_PER_GROUP && self.copying.copies <= COPIES_MAX {
+            // By turns, so that neither many that are stuck nor many that come due keep the others waiting.
+            tries_first = !tries_first;
+            let fresh = match tries_first {
+                true => None,
+                false => self.machine.take_due_schedule(),
+            };
+            let due = match fresh {
+                Some(due) => Some(due),
+                None => match self.schedules.pop_try(now.machine) {
+                    Some(id) => self.due_again(id),
+                    None => match self.machine.take_due_schedule() {
+                        Some(due) => Some(due),
+                        None => return,
+                    },
                 },
             };
+            steps += 1;
             if let Some(due) = due {
-                self.take_step(&due, now);
+                steps += self.take_step(&due, now) / MISSED_PER_STEP;
             }
         }
     }
 
-    fn take_step(&mut self, schedule: &DueSchedule, now: Now) {
+    /// A schedule that did not fire before, if it is still due.
+    fn due_again(&mut self, id: ScheduleId) -> Option<DueSchedule> {
+        let due = self.machine.due_schedule(id);
+        if due.is_none() {
+            // It was deleted, or waits for another time.
+            self.schedules.forget(id);
+        }
+        due
+    }
+
+    /// Returns how many missed times it looked at.
+    fn take_step(&mut self, schedule: &DueSchedule, now: Now) -> u64 {
+        let mut missed = 0;
         let spec = &schedule.spec;
         let due = Due {
             timing: &spec.timing,
@@ -137,6 +158,7 @@ impl<T: Ticket> Driver<T> {
             Ok(None) => None,
             Err(error) => Some(error.to_string().into()),
             Ok(Some(planned)) => {
+                missed = planned.missed;
                 let step = EngineCommand::StepSchedule(ScheduleStep {
                     schedule: schedule.id,
                     generation: schedule.generation,
@@ -155,9 +177,10 @@ impl<T: Ticket> Driver<T> {
         };
         let still = self.machine.due_schedule(schedule.id);
         if still.is_some_and(|still| still.next == schedule.next) {
-            self.schedules.note(schedule.id, problem, now.machine);
+            self.schedules.note(schedule, problem, now.machine);
         } else {
             self.schedules.forget(schedule.id);
         }
+        missed
     }
 }

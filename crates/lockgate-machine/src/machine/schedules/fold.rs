@@ -176,7 +176,8 @@ impl Machine {
     fn place_schedule(&mut self, row: u32) {
         let state = &self.schedules.rows[row];
         let waits = state.spec.overlap == Overlap::Queue && self.unsettled(state).is_some();
-        self.schedules.come_due(row, waits);
+        let now = self.clock.now.wall;
+        self.schedules.come_due(row, waits, now);
     }
 
     /// After an image was loaded: those whose timer had fired.

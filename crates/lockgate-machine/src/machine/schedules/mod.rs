@@ -326,7 +326,14 @@ impl Machine {
             }
             ScheduleChange::Move(at) => {
                 check_range("time of a schedule", at.0, 0, U48::MAX)?;
-                changed.planned = state.planned.or(state.next);
+                // One that is over does not begin again behind that time.
+                let over = match state.spec.timing {
+                    Timing::At(at) => Some(at),
+                    Timing::Every { .. } | Timing::Cron { .. } => {
+                        state.last.and_then(|last| last.scheduled)
+                    }
+                };
+                changed.planned = state.planned.or(state.next).or(over);
                 changed.next = Some(at);
             }
         }

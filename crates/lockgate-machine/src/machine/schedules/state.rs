@@ -60,7 +60,7 @@ pub(in crate::machine) struct ScheduleState {
     pub(super) next: Option<WallTime>,
     pub(super) planned: Option<WallTime>,
     pub(super) paused: bool,
-    /// Whether its next time had come and it had to wait for the last message.
+    /// Whether its next time had come in time and it had to wait for the last message.
     pub(super) waited: bool,
     pub(super) last: Option<Firing>,
     pub(super) counts: ScheduleCounts,
@@ -229,12 +229,14 @@ impl Schedules {
         self.by_name.remove(&state.name);
     }
 
-    /// The time of a schedule has come. `waits`: the message of its last firing is there, and it waits for that.
-    pub(super) fn come_due(&mut self, row: u32, waits: bool) {
+    /// The time of a schedule has come. `waits`: the message of its last firing is there, and it waits for that. Only what began to
+    /// wait in time is not missed, however long it waits.
+    pub(super) fn come_due(&mut self, row: u32, waits: bool, now: WallTime) {
         let state = &mut self.rows[row];
+        let is_late = |next| now.since(next) > state.spec.late_max;
+        state.waited |= waits && !state.next.is_some_and(is_late);
         match (state.next, state.last_place().filter(|_| waits)) {
             (_, Some((queue, sequence))) => {
-                state.waited = true;
                 self.waiting.insert((queue, sequence, row));
             }
             (Some(next), None) => {
@@ -275,7 +277,7 @@ impl Schedules {
         let released: Vec<_> = self.waiting.range(all).copied().collect();
         for place in released {
             self.waiting.remove(&place);
-            self.come_due(place.2, false);
+            self.come_due(place.2, false, WallTime(0));
         }
     }
 
@@ -370,8 +372,7 @@ impl Schedules {
             expect(count == usize::from(runs), "one is in no place, or in two");
             expect(
                 !places[2]
-                    || state.waited
-                        && state.spec.overlap == Overlap::Queue
+                    || state.spec.overlap == Overlap::Queue
                         && state
                             .last_place()
                             .is_some_and(|(queue, at)| is_there(queue, at)),

@@ -506,6 +506,53 @@ fn overlap_queue_waits_until_the_last_message_is_gone() {
 }
 
 #[test]
+fn what_begins_to_wait_late_is_missed_all_the_same() {
+    for (late, waited) in [(10 * SECOND, true), (100 * SECOND, false)] {
+        let mut run = made();
+        put(
+            &mut run,
+            "s",
+            with_overlap("q", Overlap::Queue),
+            10 * SECOND,
+        );
+        wait(&mut run, 10 * SECOND);
+        fire(&mut run);
+        wait(&mut run, 10 * SECOND + late);
+        assert!(describe(&run, "s").waits_for.is_some());
+        let image = loaded(&mut run.machine);
+        assert_eq!(image.state_view(), run.machine.state_view());
+        settle(&mut run, SettleAction::Ack);
+        assert_eq!(due(&run)[0].waited, waited, "{late}");
+        run.check_recovery();
+    }
+}
+
+#[test]
+fn one_that_is_over_and_moved_fires_once_more() {
+    let mut run = made();
+    let at = run.now.wall.plus(10 * SECOND);
+    let once = ScheduleSpec {
+        timing: Timing::At(at),
+        ..spec("q")
+    };
+    put(&mut run, "s", once, 10 * SECOND);
+    wait(&mut run, 10 * SECOND);
+    let step = ScheduleStep {
+        next: None,
+        ..step_of(&due(&run)[0])
+    };
+    take(&mut run, step).unwrap();
+    assert_eq!(describe(&run, "s").next, None);
+    // To a time before its own: that one does not come again behind it.
+    let moved = ChangeSchedule {
+        name: schedule("s"),
+        change: ScheduleChange::Move(WallTime(at.0 - 5 * SECOND)),
+        generation: None,
+    };
+    assert_eq!(give(&mut run, moved).unwrap().planned, Some(at));
+}
+
+#[test]
 fn a_queue_that_is_deleted_lets_nobody_wait() {
     let mut run = made();
     put(
