@@ -291,8 +291,20 @@ impl World {
         }
         if acks {
             self.ledger.0.remove(&id);
-        } else if let Some(known) = self.ledger.0.get_mut(&id) {
-            known.lease = None;
+            return;
+        }
+        let Some(returned) = self.ledger.0.get_mut(&id) else {
+            return;
+        };
+        returned.lease = None;
+        if QUEUES[returned.queue] == "keyed" {
+            // The messages behind it in its key's batch come back with it.
+            for known in self.ledger.0.values_mut() {
+                let behind = |lease: &(LeaseToken, _)| {
+                    lease.0.queue == token.queue && lease.0.lease > token.lease
+                };
+                known.lease.take_if(|lease| behind(lease));
+            }
         }
     }
 

@@ -63,7 +63,9 @@ impl Recorder {
             Value::Object(fields) => {
                 for (name, value) in fields {
                     match (&**name, &*value) {
-                        ("id" | "receipt", Value::String(text)) => self.note(name, text),
+                        ("id" | "message_id" | "receipt", Value::String(text)) => {
+                            self.note(name, text)
+                        }
                         ("used_bytes", Value::Number(_)) => *value = json!(67_108_864),
                         ("records" | "syncs", Value::Number(_)) => *value = json!(17),
                         ("record_bytes", Value::Number(_)) => *value = json!(1820),
@@ -82,7 +84,7 @@ impl Recorder {
             return;
         }
         let number = self.replaced.len() + 1;
-        let shown = if name == "id" {
+        let shown = if name != "receipt" {
             format!("00000004-0000-8000-8000-{number:012}")
         } else {
             format!("AQAAAAE{number:040}_4bN1dB0mYk3nq")
