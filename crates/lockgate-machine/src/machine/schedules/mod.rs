@@ -86,6 +86,14 @@ pub enum ScheduleError {
         message: MessageId,
         overlap: Overlap,
     },
+    /// Somebody has sent a message with the unique id of its next one. It fires when the queue forgets that id.
+    #[error(
+        "schedule {schedule} cannot send {id}: somebody else has sent this unique id to the queue, which still remembers it"
+    )]
+    IdTaken {
+        schedule: ScheduleName,
+        id: UniqueId,
+    },
 }
 
 impl Machine {
@@ -211,6 +219,10 @@ impl Machine {
                     Timing::At(at) => Some(at),
                     Timing::Every { .. } | Timing::Cron { .. } => *next,
                 };
+                if next.is_none() {
+                    let what = "the schedule would never fire: its timing has no time that is still to come";
+                    return Err(ScheduleError::Timing { what: what.into() }.into());
+                }
                 check_range(
                     "time of a schedule",
                     next.map_or(0, |next| next.0),
@@ -499,7 +511,8 @@ impl Machine {
         let message = firing_of(state, scheduled);
         // No message has had this id, so no index need be asked.
         draft.fresh_ids = true;
-        let id = match &spec.to {
+        let unique_id = message.unique_id.clone();
+        let (id, is_taken) = match &spec.to {
             ScheduleTo::Queue(queue) => {
                 let outgoing = Outgoing {
                     queue,
@@ -508,7 +521,8 @@ impl Machine {
                     group: message.group.as_ref(),
                     payload: Payload::Own,
                 };
-                self.decide_send(draft, outgoing, now)?.id
+                let sent = self.decide_send(draft, outgoing, now)?;
+                (sent.id, sent.duplicate)
             }
             ScheduleTo::Exchange {
                 exchange,
@@ -520,9 +534,15 @@ impl Machine {
                     message,
                     subject: None,
                 };
-                self.decide_publish(draft, &publish, now)?.id
+                let publication = self.decide_publish(draft, &publish, now)?;
+                let is_taken = publication.copies.iter().any(|copy| copy.sent.duplicate);
+                (publication.id, is_taken)
             }
         };
+        if let Some(id) = unique_id.filter(|_| is_taken) {
+            let schedule = state.name.clone();
+            return Err(ScheduleError::IdTaken { schedule, id }.into());
+        }
         Ok((id, replaced))
     }
 
@@ -582,6 +602,7 @@ fn may_pass(rejection: &Rejection) -> bool {
     match rejection {
         Rejection::QuotaExceeded { .. }
         | Rejection::DedupFull { .. }
+        | Rejection::Schedule(ScheduleError::IdTaken { .. })
         | Rejection::Exchange(ExchangeError::Unroutable { .. }) => true,
         Rejection::PublishRefused { source, .. } => may_pass(source),
         _ => false,

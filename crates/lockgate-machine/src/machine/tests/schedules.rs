@@ -310,7 +310,7 @@ fn a_generation_guards_every_change() {
     let put = |generation| PutSchedule {
         name: name.clone(),
         spec: Arc::new(with_overlap("q", Overlap::Skip)),
-        next: None,
+        next: Some(WallTime(1)),
         generation,
     };
     assert_eq!(wrong(&mut run, put(Some(0)).into()), generation);
@@ -617,6 +617,21 @@ fn what_a_queue_would_never_take_is_refused_when_it_is_made() {
     assert!(text.contains("could not send its message"), "{text}");
     let text = refused(&mut run, spec("none"));
     assert!(text.contains("queue none does not exist"), "{text}");
+    let keyed = Message {
+        key: Key::new("k").ok(),
+        ..Message::default()
+    };
+    let over = PutSchedule {
+        name: schedule("s"),
+        spec: Arc::new(ScheduleSpec {
+            message: Arc::new(keyed),
+            ..spec("q")
+        }),
+        next: None,
+        generation: None,
+    };
+    let text = give(&mut run, over).unwrap_err().to_string();
+    assert!(text.contains("would never fire"), "{text}");
     let mut with = |change: &dyn Fn(&mut ScheduleSpec, &mut Message)| {
         let mut spec = spec("q");
         let mut message = Message {
@@ -691,6 +706,25 @@ fn a_full_queue_leaves_it_due() {
     assert!(matches!(refused, Rejection::QuotaExceeded { .. }));
     assert_eq!(due(&run).len(), 1);
     assert_eq!(describe(&run, "s").counts.fired, 0);
+}
+
+#[test]
+fn a_unique_id_that_somebody_took_does_not_swallow_a_firing() {
+    let mut run = made();
+    put(&mut run, "s", spec("q"), 10 * SECOND);
+    wait(&mut run, 9 * SECOND);
+    run.lines("send q id=schedule-1-1");
+    wait(&mut run, SECOND);
+    let step = step_of(&due(&run)[0]);
+    let refused = take(&mut run, step).unwrap_err().to_string();
+    assert!(refused.contains("schedule-1-1"), "{refused}");
+    assert_eq!((due(&run).len(), counts(&run)), (1, (1, 0)));
+    // The queue forgets the id.
+    wait(&mut run, 300 * SECOND);
+    take(&mut run, step).unwrap();
+    assert_eq!(counts(&run), (2, 0));
+    assert_eq!(describe(&run, "s").counts.fired, 1);
+    run.check_recovery();
 }
 
 #[test]

@@ -552,6 +552,7 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
                 Code::ScheduleNotFound,
                 Code::ScheduleChanged,
                 Code::ScheduleUnsettled,
+                Code::ScheduleIdTaken,
                 Code::QueueFull,
             ],
             ..schedule("send on its queue or exchange", to.ok::<ScheduleRun>())
