@@ -25,6 +25,7 @@ mod backoff;
 mod clock;
 pub mod coordination;
 mod disk;
+mod distribution;
 mod error_text;
 mod failures;
 #[doc(hidden)]
@@ -53,6 +54,7 @@ pub use disk::{
     Disk, DiskError, DiskFile, DiskOperation, DiskSpace, FileIdentity, FolderLock, LockError,
     OpenMode,
 };
+pub use distribution::Distribution;
 pub use error_text::{StorageFailure, with_sources};
 pub use failures::{FailedAttempt, Failures, REASON_BYTES_MAX, cut_reason};
 pub use ids::{

@@ -2,11 +2,12 @@
 //! for simulation.
 
 mod copying;
+mod counts;
 mod reads;
 mod schedules;
 mod watches;
 
-use std::{collections::BTreeSet, mem, sync::Arc};
+use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
 
 use lockgate_core::{
     AppendError, Epoch, Level, Log, LogCapabilities, LogError, LogProgress, LogReader, MachineTime,
@@ -15,15 +16,17 @@ use lockgate_core::{
 };
 use lockgate_machine::{
     AnyCommand, Command, Deadlines, Delivery, Effect, EngineCommand, Housekeeping, Machine,
-    Receive, RecordCounts, Rejection, Reply, SyncWindow, encode_record,
+    Receive, Rejection, Reply, SyncWindow, encode_record,
 };
 use smallvec::SmallVec;
 
+pub use self::counts::{DriverCounts, SpanCounts};
 use self::{copying::Copying, reads::Reads, schedules::Schedules, watches::Watches};
 use crate::{
     EngineError, EngineOptions, MaintenanceCounts, QueueEntry, StartError, StopReason,
     maintenance::{Pins, Plan},
     request::{Answer, Request, Work, grows},
+    sync::Instant,
     waiters::{Waiter, Waiters},
 };
 
@@ -84,6 +87,8 @@ pub struct Driver<T> {
     after_submit: Vec<Output<T>>,
     stopped: Option<StopReason>,
     counts: DriverCounts,
+    /// How long the last submission to the log took. Measured for whoever watches; it decides nothing.
+    submit_took: Duration,
     /// The sync window for records of no queue, and of queues without their own window.
     window_of_log: SyncWindow,
     /// The shortest sync window of the records since it was last taken.
@@ -134,31 +139,6 @@ pub trait Ticket {
 }
 
 impl Ticket for u64 {}
-
-/// What a driver counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct DriverCounts {
-    pub groups: u64,
-    pub records: u64,
-    /// Payload bytes appended.
-    pub bytes: u64,
-    /// Records of the largest group.
-    pub group_records_max: u64,
-    pub commands: u64,
-    pub queries: u64,
-    pub rejected: u64,
-    /// Receives refused because too many wait.
-    pub overloaded: u64,
-    /// Commands done at level `memory`.
-    pub answered_memory: u64,
-    /// Commands done at level `process`.
-    pub answered_process: u64,
-    /// Commands done at level `disk` or above.
-    pub answered_disk: u64,
-    /// How much the shard's records are, now.
-    pub kept: RecordCounts,
-}
 
 /// How long the answer to a request must wait.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -229,6 +209,7 @@ impl<T: Ticket> Driver<T> {
             after_submit: Vec::new(),
             stopped: None,
             counts: DriverCounts::default(),
+            submit_took: Duration::ZERO,
             window_of_log: options.sync_window,
             sync_window: SyncWindow::default(),
             durable: Position::default(),
@@ -487,6 +468,11 @@ impl<T: Ticket> Driver<T> {
         }
     }
 
+    /// How long the last submission to the log took.
+    pub(crate) fn submit_took(&self) -> Duration {
+        self.submit_took
+    }
+
     /// The shortest sync window of the records since the last call: they must be synced within it,
     /// unless an answer waits for them earlier. Without such records, it has no limit.
     pub fn take_sync_window(&mut self) -> SyncWindow {
@@ -630,10 +616,12 @@ impl<T: Ticket> Driver<T> {
             } else {
                 Purpose::Maintenance
             };
+            let spans = self.spans_ended_by(&decision.effects, now);
             if let Err(rejection) = self.log_effects(&decision.effects, decision.level, purpose) {
                 self.counts.rejected += 1;
                 return (Err(rejection), Wait::Sync(self.promised));
             }
+            self.counts.spans = spans;
         }
         // A publish makes as many messages as there are queues, and a transaction as many as it has parts: each counts.
         self.group_messages += decision.effects.len().saturating_sub(1);
@@ -890,11 +878,13 @@ impl<T: Ticket> Driver<T> {
         let bytes = mem::take(&mut self.group_payload_bytes);
         let compacted = mem::take(&mut self.group_compacted_bytes);
         let written = self.group.bytes().len() as u64;
+        let began = Instant::now();
         let (reason, is_unknown) = match &self.stopped {
             // Storage failed while room was reserved.
             Some(reason) => (reason.clone(), false),
             None => match self.log.submit(self.epoch, self.tail, &mut self.group) {
                 Ok(()) => {
+                    self.submit_took = began.elapsed();
                     self.tail = self.cursor;
                     self.plan.appended(written, compacted);
                     self.counts.groups += 1;

@@ -57,6 +57,7 @@ mod directory;
 mod driver;
 mod engine;
 mod error;
+mod exposition;
 mod inbox;
 mod leases;
 mod ledger;
@@ -85,7 +86,7 @@ pub use backup::{
     verify_backup,
 };
 pub use directory::{Directory, QueueEntry};
-pub use driver::{Driver, DriverCounts, Output, OutputKind, Ticket};
+pub use driver::{Driver, DriverCounts, Output, OutputKind, SpanCounts, Ticket};
 pub use engine::{Engine, Status};
 pub use error::{EngineError, SnapshotError, StartError, StopReason, UnknownCause};
 pub use leases::{Received, ReceivedBatch};
@@ -98,6 +99,7 @@ pub use metrics::{AnsweredCounts, EngineMetrics, IndexMetrics};
 pub use missing::{MissingPart, WithoutQueue};
 pub use options::{EngineOptions, IndexPace};
 pub use peek::{Peek, Peeked};
+pub use pending::LogSpans;
 pub use recover::{Beginning, Trial, try_start};
 pub use report::StartReport;
 pub use request::{Answer, Batch, LookUp, Request, Work};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockgate_machine::RecordCounts;
 
-use crate::MaintenanceCounts;
+use crate::{MaintenanceCounts, SpanCounts, pending::LogSpans};
 
 /// An engine's counters since its start, and its gauges.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,6 +23,10 @@ pub struct EngineMetrics {
     pub sync_time_max: Duration,
     /// How long a caller has waited for a sync while none ended, now.
     pub sync_age: Duration,
+    /// How long the log took for its writes and syncs.
+    pub log_spans: LogSpans,
+    /// How long messages waited for their leases and were held.
+    pub spans: SpanCounts,
     /// Records that were durable once and that the start could not read or decode.
     pub records_lost: u64,
     /// Decided commands, including the engine's own.

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::PoisonError, time::Duration};
 
-use lockgate_core::{AppendError, LogProgress, Position, Progress};
+use lockgate_core::{AppendError, Distribution, LogProgress, Position, Progress};
 use lockgate_machine::SyncWindow;
 
 use crate::{
@@ -33,8 +33,8 @@ struct State {
     held_bytes: usize,
     /// The log's progress, as far as it is known here.
     progress: Progress,
-    /// The ends of groups that are submitted and not known to be written.
-    groups: VecDeque<Position>,
+    /// The ends of groups that are submitted and not known to be written, since when, and how long the submission took.
+    groups: VecDeque<(Position, Instant, Duration)>,
     /// The end of the last submitted record.
     submitted: Position,
     /// The end of the last record that an answer waits for.
@@ -104,6 +104,30 @@ pub(crate) struct Counts {
     pub(crate) sync_time: Duration,
     pub(crate) sync_time_max: Duration,
     pub(crate) sync_age: Duration,
+    pub(crate) log_spans: LogSpans,
+}
+
+/// How long the log took for what it was given, since the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogSpans {
+    /// To write a group of records.
+    pub appends: Distribution,
+    /// To make records durable: a sync.
+    pub syncs: Distribution,
+}
+
+impl Default for LogSpans {
+    fn default() -> Self {
+        Self {
+            appends: Distribution::SHORT,
+            syncs: Distribution::SHORT,
+        }
+    }
+}
+
+fn record(spans: &mut Distribution, took: Duration) {
+    spans.record_micros(took.as_micros().try_into().unwrap_or(u64::MAX));
 }
 
 /// How many answers may wait, and how many bytes of them, before nothing more is decided; and how
@@ -143,6 +167,8 @@ pub(crate) struct Filing<'a> {
     /// Answers that must wait.
     pub(crate) outputs: &'a mut Vec<Output<AnswerSender>>,
     pub(crate) submitted: Position,
+    /// How long the submission took.
+    pub(crate) submit_took: Duration,
     /// How far the log has written.
     pub(crate) written: Position,
     pub(crate) wanted: Position,
@@ -200,14 +226,18 @@ impl State {
         let was_durable = self.progress.durable;
         self.progress.durable = was_durable.max(progress.durable);
         let Progress { written, durable } = self.progress;
-        while self.groups.front().is_some_and(|end| *end <= written) {
-            self.groups.pop_front();
+        while let Some((_, since, submit_took)) =
+            self.groups.pop_front_if(|(end, ..)| *end <= written)
+        {
+            let took = submit_took + since.elapsed();
+            record(&mut self.counts.log_spans.appends, took);
         }
         while let Some((_, began)) = self.syncs.pop_front_if(|(end, _)| *end <= durable) {
             let took = began.elapsed();
             self.counts.syncs += 1;
             self.counts.sync_time += took;
             self.counts.sync_time_max = self.counts.sync_time_max.max(took);
+            record(&mut self.counts.log_spans.syncs, took);
         }
         if durable > was_durable {
             self.waiting_since = None;
@@ -341,10 +371,14 @@ impl PendingAnswers {
         let records = filing.counts.records - state.counts.driver.records;
         if records > 0 {
             state.submitted = filing.submitted;
+            let now = Instant::now();
             if state.submitted > written {
-                state.groups.push_back(filing.submitted);
+                let group = (filing.submitted, now, filing.submit_took);
+                state.groups.push_back(group);
+            } else {
+                record(&mut state.counts.log_spans.appends, filing.submit_took);
             }
-            state.note_unsynced(records, Instant::now(), filing.window);
+            state.note_unsynced(records, now, filing.window);
         }
         state.wanted = state.wanted.max(filing.wanted);
         state.note_waiting();
@@ -589,6 +623,7 @@ mod tests {
         Filing {
             outputs,
             submitted: END,
+            submit_took: Duration::ZERO,
             written: END,
             wanted: END,
             room: Room {

@@ -384,6 +384,7 @@ fn serve(shared: &Shared, driver: &mut Driver<AnswerSender>, options: &EngineOpt
         let filing = Filing {
             outputs: &mut held,
             submitted: driver.tail(),
+            submit_took: driver.submit_took(),
             written: log.now().written,
             wanted: driver.promised(),
             room,
@@ -594,6 +595,8 @@ impl Shared {
             sync_time: counts.sync_time,
             sync_time_max: counts.sync_time_max,
             sync_age: counts.sync_age,
+            log_spans: counts.log_spans,
+            spans: driver.spans,
             records_lost: self.records_lost,
             commands: driver.commands,
             queries: driver.queries,

@@ -112,7 +112,7 @@ pub use live::{LiveMessage, LiveRange};
 pub use machine::{
     ClockState, Deadlines, ExchangeError, ExchangeView, Frozen, Housekeeping, ImageLoader, KeyView,
     LeaseView, LedgerView, LiveBlock, Machine, MachineLimits, MessageState, MessageView,
-    ProducerView, QueueView, RecordCounts, RecordsView, Route, ScheduleError, ScheduleView,
+    ProducerView, QueueView, RecordCounts, RecordsView, Route, ScheduleError, ScheduleView, Span,
     StateView, Target, Upcoming,
 };
 pub use query::{

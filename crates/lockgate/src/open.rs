@@ -13,6 +13,7 @@ use lockgate_engine::{
     RestoreError, RestoreReport, StartError, StartReport, Status,
 };
 use lockgate_log::{FolderDisk, LocalLog, LocalLogOptions, SystemClock};
+use lockgate_metrics::Page;
 use tokio::sync::oneshot;
 
 use crate::{
@@ -129,6 +130,9 @@ pub enum OpenError {
     #[error("starting a thread for it")]
     Thread(#[source] io::Error),
 }
+
+/// How many queues, and so on, a page of metrics has by name.
+const NAMES_MAX: usize = 1_000;
 
 impl Lockgate {
     /// Opens the folder at `path` with the default options. Makes the folder (mode 0700) if it is
@@ -305,6 +309,32 @@ impl Lockgate {
     #[must_use]
     pub fn metrics(&self) -> EngineMetrics {
         self.engine.metrics()
+    }
+
+    /// Returns all figures of this folder in the text format of Prometheus, as a server's `/metrics` has them: counters and
+    /// histograms of the engine, and figures of up to 1,000 queues, ledgers, exchanges and schedules each. Those of the process are
+    /// not among them: a service that embeds Lockgate has its own. `docs/metrics.md` says what they mean.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, nothing is lost.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let lockgate = lockgate::Lockgate::open(folder.path().join("data")).await?;
+    /// let queue = lockgate.queue("mail").create().await?;
+    /// queue.send(lockgate::Message::new("hello")).await?;
+    /// let page = lockgate.metrics_page().await;
+    /// assert!(page.contains("lockgate_queue_ready_messages{queue=\"mail\"} 1\n"));
+    /// # lockgate.shutdown().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn metrics_page(&self) -> String {
+        let mut page = Page::default();
+        self.engine.write_metrics(&mut page, NAMES_MAX).await;
+        page.finish()
     }
 
     /// Gives access to the engine below, for operations that this crate has no method for.

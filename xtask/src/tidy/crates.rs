@@ -19,12 +19,13 @@ const WITHOUT_RUNTIME: [&str; 7] = [
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
 
 /// The crates each crate may name, tests aside. ARCHITECTURE.md draws the same picture.
-const LAYERS: [(&str, &[&str]); 29] = [
+const LAYERS: [(&str, &[&str]); 30] = [
     ("lockgate-core", &[]),
     ("lockgate-machine", &["lockgate-core"]),
     ("lockgate-log", &["lockgate-core"]),
     ("lockgate-index", &[]),
     ("lockgate-schedule", &["lockgate-core"]),
+    ("lockgate-metrics", &["lockgate-core"]),
     ("lockgate-postgres", &["lockgate-core", "lockgate-records"]),
     ("lockgate-mysql", &["lockgate-core", "lockgate-records"]),
     ("lockgate-redis", &["lockgate-core", "lockgate-records"]),
@@ -71,6 +72,7 @@ const LAYERS: [(&str, &[&str]); 29] = [
         &[
             "lockgate-core",
             "lockgate-machine",
+            "lockgate-metrics",
             "lockgate-log",
             "lockgate-index",
             "lockgate-schedule",
@@ -81,6 +83,7 @@ const LAYERS: [(&str, &[&str]); 29] = [
         &[
             "lockgate-core",
             "lockgate-machine",
+            "lockgate-metrics",
             "lockgate-log",
             "lockgate-engine",
             "lockgate-postgres",
@@ -111,6 +114,7 @@ const LAYERS: [(&str, &[&str]); 29] = [
         &[
             "lockgate-core",
             "lockgate-machine",
+            "lockgate-metrics",
             "lockgate-engine",
             "lockgate-sigv4",
         ],

@@ -134,6 +134,21 @@ pub enum Limit {
     OwingKeys,
 }
 
+impl Limit {
+    /// Its name in answers and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Concurrency => "concurrency",
+            Self::Gap => "gap",
+            Self::Rate => "rate",
+            Self::Window => "window",
+            Self::OwingKeys => "owing_keys",
+        }
+    }
+}
+
 /// How long a start waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wait {

@@ -387,6 +387,7 @@ impl Shard {
             let filing = Filing {
                 outputs: &mut held,
                 submitted: Position(appended),
+                submit_took: Duration::ZERO,
                 written: self.log.now().written,
                 wanted,
                 room: self.answers,
@@ -609,6 +610,7 @@ fn window(after: Option<u64>) {
     let filing = Filing {
         outputs: &mut Vec::new(),
         submitted: Position(1),
+        submit_took: Duration::ZERO,
         written: Position(1),
         wanted: Position(0),
         room: shard.answers,

@@ -53,6 +53,7 @@ mod schedules;
 mod send;
 mod settle;
 mod shared;
+mod spans;
 mod state;
 mod state_view;
 #[cfg(test)]
@@ -110,6 +111,7 @@ pub use self::producers::ProducerView;
 pub use self::read_ahead::Upcoming;
 pub use self::records::RecordCounts;
 pub use self::schedules::{ScheduleError, ScheduleView};
+pub use self::spans::Span;
 pub use self::state_view::{
     KeyView, LeaseView, MessageState, MessageView, QueueView, RecordsView, StateView,
 };

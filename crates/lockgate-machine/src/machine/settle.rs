@@ -418,7 +418,7 @@ impl Machine {
     }
 
     /// When the message's lease was given.
-    fn given(&self, index: u32) -> Option<MachineTime> {
+    pub(super) fn given(&self, index: u32) -> Option<MachineTime> {
         let held = u64::from(self.leased_once(index)?.held_ms);
         let deadline = self.deadline(index)?;
         Some(MachineTime(deadline.saturating_sub(held)))

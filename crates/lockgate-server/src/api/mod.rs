@@ -39,7 +39,6 @@ pub(crate) use self::{
     follow::{Follow, is_follow},
     problem::{Code, Problem},
     route::{PREFIX, is_append},
-    shapes::LimitWord,
 };
 use self::{
     input::{body, query},

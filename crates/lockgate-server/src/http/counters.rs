@@ -1,8 +1,15 @@
 //! The counters of the HTTP side.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use hyper::StatusCode;
+use lockgate_core::Distribution;
 
 /// Declares an enum whose values are labels of a metric.
 macro_rules! labels {
@@ -145,6 +152,7 @@ pub(crate) struct Counters {
     abandoned: AtomicU64,
     refused: [AtomicU64; Refused::ALL.len()],
     requests: [[AtomicU64; STATUSES.len()]; Action::ALL.len()],
+    times: [Mutex<Distribution>; Action::ALL.len()],
 }
 
 impl Default for Counters {
@@ -156,6 +164,7 @@ impl Default for Counters {
             abandoned: AtomicU64::new(0),
             refused: std::array::from_fn(zero),
             requests: std::array::from_fn(|_| std::array::from_fn(zero)),
+            times: std::array::from_fn(|_| Mutex::new(Distribution::SHORT)),
         }
     }
 }
@@ -178,12 +187,28 @@ impl Counters {
         self.refused[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn request(&self, action: Action, status: StatusCode) {
+    pub(crate) fn request(&self, action: Action, status: StatusCode, took: Duration) {
         let at = STATUSES
             .iter()
             .position(|&known| known == status.as_u16())
             .unwrap_or(0);
         self.requests[action as usize][at].fetch_add(1, Ordering::Relaxed);
+        let micros = took.as_micros().try_into().unwrap_or(u64::MAX);
+        self.time(action).record_micros(micros);
+    }
+
+    fn time(&self, action: Action) -> std::sync::MutexGuard<'_, Distribution> {
+        // Numbers are whole whatever happens to who writes them.
+        let time = self.times[action as usize].lock();
+        time.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long requests took, by action. Actions that never occurred are left out.
+    pub(crate) fn each_time(&self) -> impl Iterator<Item = (Action, Distribution)> {
+        let times = Action::ALL
+            .iter()
+            .map(|&action| (action, *self.time(action)));
+        times.filter(|(_, spans)| spans.count() > 0)
     }
 
     /// Connections accepted so far.

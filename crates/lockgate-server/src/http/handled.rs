@@ -48,7 +48,7 @@ pub(crate) async fn answer(
 ) -> Response<Answer> {
     let began = Instant::now();
     let index = client.progress.begin(began).await;
-    let unanswered = Unanswered(&client.core.counters);
+    let unanswered = Unanswered(&client.core.counters, began);
     let (parts, body) = request.into_parts();
     let (route, action) = Route::of(parts.uri.path());
     let outcome = match check(client, index, route == Route::Handler, &parts) {

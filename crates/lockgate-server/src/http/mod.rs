@@ -12,7 +12,6 @@ mod connection;
 pub(crate) mod counters;
 mod date;
 pub(crate) mod drain;
-mod exposition;
 mod follow;
 mod framing;
 pub(crate) mod fuzzing;

@@ -67,7 +67,7 @@ pub(crate) async fn answer(
 ) -> Response<Answer> {
     let began = Instant::now();
     let index = client.progress.begin(began).await;
-    let unanswered = Unanswered(&client.core.counters);
+    let unanswered = Unanswered(&client.core.counters, began);
     let (parts, body) = request.into_parts();
     let route = Route::of(parts.uri.path());
     let page = page(route);
@@ -175,11 +175,11 @@ fn may_be_refused(route: Route, method: &Method, response: &response::Response) 
 }
 
 /// Counts a request as abandoned unless it is answered.
-pub(super) struct Unanswered<'a>(pub(super) &'a Counters);
+pub(super) struct Unanswered<'a>(pub(super) &'a Counters, pub(super) Instant);
 
 impl Unanswered<'_> {
     pub(super) fn answered(self, action: Action, status: StatusCode) {
-        self.0.request(action, status);
+        self.0.request(action, status, self.1.elapsed());
         std::mem::forget(self);
     }
 }

@@ -43,7 +43,7 @@ impl Page {
             } else if let Some(rest) = line.strip_prefix("# TYPE ") {
                 let (name, kind) = rest.split_once(' ').unwrap();
                 assert_eq!(help.take().as_deref(), Some(name), "{line}");
-                assert!(matches!(kind, "counter" | "gauge"), "{line}");
+                assert!(matches!(kind, "counter" | "gauge" | "histogram"), "{line}");
                 assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
                 let before = page.types.insert(name.to_owned(), kind.to_owned());
                 assert_eq!(before, None, "{line}");
@@ -51,7 +51,12 @@ impl Page {
             } else {
                 let (series, value) = line.rsplit_once(' ').unwrap();
                 let name = series.split('{').next().unwrap();
-                assert_eq!(family.as_deref(), Some(name), "{line}");
+                let family = family.as_deref().unwrap();
+                let is_histogram = page.types[family] == "histogram";
+                let of_histogram = ["_bucket", "_sum", "_count"];
+                let suffix = name.strip_prefix(family).unwrap();
+                assert_eq!(is_histogram, of_histogram.contains(&suffix), "{line}");
+                assert!(is_histogram || suffix.is_empty(), "{line}");
                 let value = value.parse().unwrap_or_else(|_| panic!("{line}"));
                 let before = page.samples.insert(series.to_owned(), value);
                 assert_eq!(before, None, "{line}");
@@ -77,14 +82,17 @@ async fn every_metric_is_documented_and_every_documented_metric_exists() {
     let page = page(&server).await;
     let documented: BTreeSet<String> = include_str!("../../../../docs/metrics.md")
         .lines()
-        .filter_map(|line| line.strip_prefix("| `lockgate_"))
+        .filter_map(|line| line.strip_prefix("| `"))
         .map(|rest| rest.split('`').next().unwrap())
+        .filter(|name| name.starts_with("lockgate_") || name.starts_with("process_"))
         // Those are of others, whose tests compare them.
         .filter(|name| {
             let others = ["producer_", "pipeline_", "sequencer_"];
-            !others.iter().any(|other| name.starts_with(other))
+            !others
+                .iter()
+                .any(|other| name[name.find('_').unwrap() + 1..].starts_with(other))
         })
-        .map(|name| format!("lockgate_{name}"))
+        .map(str::to_owned)
         .collect();
     let served: BTreeSet<String> = page.types.into_keys().collect();
     assert_eq!(served, documented);
@@ -121,6 +129,45 @@ async fn requests_and_refusals_are_counted() {
     ] {
         assert_eq!(page.samples.get(series), Some(&value), "{series}");
     }
+}
+
+#[tokio::test]
+async fn times_are_in_histograms() {
+    let server = TestServer::start().await;
+    server
+        .sqs("CreateQueue", &json!({"QueueName": "jobs"}))
+        .await;
+    let url = server.queue_url("jobs");
+    let sent = json!({"QueueUrl": url, "MessageBody": "x"});
+    for _ in 0..3 {
+        server.sqs("SendMessage", &sent).await;
+    }
+    let receive = json!({"QueueUrl": url, "MaxNumberOfMessages": 2});
+    let received = server.sqs("ReceiveMessage", &receive).await;
+    let receipt = &received["Messages"][0]["ReceiptHandle"];
+    let delete = json!({"QueueUrl": url, "ReceiptHandle": receipt});
+    server.sqs("DeleteMessage", &delete).await;
+    let page = page(&server).await;
+    for (series, count) in [
+        (
+            "lockgate_http_request_seconds_count{action=\"SendMessage\"}",
+            3.0,
+        ),
+        (
+            "lockgate_http_request_seconds_bucket{action=\"SendMessage\",le=\"+Inf\"}",
+            3.0,
+        ),
+        ("lockgate_delivery_age_seconds_count", 2.0),
+        ("lockgate_lease_seconds_count", 1.0),
+    ] {
+        assert_eq!(page.samples.get(series), Some(&count), "{series}");
+    }
+    for name in ["append", "sync"] {
+        let series = format!("lockgate_engine_{name}_seconds_count");
+        assert!(page.samples[&series] >= 1.0, "{series}");
+    }
+    let syncs = page.samples["lockgate_engine_sync_seconds_count"];
+    assert_eq!(page.samples["lockgate_engine_syncs_total"], syncs);
 }
 
 /// Each limit has its own series, also where it is no time that it holds until.

@@ -128,27 +128,6 @@ pub(crate) enum LimitWord {
     OwingKeys,
 }
 
-impl LimitWord {
-    pub(crate) const ALL: [Self; 5] = [
-        Self::Held,
-        Self::Concurrency,
-        Self::Gap,
-        Self::Rate,
-        Self::OwingKeys,
-    ];
-
-    /// As it is written in an answer.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Held => "held",
-            Self::Concurrency => "concurrency",
-            Self::Gap => "gap",
-            Self::Rate => "rate",
-            Self::OwingKeys => "owing_keys",
-        }
-    }
-}
-
 impl From<Limit> for LimitWord {
     fn from(limit: Limit) -> Self {
         match limit {
