@@ -40,8 +40,8 @@ pub(super) struct Draft {
     pub(super) copied_bytes: usize,
     /// How many messages are published to each exchange.
     pub(super) published: BTreeMap<ExchangeId, u64>,
-    /// Whether the unique ids of its messages were never given before, so that they are not looked up in the index.
-    pub(super) fresh_ids: bool,
+    /// Whether its messages are accepted whatever ids the queue remembers, which does not remember theirs.
+    pub(super) forgets_ids: bool,
     /// What the index says of unique ids in this command.
     pub(super) looked_up: Option<IdAnswers>,
     /// Unique ids sent in this command, by queue and digest.
@@ -86,7 +86,7 @@ impl Default for Draft {
             copies: 0,
             copied_bytes: 0,
             published: BTreeMap::new(),
-            fresh_ids: false,
+            forgets_ids: false,
             looked_up: None,
             unique_ids: BTreeMap::new(),
             marks: BTreeMap::new(),

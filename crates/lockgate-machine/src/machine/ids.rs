@@ -39,9 +39,6 @@ impl Machine {
         digest: u128,
     ) -> Result<Option<Sequence>, Rejection> {
         let indexed = queue.indexed.unwrap_or_default();
-        if draft.fresh_ids {
-            return Ok(None);
-        }
         // A purge ahead of it in one batch has forgotten all ids, also those in memory that nobody has looked up.
         let Some(up_to) = indexed.asked_up_to() else {
             return Ok(None);

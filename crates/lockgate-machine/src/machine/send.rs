@@ -125,6 +125,7 @@ impl Machine {
             self.check_mark(draft, index, produced, level)?;
         }
         let unique = self.unique_digest(settings, &send, key, now.machine)?;
+        let unique = unique.filter(|_| !draft.forgets_ids);
         if let Some(digest) = unique {
             let in_transaction = |digest| {
                 let first = draft.unique_ids.get(&(index, digest))?;

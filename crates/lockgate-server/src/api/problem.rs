@@ -102,7 +102,6 @@ codes! {
     ExchangeUsed = "exchange_used", 409, "Another exchange leads to the exchange";
     ScheduleChanged = "schedule_changed", 409, "The schedule has another generation";
     ScheduleUnsettled = "schedule_unsettled", 409, "The last message of the schedule is still there";
-    ScheduleIdTaken = "schedule_id_taken", 409, "Somebody else has sent the unique id of the schedule's next message";
     Unroutable = "unroutable", 409, "The exchange finds no queue for the message, and refuses such messages";
     RouteTooLarge = "route_too_large", 409, "The message would go to too many queues, or finding them takes too long";
     Deposed = "deposed", 409, "The term of the fence is over: the server has seen a later one of that election";
@@ -368,7 +367,6 @@ impl From<Rejection> for Problem {
                 ScheduleError::NotFound { .. } => Self::new(Code::ScheduleNotFound, detail),
                 ScheduleError::Generation { .. } => Self::new(Code::ScheduleChanged, detail),
                 ScheduleError::Unsettled { .. } => Self::new(Code::ScheduleUnsettled, detail),
-                ScheduleError::IdTaken { .. } => Self::new(Code::ScheduleIdTaken, detail),
                 // Its queue or exchange says it.
                 ScheduleError::Target { source, .. } => {
                     let mut problem = Self::from(*source);

@@ -86,14 +86,6 @@ pub enum ScheduleError {
         message: MessageId,
         overlap: Overlap,
     },
-    /// Somebody has sent a message with the unique id of its next one. It fires when the queue forgets that id.
-    #[error(
-        "schedule {schedule} cannot send {id}: somebody else has sent this unique id to the queue, which still remembers it"
-    )]
-    IdTaken {
-        schedule: ScheduleName,
-        id: UniqueId,
-    },
 }
 
 impl Machine {
@@ -509,10 +501,9 @@ impl Machine {
             replaced = true;
         }
         let message = firing_of(state, scheduled);
-        // No message has had this id, so no index need be asked.
-        draft.fresh_ids = true;
-        let unique_id = message.unique_id.clone();
-        let (id, is_taken) = match &spec.to {
+        // Step and message are one record, so no firing comes twice; and nobody who sends its id first may swallow it.
+        draft.forgets_ids = true;
+        let id = match &spec.to {
             ScheduleTo::Queue(queue) => {
                 let outgoing = Outgoing {
                     queue,
@@ -521,8 +512,7 @@ impl Machine {
                     group: message.group.as_ref(),
                     payload: Payload::Own,
                 };
-                let sent = self.decide_send(draft, outgoing, now)?;
-                (sent.id, sent.duplicate)
+                self.decide_send(draft, outgoing, now)?.id
             }
             ScheduleTo::Exchange {
                 exchange,
@@ -534,15 +524,9 @@ impl Machine {
                     message,
                     subject: None,
                 };
-                let publication = self.decide_publish(draft, &publish, now)?;
-                let is_taken = publication.copies.iter().any(|copy| copy.sent.duplicate);
-                (publication.id, is_taken)
+                self.decide_publish(draft, &publish, now)?.id
             }
         };
-        if let Some(id) = unique_id.filter(|_| is_taken) {
-            let schedule = state.name.clone();
-            return Err(ScheduleError::IdTaken { schedule, id }.into());
-        }
         Ok((id, replaced))
     }
 
@@ -602,7 +586,6 @@ fn may_pass(rejection: &Rejection) -> bool {
     match rejection {
         Rejection::QuotaExceeded { .. }
         | Rejection::DedupFull { .. }
-        | Rejection::Schedule(ScheduleError::IdTaken { .. })
         | Rejection::Exchange(ExchangeError::Unroutable { .. }) => true,
         Rejection::PublishRefused { source, .. } => may_pass(source),
         _ => false,

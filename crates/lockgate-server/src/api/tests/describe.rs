@@ -552,7 +552,6 @@ fn described(operation: Operation, to: &mut Generators) -> Described {
                 Code::ScheduleNotFound,
                 Code::ScheduleChanged,
                 Code::ScheduleUnsettled,
-                Code::ScheduleIdTaken,
                 Code::QueueFull,
             ],
             ..schedule("send on its queue or exchange", to.ok::<ScheduleRun>())
