@@ -168,6 +168,9 @@ impl<T: Ticket> Driver<T> {
                     next: planned.next,
                 });
                 let (result, wait) = self.run_command(&step, now);
+                // The next time of one that is late has come too: its timer fires in the next group.
+                let goes_on = planned.next.is_some_and(|next| next <= self.past(now).wall);
+                self.is_behind |= goes_on && result.is_ok();
                 // Nobody waits for the answer, but receives wait for the message, at level `disk` until it is durable.
                 if let Wait::Sync(position) = wait {
                     self.promised = self.promised.max(position);

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use lockgate_core::{CatchUp, Clock, Level, Message, Overlap, ScheduleName, Timing, WallTime};
 use lockgate_engine::{Engine, EngineOptions};
 use lockgate_machine::{
-    DescribeSchedule, QueueSettings, ScheduleDescription, ScheduleSpec, ScheduleTo, SettleAction,
+    Command, DescribeSchedule, PutSchedule, Query, QueueSettings, ScheduleDescription,
+    ScheduleSpec, ScheduleTo, SettleAction, TypedQuery as _,
 };
 use lockgate_sim::{FaultyDisk, ManualClock};
 
-use crate::support::{create, local_log, name, receive, settle};
+use crate::support::{Shard, create, local_log, name, receive, settle};
 
 const MINUTE: u64 = 60_000;
 
@@ -168,6 +169,35 @@ async fn many_due_schedules_fire_in_order_and_in_bounded_steps() {
     assert!(came.is_sorted(), "{came:?}");
     assert!(engine.metrics().groups >= groups + count / 64);
     engine.shutdown().await;
+}
+
+/// Each group takes the next of its missed times, without a wait in between.
+#[test]
+fn one_that_is_late_catches_up_without_a_pause() {
+    let clock = clock();
+    let (mut shard, _) = Shard::start(FaultyDisk::new(), clock.clone(), &EngineOptions::default());
+    shard.run(create("q", QueueSettings::default())).unwrap();
+    let spec = ScheduleSpec {
+        catch_up: CatchUp::All,
+        ..every(1_000)
+    };
+    let put = PutSchedule {
+        name: schedule("late"),
+        spec: Arc::new(spec),
+        next: Some(clock.wall().plus(1_000)),
+        generation: None,
+    };
+    shard.run(Command::from(put)).unwrap();
+    clock.advance(3_600 * 1_000);
+    shard.group([]);
+    while shard.driver.is_behind() {
+        shard.group([]);
+    }
+    let schedule = schedule("late");
+    let shown = Query::from(DescribeSchedule { schedule });
+    let shown = shard.driver.machine().query(&shown, shard.now()).unwrap();
+    let shown = DescribeSchedule::reply(shown).unwrap();
+    assert_eq!(shown.counts.fired, 3_600);
 }
 
 #[tokio::test]

@@ -130,10 +130,9 @@ impl Machine {
             Some(_) => add(&mut counts.fired, 1),
             None => {}
         }
-        // What was not sent leaves the last message the last one.
-        if let Some(firing) = firing {
-            let message = firing.message.or(state.last.and_then(|last| last.message));
-            state.last = Some(Firing { message, ..firing });
+        // What was not sent leaves the last firing the last one.
+        if let Some(firing) = firing.filter(|firing| firing.message.is_some()) {
+            state.last = Some(firing);
         }
         if !is_by_hand {
             state.waited = false;

@@ -437,6 +437,9 @@ fn overlap_skip_leaves_times_out_while_the_last_message_is_there() {
     assert_eq!(counts(&run), (1, 0));
     let shown = describe(&run, "s");
     assert_eq!((shown.counts.fired, shown.counts.overlapped), (1, 1));
+    // The last firing is the one that sent something.
+    let first = run.now.wall.0 - 10 * SECOND;
+    assert_eq!(shown.last.unwrap().scheduled, Some(WallTime(first)));
     assert!(shown.unsettled);
     let by_hand = RunSchedule {
         name: schedule("s"),
