@@ -158,7 +158,7 @@ impl Client {
 
 impl CallError {
     /// Whether the connection broke before the answer came.
-    fn is_lost(&self) -> bool {
+    pub(crate) fn is_lost(&self) -> bool {
         matches!(self.source, lockgate_client::CallError::Lost { .. })
     }
 

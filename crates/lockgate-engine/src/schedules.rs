@@ -5,18 +5,46 @@ use std::sync::Arc;
 use lockgate_core::{ScheduleName, WallTime};
 use lockgate_machine::{
     ChangeSchedule, DescribeSchedule, PutSchedule, Rejection, ScheduleChange, ScheduleDescription,
-    ScheduleError, SchedulePut, ScheduleSpec,
+    ScheduleError, SchedulePut, ScheduleSpec, TimingPart,
 };
 use lockgate_schedule::{Calendar, TimingError};
+use tokio::runtime::Handle;
 
-use crate::{Engine, EngineError};
+use crate::{Engine, EngineError, StopReason};
 
 /// How often a resume is decided anew because the schedule was changed meanwhile.
 const TRIES: usize = 8;
 
 fn no_timing(error: &TimingError) -> EngineError {
+    let part = match error {
+        TimingError::Period { .. } => Some(TimingPart::Period),
+        TimingError::Zone { .. } => Some(TimingPart::Zone),
+        TimingError::Cron { .. } | TimingError::Never { .. } => Some(TimingPart::Cron),
+        _ => None,
+    };
     let what = error.to_string();
-    EngineError::Rejected(Rejection::Schedule(ScheduleError::Timing { what }))
+    EngineError::Rejected(Rejection::Schedule(ScheduleError::Timing { part, what }))
+}
+
+/// Computes times on a thread that may block, if the runtime has one: a rare time costs milliseconds.
+async fn computed(
+    times: impl FnOnce() -> Result<Option<WallTime>, TimingError> + Send + 'static,
+) -> Result<Option<WallTime>, EngineError> {
+    let next = match Handle::try_current() {
+        Err(_) => times(),
+        Ok(runtime) => match runtime.spawn_blocking(times).await {
+            Ok(next) => next,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime shuts down.
+                Err(_) => {
+                    let reason = StopReason::ShutDown;
+                    return Err(EngineError::Stopped { reason });
+                }
+            },
+        },
+    };
+    next.map_err(|error| no_timing(&error))
 }
 
 impl Engine {
@@ -35,10 +63,11 @@ impl Engine {
         spec: ScheduleSpec,
         generation: Option<u64>,
     ) -> Result<SchedulePut, EngineError> {
-        let first = Calendar::first(&spec.timing, self.now().wall);
+        let (timing, now) = (spec.timing.clone(), self.now().wall);
+        let first = computed(move || Calendar::first(&timing, now)).await?;
         let put = PutSchedule {
             name,
-            next: first.map_err(|error| no_timing(&error))?,
+            next: first,
             spec: Arc::new(spec),
             generation,
         };
@@ -61,13 +90,15 @@ impl Engine {
         loop {
             let schedule = name.clone();
             let present = self.query(DescribeSchedule { schedule }).await?;
-            let calendar = Calendar::new(&present.spec.timing, present.anchor);
-            let calendar = calendar.map_err(|error| no_timing(&error))?;
+            let (spec, anchor, now) = (present.spec.clone(), present.anchor, self.now().wall);
+            let next = move || {
+                let calendar = Calendar::new(&spec.timing, anchor)?;
+                Ok(calendar.next_after(now))
+            };
+            let next = computed(next).await?;
             let change = ChangeSchedule {
                 name: name.clone(),
-                change: ScheduleChange::Resume {
-                    next: calendar.next_after(self.now().wall),
-                },
+                change: ScheduleChange::Resume { next },
                 // The next time is that of this generation.
                 generation: Some(generation.unwrap_or(present.generation)),
             };

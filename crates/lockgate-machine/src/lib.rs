@@ -113,7 +113,7 @@ pub use machine::{
     ClockState, Deadlines, ExchangeError, ExchangeView, Frozen, Housekeeping, ImageLoader, KeyView,
     LeaseView, LedgerView, LiveBlock, Machine, MachineLimits, MessageState, MessageView,
     ProducerView, QueueView, RecordCounts, RecordsView, Route, ScheduleError, ScheduleView, Span,
-    StateView, Target, Upcoming,
+    StateView, Target, TimingPart, Upcoming,
 };
 pub use query::{
     DescribeExchange, DescribeLedger, DescribeQueue, DescribeSchedule, ExplainKey, ExplainRoute,

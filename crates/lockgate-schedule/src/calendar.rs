@@ -110,14 +110,23 @@ impl Calendar {
                         return Err(TimingError::Length { what, len });
                     }
                 }
-                let zone = TimeZone::get(zone).map_err(|_| TimingError::Zone {
-                    zone: zone.to_string(),
-                })?;
-                let cron = CronParser::new().parse(expression);
-                let cron = cron.map_err(|error| TimingError::Cron {
+                let known = TimeZone::get(zone).ok();
+                // These are another zone on another machine.
+                let is_local = ["localtime", "posixrules"]
+                    .iter()
+                    .any(|local| zone.eq_ignore_ascii_case(local));
+                let zone = known
+                    .filter(|_| !is_local)
+                    .ok_or_else(|| TimingError::Zone {
+                        zone: zone.to_string(),
+                    })?;
+                let wrong = |reason: String| TimingError::Cron {
                     expression: expression.to_string(),
-                    reason: error.to_string(),
-                })?;
+                    reason,
+                };
+                check_lists(expression).map_err(|what| wrong(what.to_owned()))?;
+                let cron = CronParser::new().parse(expression);
+                let cron = cron.map_err(|error| wrong(error.to_string()))?;
                 let cron = Box::new(cron);
                 let is_fixed = is_fixed(expression);
                 let calendar = Times::Cron {
@@ -229,6 +238,20 @@ impl Times {
             }
         }
     }
+}
+
+/// Refuses what `croner` passes over, and nobody means.
+fn check_lists(expression: &str) -> Result<(), &'static str> {
+    if expression.contains(char::is_control) {
+        return Err("it is one line of text");
+    }
+    let mut items = expression
+        .split_whitespace()
+        .flat_map(|field| field.split(','));
+    if items.any(str::is_empty) {
+        return Err("a list has an empty item");
+    }
+    Ok(())
 }
 
 /// Whether the seconds, minutes and hours of an expression are lists of fixed ones.

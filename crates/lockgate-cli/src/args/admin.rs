@@ -735,7 +735,17 @@ pub(crate) struct DlqList {
 }
 
 /// Reads an instant.
-pub(super) fn instant(text: &str) -> Result<jiff::Timestamp, String> {
+pub(crate) fn instant(text: &str) -> Result<jiff::Timestamp, String> {
+    // The library would take the second before, which is too early.
+    if text
+        .split(':')
+        .nth(2)
+        .is_some_and(|part| part.starts_with("60"))
+    {
+        return Err(format!(
+            "{text:?} is a leap second, which no clock here shows: take the second before or after it"
+        ));
+    }
     text.parse().map_err(|_| {
         format!("{text:?} is no instant up to 9999-12-30T22:00:00Z, such as 2027-01-01T00:00:00Z")
     })

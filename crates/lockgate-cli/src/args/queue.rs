@@ -152,7 +152,7 @@ pub(crate) struct QueueDelete {
     pub(crate) name: String,
 }
 
-/// Make the queues and exchanges that a file declares, or change them to be so, on a running server
+/// Make the queues, exchanges and schedules that a file declares, or change them to be so, on a running server
 ///
 /// The file is that of `lockgate serve --queues`: TOML with a [[queue]] for each (its name, tags and any setting of
 /// a queue), and an [[exchange]] for each with an [[exchange.bind]] for each binding; or a configuration file of
@@ -291,7 +291,7 @@ pub(crate) struct QueueSet {
     pub(crate) name: String,
 }
 
-/// Write the queues and exchanges of a server as a file that `lockgate queue apply` and `lockgate serve --queues` read
+/// Write the queues, exchanges and schedules of a server as a file that `lockgate queue apply` and `lockgate serve --queues` read
 ///
 /// The file has a [[queue]] in TOML for each queue: its tags, and every setting that is not the default. It has an
 /// [[exchange]] for each exchange, with its bindings. Applied to a server without queues it makes the same ones. It has

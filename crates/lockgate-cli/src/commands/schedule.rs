@@ -47,7 +47,7 @@ fn run_one(args: &Schedule) -> Result<(), Failure> {
                 let args = &args.schedule;
                 let body = of_generation(args.generation);
                 let target = target(&args.name, "/resume");
-                let there: Value = client.call(Method::POST, &target, Some(&body)).await?;
+                let there: Value = once_only(&client, Method::POST, &target, Some(&body)).await?;
                 let done = match there["next_at"].as_str() {
                     Some(next) => format!("{} fires next at {next}", args.name),
                     None => format!("{} has no time left", args.name),
@@ -143,7 +143,12 @@ async fn create(client: &Client, args: &ScheduleCreate) -> Result<(), Failure> {
     }
     let name = &args.name;
     let target = target(name, "");
-    let put: Value = client.repeat(Method::PUT, &target, Some(&body)).await?;
+    // A time from now on is another one the second time, and a generation is another one.
+    let repeats = args.after.is_none() && args.generation.is_none();
+    let put: Value = match repeats {
+        true => client.repeat(Method::PUT, &target, Some(&body)).await?,
+        false => once_only(client, Method::PUT, &target, Some(&body)).await?,
+    };
     let done = match (put["created"] == true, put["changed"] == true) {
         (true, _) => "made",
         (false, true) => "changed",
@@ -155,6 +160,23 @@ async fn create(client: &Client, args: &ScheduleCreate) -> Result<(), Failure> {
         None => "it has no time left".to_owned(),
     };
     tell(args.json, &put, &format!("{name} is {done}; {next}"))
+}
+
+/// Asks for what has another effect the second time. If the answer is lost, nobody knows whether it was done, and the error says so.
+async fn once_only(
+    client: &Client,
+    method: Method,
+    target: &str,
+    body: Option<&Value>,
+) -> Result<Value, Failure> {
+    client.call(method, target, body).await.map_err(|error| {
+        let is_lost = error.is_lost();
+        let failure = Failure::from(error);
+        match is_lost {
+            true => failure.hint("whether it was done is unknown: look with `lockgate schedule show`, and ask again if it was not"),
+            false => failure,
+        }
+    })
 }
 
 /// Prints the next times of what would be made.
@@ -345,7 +367,7 @@ async fn run_now(client: &Client, one: &OneSchedule) -> Result<(), Failure> {
     }
     let body = of_generation(one.generation);
     let target = target(&one.name, "/run");
-    let run: Value = client.call(Method::POST, &target, Some(&body)).await?;
+    let run: Value = once_only(client, Method::POST, &target, Some(&body)).await?;
     let done = format!("sent {}", peek::text(&run["message_id"]));
     tell(one.json, &run, &done)
 }
@@ -361,7 +383,7 @@ async fn cancel(client: &Client, one: &OneSchedule) -> Result<(), Failure> {
             (target(&one.name, &generation), "deleted")
         }
     };
-    let gone: Value = client.call(Method::DELETE, &path, NOTHING).await?;
+    let gone: Value = once_only(client, Method::DELETE, &path, None).await?;
     tell(one.json, &gone, done)
 }
 
@@ -391,7 +413,7 @@ async fn reschedule(
     due: &Value,
 ) -> Result<(), Failure> {
     let path = message_target(queue, &one.name, "/reschedule");
-    let moved: Value = client.call(Method::POST, &path, Some(due)).await?;
+    let moved: Value = once_only(client, Method::POST, &path, Some(due)).await?;
     let done = format!("{} is due at {}", one.name, peek::text(&moved["due_at"]));
     tell(one.json, &moved, &done)
 }
@@ -405,6 +427,6 @@ async fn change(
     done: &str,
 ) -> Result<(), Failure> {
     let target = target(name, &format!("/{how}"));
-    let there: Value = client.call(Method::POST, &target, Some(body)).await?;
+    let there: Value = once_only(client, Method::POST, &target, Some(body)).await?;
     tell(json, &there, done)
 }

@@ -1,5 +1,6 @@
 //! The schedules of `lockgate queue apply`: declared ones against a running server.
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use hyper::Method;
 use lockgate_core::{Message, Timing, WallTime};
 use lockgate_machine::{ScheduleSpec, ScheduleTo};
@@ -11,7 +12,12 @@ use super::{
     queue_apply::{Change, Outcome, What},
     schedule::target,
 };
-use crate::{client::Client, client::Encoding, exit::Failure, queue_file::ScheduleEntry};
+use crate::{
+    client::{Client, Encoding},
+    exit::Failure,
+    output::{count, note},
+    queue_file::ScheduleEntry,
+};
 
 /// The parts of a schedule that its maker says.
 const PARTS: [&str; 11] = [
@@ -57,6 +63,11 @@ fn message(message: &Message) -> Value {
         ("key", message.key.as_ref().map(ToString::to_string)),
         ("group", message.group.as_ref().map(ToString::to_string)),
         (
+            "trace_context",
+            message.trace_context.as_deref().map(str::to_owned),
+        ),
+        ("level", message.level.map(|level| level.to_string())),
+        (
             "content_type",
             message.content_type.as_deref().map(str::to_owned),
         ),
@@ -78,7 +89,34 @@ fn message(message: &Message) -> Value {
     if !headers.is_empty() {
         out["headers"] = Value::Object(headers);
     }
+    if let Some(span) = message.time_to_live {
+        out["time_to_live_ms"] = json!(span);
+    }
     out
+}
+
+/// A message in which bytes are encoded as here: other programs may write a text as base64.
+fn as_here(message: &Value) -> Value {
+    let mut message = message.clone();
+    let again = |value: &mut Value, encoding: &mut Value| {
+        let text = value.as_str().unwrap_or_default();
+        let bytes = match encoding == "base64" {
+            true => STANDARD.decode(text).ok(),
+            false => Some(text.as_bytes().to_vec()),
+        };
+        if let Some(bytes) = bytes {
+            (*value, *encoding) = encoded(&bytes);
+        }
+    };
+    let (mut body, mut encoding) = (message["body"].take(), message["body_encoding"].take());
+    again(&mut body, &mut encoding);
+    (message["body"], message["body_encoding"]) = (body, encoding);
+    for header in message["headers"].as_object_mut().into_iter().flatten() {
+        let (mut value, mut encoding) = (header.1["value"].take(), header.1["encoding"].take());
+        again(&mut value, &mut encoding);
+        (header.1["value"], header.1["encoding"]) = (value, encoding);
+    }
+    message
 }
 
 /// The request that makes it.
@@ -126,11 +164,18 @@ pub(super) async fn plan(client: &Client, declared: &ScheduleEntry) -> Result<Pl
     let body = request(&declared.spec);
     let mut changes = Vec::new();
     for part in PARTS {
-        let (before, after) = (is.as_ref().map(|is| &is[part]), &body[part]);
-        if before.unwrap_or(&Value::Null) != after {
+        let before = is.as_ref().map(|is| match part {
+            "message" => as_here(&is[part]),
+            _ => is[part].clone(),
+        });
+        let after = match part {
+            "message" => &as_here(&body[part]),
+            _ => &body[part],
+        };
+        if before.as_ref().unwrap_or(&Value::Null) != after {
             changes.push(Change {
                 what: What::Part(part),
-                before: before.map(peek::text),
+                before: before.as_ref().map(peek::text),
                 after: peek::text(after),
             });
         }
@@ -160,12 +205,27 @@ pub(super) async fn apply(client: &Client, plans: &[Plan]) -> Result<(), Failure
     Ok(())
 }
 
-/// What a file says of each schedule.
+/// What a file says of each schedule, but for those that are over, which would fire again on another server.
 pub(super) async fn declarations(
     client: &Client,
 ) -> Result<Vec<Vec<(&'static str, Value)>>, Failure> {
     let schedules = peek::pages(client, "/schedules?limit=1000", "schedules", u64::MAX).await?;
-    Ok(schedules.iter().map(declaration).collect())
+    let (over, rest): (Vec<_>, Vec<_>) = schedules
+        .iter()
+        .partition(|schedule| schedule["at"].is_string() && schedule["next_at"].is_null());
+    if !over.is_empty() {
+        note(&format!(
+            "left out {} that fired already",
+            count(over.len() as u64, "schedule")
+        ));
+    }
+    for schedule in rest.iter().filter(|schedule| schedule["paused"] == true) {
+        let name = peek::text(&schedule["name"]);
+        note(&format!(
+            "schedule {name} is paused, which a file does not say: it fires where the file is applied"
+        ));
+    }
+    Ok(rest.into_iter().map(declaration).collect())
 }
 
 fn declaration(schedule: &Value) -> Vec<(&'static str, Value)> {
@@ -220,6 +280,9 @@ fn declaration(schedule: &Value) -> Vec<(&'static str, Value)> {
             },
         ),
         ("content_type", message["content_type"].clone()),
+        ("time_to_live", time(&message["time_to_live_ms"])),
+        ("level", message["level"].clone()),
+        ("trace_context", message["trace_context"].clone()),
         (
             "priority",
             match message["priority"].as_u64() {

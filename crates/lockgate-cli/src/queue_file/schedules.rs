@@ -5,8 +5,8 @@ use std::sync::Arc;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use lockgate_core::{
-    CatchUp, ExchangeName, Header, Key, Message, Overlap, PRIORITY_MAX, QueueName, RoutingKey,
-    ScheduleName, Timing, WallTime,
+    CatchUp, ExchangeName, Header, Key, Level, Message, Overlap, PRIORITY_MAX, QueueName,
+    RoutingKey, ScheduleName, Timing, WallTime,
 };
 use lockgate_machine::{ScheduleSpec, ScheduleTo};
 use lockgate_schedule::Calendar;
@@ -20,7 +20,7 @@ use super::{
 use crate::units::{duration, millis};
 
 const KEYS: &str = "there are name, cron, zone, every, from, at, queue, exchange, routing_key, body, body_base64, key, group, \
-                    headers, content_type, priority, catch_up, overlap, late_max";
+                    headers, content_type, priority, time_to_live, level, trace_context, catch_up, overlap, late_max";
 
 /// What a schedule of a file says so far.
 #[derive(Default)]
@@ -41,9 +41,7 @@ struct Parts {
 }
 
 fn instant(text: &str) -> Result<WallTime, String> {
-    let time: jiff::Timestamp = text
-        .parse()
-        .map_err(|_| format!("{text:?} is no instant, such as 2027-01-01T09:00:00Z"))?;
+    let time = crate::args::instant(text)?;
     let millis = u64::try_from(time.as_millisecond());
     millis
         .map(WallTime)
@@ -138,6 +136,11 @@ impl Parts {
             "content_type" => member
                 .text()
                 .map(|text| self.message.content_type = Some(text.into())),
+            "time_to_live" => parsed(member, span).map(|it| self.message.time_to_live = Some(it)),
+            "level" => parsed(member, str::parse::<Level>).map(|it| self.message.level = Some(it)),
+            "trace_context" => member
+                .text()
+                .map(|text| self.message.trace_context = Some(text.into())),
             "priority" => match member.value {
                 DeValue::Integer(number) => {
                     let number = number.as_str().parse().ok();
@@ -226,7 +229,10 @@ impl Parts {
                     overlap: self.overlap,
                     late_max: self.late_max.unwrap_or(ScheduleSpec::LATE_MAX_DEFAULT),
                 };
-                Ok((name, spec))
+                match spec.check() {
+                    Ok(()) => Ok((name, spec)),
+                    Err(rejection) => Err(vec![rejection.to_string()]),
+                }
             }
             _ => Err(problems),
         }

@@ -224,6 +224,16 @@ body_base64 = "AP8="
 catch_up = "all"
 late_max = "5m"
 priority = 3
+time_to_live = "2h"
+level = "disk"
+trace_context = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+[[schedule]]
+name = "colours"
+every = "1h"
+queue = "mail"
+body = "\u001b[31mred\u001b[0m"
+headers = { b = { type = "Binary", value_base64 = "YWJj" } }
 "#;
 
 #[test]
@@ -237,22 +247,35 @@ fn a_file_declares_schedules_and_the_same_file_changes_nothing() {
             .map(|plan| plan["outcome"].as_str().unwrap().to_owned())
             .collect()
     };
-    assert_eq!(outcomes(&first), ["created"; 4]);
+    assert_eq!(outcomes(&first), ["created"; 5]);
     let generation = shown(&town, "tick")["generation"].clone();
     let again = town.run("queue apply queues.toml --json").json();
-    assert_eq!(outcomes(&again), ["unchanged"; 4], "{again:?}");
+    assert_eq!(outcomes(&again), ["unchanged"; 5], "{again:?}");
     // What is exported is what was declared.
     let exported = town.run("queue export").ok();
     town.sandbox.write("exported.toml", &exported);
     let again = town.run("queue apply exported.toml --json").json();
-    assert_eq!(outcomes(&again), ["unchanged"; 4], "{exported}\n{again:?}");
+    assert_eq!(outcomes(&again), ["unchanged"; 5], "{exported}\n{again:?}");
     assert_eq!(shown(&town, "tick")["generation"], generation);
+    town.run("schedule pause tick").ok();
+    town.run("schedule create done --at 2020-01-01T00:00:00Z --queue mail x")
+        .ok();
+    while shown(&town, "done")["next_at"].is_string() {}
+    let exported = town.run("queue export").ok();
+    assert!(!exported.contains("done"), "{exported}");
+    town.run("schedule resume tick").ok();
     let other = FILE.replace("weekly report", "daily report");
     town.sandbox.write("queues.toml", &other);
     let dry = town.run("queue apply queues.toml --dry-run --json").json();
     assert_eq!(
         outcomes(&dry),
-        ["unchanged", "unchanged", "changed", "unchanged"]
+        [
+            "unchanged",
+            "unchanged",
+            "changed",
+            "unchanged",
+            "unchanged"
+        ]
     );
     assert_eq!(shown(&town, "report")["message"]["body"], "weekly report");
     town.run("queue apply queues.toml").ok();

@@ -110,7 +110,7 @@ pub use self::ledgers::{LedgerView, LiveBlock};
 pub use self::producers::ProducerView;
 pub use self::read_ahead::Upcoming;
 pub use self::records::RecordCounts;
-pub use self::schedules::{ScheduleError, ScheduleView};
+pub use self::schedules::{ScheduleError, ScheduleView, TimingPart};
 pub use self::spans::Span;
 pub use self::state_view::{
     KeyView, LeaseView, MessageState, MessageView, QueueView, RecordsView, StateView,

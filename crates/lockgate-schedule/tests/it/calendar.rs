@@ -196,6 +196,10 @@ fn what_is_no_timing_is_told() {
         (cron("0 9 * * *", ""), "1 to 256"),
         (cron(&"1,".repeat(200), "UTC"), "1 to 256"),
         (cron("0 0 30 2 *", "UTC"), "names no time"),
+        (cron("1,2,,3 * * * *", "UTC"), "empty item"),
+        (cron("0 9 * * mon,", "UTC"), "empty item"),
+        (cron("0\n9 * * *", "UTC"), "one line"),
+        (cron("0 9 * * *", "localtime"), "localtime"),
     ] {
         let error = new(timing).to_string();
         assert!(error.contains(word), "{error}");

@@ -8,7 +8,7 @@ use percent_encoding::percent_decode_str;
 use serde::{
     Deserialize,
     de::{
-        self, DeserializeOwned, IntoDeserializer,
+        self, DeserializeOwned, IgnoredAny, IntoDeserializer,
         value::{MapDeserializer, StringDeserializer},
     },
 };
@@ -37,6 +37,11 @@ pub(super) fn body<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Problem>
     let mut json = serde_json::Deserializer::from_slice(body);
     let typed = Typed::new(&mut json, &fault, &inner);
     let value = serde_path_to_error::deserialize(typed).map_err(|error| match inner.take() {
+        // The decoder of JSON takes a value that names no choice for an error of its own.
+        Some(_) if serde_json::from_slice::<IgnoredAny>(body).is_ok() => {
+            let text = "it has another form than this field takes; docs/api.md shows the form";
+            Problem::invalid(&error.path().to_string(), text)
+        }
         Some(error) => no_json(&error),
         None => problem(&error),
     })?;

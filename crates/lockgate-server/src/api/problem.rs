@@ -8,7 +8,7 @@ use hyper::{
 };
 use lockgate_core::{ProducerRefused, coordination::FenceError};
 use lockgate_engine::EngineError;
-use lockgate_machine::{Rejection, ScheduleError, Setting, SettingsError, StaleReason};
+use lockgate_machine::{Rejection, ScheduleError, Setting, SettingsError, StaleReason, TimingPart};
 use serde::{Serialize, Serializer};
 
 use super::shapes::{LedgerFault, RecordFault, StaleWord};
@@ -375,6 +375,16 @@ impl From<Rejection> for Problem {
                         Some(_) => problem.within("message"),
                         None => problem,
                     }
+                }
+                ScheduleError::Timing {
+                    part: Some(part), ..
+                } => {
+                    let field = match part {
+                        TimingPart::Period => "every_ms",
+                        TimingPart::Cron => "cron",
+                        TimingPart::Zone => "zone",
+                    };
+                    Self::new(Code::InvalidValue, detail).at(field)
                 }
                 _ => Self::new(Code::InvalidValue, detail),
             },

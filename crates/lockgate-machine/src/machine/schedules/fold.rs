@@ -161,6 +161,7 @@ impl Machine {
             let timer = Timer::Schedule(row).to_bits();
             state.timer = self.wall.insert(next.0, order, timer);
         }
+        self.schedules.note_over(row);
     }
 
     /// The timer of a schedule was taken out of its wheel.
@@ -187,6 +188,10 @@ impl Machine {
         let fired: Vec<u32> = fired.map(|(row, _)| row).collect();
         for row in fired {
             self.place_schedule(row);
+        }
+        let rows = self.schedules.rows.iter().map(|(row, _)| row);
+        for row in rows.collect::<Vec<_>>() {
+            self.schedules.note_over(row);
         }
     }
 }

@@ -10,7 +10,8 @@
 //! - *waiting*: its timer has fired, the message of its last firing is still in its queue, and it
 //!   [waits](Overlap::Queue) for that. When the message leaves, the schedule is due.
 //!
-//! A paused schedule, and one without a next time, are in none.
+//! A paused schedule, and one without a next time, are in none. One that was to fire once and has stays to be seen, until another one
+//! needs its place.
 //!
 //! # Invariants
 //! - A step does something only for the generation and the next time for which it was computed, and its time has come: a
@@ -21,8 +22,8 @@ mod fold;
 mod state;
 
 use lockgate_core::{
-    Level, Message, MessageId, Now, Overlap, Position, ScheduleId, ScheduleName, Timing, UniqueId,
-    WallTime, with_prefix,
+    Incarnation, Level, Message, MessageId, Now, Overlap, Position, ScheduleId, ScheduleName,
+    Timing, UniqueId, WallTime, with_prefix,
 };
 
 use self::state::ScheduleState;
@@ -40,6 +41,17 @@ use crate::{
     ScheduleChange, ScheduleDescription, SchedulePut, ScheduleSpec, ScheduleStep, ScheduleTo,
     SchedulesPage, exchanges::envelope::instant,
 };
+
+/// A part of a timing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TimingPart {
+    /// The period of a fixed rate.
+    Period,
+    /// The cron expression.
+    Cron,
+    /// Its time zone.
+    Zone,
+}
 
 /// Why a command for a schedule cannot be done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -67,6 +79,8 @@ pub enum ScheduleError {
     /// Its timing is none. The machine knows no calendar: whoever gives it a command says this.
     #[error("{what}")]
     Timing {
+        /// The part of the timing that is wrong, if one is.
+        part: Option<TimingPart>,
         /// What is wrong.
         what: String,
     },
@@ -87,6 +101,9 @@ pub enum ScheduleError {
         overlap: Overlap,
     },
 }
+
+/// How many schedules that are over make room for one.
+const FOR_ROOM_MAX: usize = 64;
 
 impl Machine {
     /// The record of the log that must be durable before anything is told of schedules. `None`: all are.
@@ -183,7 +200,7 @@ impl Machine {
             next,
             generation,
         } = put;
-        check_spec(spec)?;
+        spec.check()?;
         let present = self.schedules.named(name);
         check_generation(
             name,
@@ -199,7 +216,7 @@ impl Machine {
                 schedule: self.describe_schedule(state),
             })));
         }
-        self.check_room_for(name, spec, present.map(|(_, state)| state))?;
+        let for_room = self.room_for(name, spec, present.map(|(_, state)| state))?;
         self.try_out(name, spec, now)?;
         let same_timing = present
             .map(|(_, state)| state)
@@ -213,7 +230,8 @@ impl Machine {
                 };
                 if next.is_none() {
                     let what = "the schedule would never fire: its timing has no time that is still to come";
-                    return Err(ScheduleError::Timing { what: what.into() }.into());
+                    let (part, what) = (None, what.into());
+                    return Err(ScheduleError::Timing { part, what }.into());
                 }
                 check_range(
                     "time of a schedule",
@@ -229,6 +247,9 @@ impl Machine {
             None => self.schedules.next_id()?,
         };
         let generation = self.schedules.next_generation()?;
+        for schedule in for_room {
+            draft.add(Effect::ScheduleDeleted { schedule }, self.schedule_level());
+        }
         draft.add(
             Effect::ScheduleSet {
                 schedule,
@@ -262,26 +283,34 @@ impl Machine {
         })))
     }
 
-    /// Refuses what would take more than schedules may.
-    fn check_room_for(
+    /// The schedules that are over and make room for another one. Refuses what would take more than schedules may all the same.
+    fn room_for(
         &self,
         name: &ScheduleName,
         spec: &ScheduleSpec,
         present: Option<&ScheduleState>,
-    ) -> Result<(), Rejection> {
-        let max = u64::from(self.limits.schedules_max);
-        if present.is_none() && self.schedules.rows.len() as u64 >= max {
-            let what = "schedules";
-            return Err(Rejection::ShardFull { what, max });
-        }
+    ) -> Result<Vec<ScheduleId>, Rejection> {
+        let rows_max = u64::from(self.limits.schedules_max);
+        let bytes_max = self.limits.schedule_bytes_max;
         let before = present.map_or(0, ScheduleState::bytes);
-        let more = state::bytes_of(name, spec);
-        let max = self.limits.schedule_bytes_max;
-        if self.schedules.bytes - before + more > max {
-            let what = "bytes of schedules";
-            return Err(Rejection::ShardFull { what, max });
+        let mut rows = self.schedules.rows.len() as u64 + u64::from(present.is_none());
+        let mut bytes = self.schedules.bytes - before + state::bytes_of(name, spec);
+        let over = self.schedules.over().filter(|over| over.name != *name);
+        let mut over = over.take(FOR_ROOM_MAX);
+        let mut for_room = Vec::new();
+        while rows > rows_max || bytes > bytes_max {
+            let Some(next) = over.next() else {
+                let (what, max) = match rows > rows_max {
+                    true => ("schedules", rows_max),
+                    false => ("bytes of schedules", bytes_max),
+                };
+                return Err(Rejection::ShardFull { what, max });
+            };
+            for_room.push(next.id);
+            rows -= 1;
+            bytes -= next.bytes();
         }
-        Ok(())
+        Ok(for_room)
     }
 
     /// Refuses a schedule whose messages its queue or exchange would refuse as things are now, unless that may pass.
@@ -500,7 +529,8 @@ impl Machine {
             self.draft_drop(draft, (queue, index), DropReason::Cancelled, level);
             replaced = true;
         }
-        let message = firing_of(state, scheduled);
+        let incarnation = self.term().incarnation;
+        let message = firing_of(state, scheduled, incarnation);
         // Step and message are one record, so no firing comes twice; and nobody who sends its id first may swallow it.
         draft.forgets_ids = true;
         let id = match &spec.to {
@@ -604,11 +634,16 @@ fn check_generation(name: &ScheduleName, asked: Option<u64>, is: u64) -> Result<
 }
 
 /// The message of a firing: the template with an id of its own, and what it is of.
-fn firing_of(state: &ScheduleState, scheduled: Option<WallTime>) -> Message {
+fn firing_of(
+    state: &ScheduleState,
+    scheduled: Option<WallTime>,
+    incarnation: Incarnation,
+) -> Message {
     let mut message = Message::clone(&state.spec.message);
     let counts = &state.counts;
     let number = counts.fired + counts.by_hand + 1;
-    let id = format!("schedule-{}-{number}", state.id.0);
+    // A restore counts some numbers again, for other times. The server that does has another incarnation.
+    let id = format!("schedule-{}-{number}-{:x}", state.id.0, incarnation.0);
     message.unique_id = UniqueId::new(&id).ok();
     // It says when it is due, so the queue's delay does not apply.
     message.due = Some(scheduled.unwrap_or_default());
@@ -623,65 +658,71 @@ fn firing_of(state: &ScheduleState, scheduled: Option<WallTime>) -> Message {
     message
 }
 
-fn check_spec(spec: &ScheduleSpec) -> Result<(), Rejection> {
-    let ScheduleSpec {
-        timing,
-        to,
-        message,
-        catch_up: _,
-        overlap,
-        late_max,
-    } = spec;
-    match timing {
-        Timing::At(at) => check_range("time of a schedule", at.0, 0, U48::MAX)?,
-        Timing::Every { period, from } => {
-            let (min, max) = (Timing::PERIOD_MIN, Timing::PERIOD_MAX);
-            check_range("period of a schedule", *period, min, max)?;
-            check_range(
-                "time of a schedule",
-                from.map_or(0, |from| from.0),
-                0,
-                U48::MAX,
-            )?;
+impl ScheduleSpec {
+    /// Whether a schedule can be that, as far as nothing else need be known: its queue or exchange may refuse the message all the same.
+    ///
+    /// # Errors
+    /// [`Rejection::OutOfRange`] and [`ScheduleError::Spec`] for what is wrong first.
+    pub fn check(&self) -> Result<(), Rejection> {
+        let ScheduleSpec {
+            timing,
+            to,
+            message,
+            catch_up: _,
+            overlap,
+            late_max,
+        } = self;
+        match timing {
+            Timing::At(at) => check_range("time of a schedule", at.0, 0, U48::MAX)?,
+            Timing::Every { period, from } => {
+                let (min, max) = (Timing::PERIOD_MIN, Timing::PERIOD_MAX);
+                check_range("period of a schedule", *period, min, max)?;
+                check_range(
+                    "time of a schedule",
+                    from.map_or(0, |from| from.0),
+                    0,
+                    U48::MAX,
+                )?;
+            }
+            Timing::Cron { expression, zone } => {
+                let max = Timing::TEXT_BYTES_MAX as u64;
+                check_range(
+                    "length of a cron expression",
+                    expression.len() as u64,
+                    1,
+                    max,
+                )?;
+                check_range("length of a time zone", zone.len() as u64, 1, max)?;
+            }
         }
-        Timing::Cron { expression, zone } => {
-            let max = Timing::TEXT_BYTES_MAX as u64;
-            check_range(
-                "length of a cron expression",
-                expression.len() as u64,
-                1,
-                max,
-            )?;
-            check_range("length of a time zone", zone.len() as u64, 1, max)?;
+        let (min, max) = (ScheduleSpec::LATE_MAX_LOWEST, Timing::PERIOD_MAX);
+        check_range("lateness at which a time is missed", *late_max, min, max)?;
+        let wrong = |what| Err(ScheduleError::Spec { what }.into());
+        if message.due.is_some() {
+            return wrong("sends messages without a due time: it says itself when it sends them");
         }
+        if message.unique_id.is_some() {
+            return wrong("gives each message a unique id of its own");
+        }
+        if message.producer.is_some() {
+            return wrong("sends messages that are no records of a producer");
+        }
+        if message.key.is_some() && message.group.is_some() {
+            return wrong("sends messages with a key or a group, and not both");
+        }
+        let reserved = [ScheduleSpec::HEADER_NAME, ScheduleSpec::HEADER_TIME];
+        if message
+            .headers
+            .iter()
+            .any(|header| reserved.contains(&&*header.name))
+        {
+            return wrong("sets the headers lockgate.schedule and lockgate.scheduled-at itself");
+        }
+        if matches!(to, ScheduleTo::Exchange { .. }) && *overlap != Overlap::Allow {
+            return wrong(
+                "that publishes to an exchange has overlap allow, because it does not follow the copies",
+            );
+        }
+        Ok(())
     }
-    let (min, max) = (ScheduleSpec::LATE_MAX_LOWEST, Timing::PERIOD_MAX);
-    check_range("lateness at which a time is missed", *late_max, min, max)?;
-    let wrong = |what| Err(ScheduleError::Spec { what }.into());
-    if message.due.is_some() {
-        return wrong("sends messages without a due time: it says itself when it sends them");
-    }
-    if message.unique_id.is_some() {
-        return wrong("gives each message a unique id of its own");
-    }
-    if message.producer.is_some() {
-        return wrong("sends messages that are no records of a producer");
-    }
-    if message.key.is_some() && message.group.is_some() {
-        return wrong("sends messages with a key or a group, and not both");
-    }
-    let reserved = [ScheduleSpec::HEADER_NAME, ScheduleSpec::HEADER_TIME];
-    if message
-        .headers
-        .iter()
-        .any(|header| reserved.contains(&&*header.name))
-    {
-        return wrong("sets the headers lockgate.schedule and lockgate.scheduled-at itself");
-    }
-    if matches!(to, ScheduleTo::Exchange { .. }) && *overlap != Overlap::Allow {
-        return wrong(
-            "that publishes to an exchange has overlap allow, because it does not follow the copies",
-        );
-    }
-    Ok(())
 }

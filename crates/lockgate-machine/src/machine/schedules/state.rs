@@ -40,6 +40,8 @@ pub(in crate::machine) struct Schedules {
     untold: BTreeSet<(WallTime, u32)>,
     /// Those that wait for the message of their last firing, by its place.
     waiting: BTreeSet<(QueueId, Sequence, u32)>,
+    /// Those that fire once and have, by when: they stay to be seen until their place is needed.
+    over: BTreeSet<(WallTime, u32)>,
     /// What all of them take.
     pub(super) bytes: u64,
     /// The record of the log in which a caller changed any of them last. Volatile.
@@ -146,6 +148,13 @@ impl ScheduleState {
         bytes_of(&self.name, &self.spec)
     }
 
+    /// Since when it is over, if it was to fire once.
+    fn over_since(&self) -> Option<WallTime> {
+        let is_over = self.next.is_none() && matches!(self.spec.timing, Timing::At(_));
+        let fired = self.last.map_or(WallTime(0), |last| last.at);
+        is_over.then(|| fired.max(self.changed))
+    }
+
     /// The place of the message of the last firing.
     pub(super) fn last_place(&self) -> Option<(QueueId, Sequence)> {
         let id = self.last?.message?;
@@ -178,6 +187,18 @@ impl Schedules {
             what: "generations of schedules",
             max: u64::MAX,
         })
+    }
+
+    /// Notes one that is over, if it is.
+    pub(super) fn note_over(&mut self, row: u32) {
+        if let Some(since) = self.rows.get(row).and_then(ScheduleState::over_since) {
+            self.over.insert((since, row));
+        }
+    }
+
+    /// Those that were to fire once and are over, the one first that is for the longest.
+    pub(super) fn over(&self) -> impl Iterator<Item = &ScheduleState> {
+        self.over.iter().filter_map(|(_, row)| self.rows.get(*row))
     }
 
     /// How many are due or wait.
@@ -258,6 +279,9 @@ impl Schedules {
         }
         if let Some((queue, sequence)) = state.last_place() {
             self.waiting.remove(&(queue, sequence, row));
+        }
+        if let Some(since) = state.over_since() {
+            self.over.remove(&(since, row));
         }
     }
 

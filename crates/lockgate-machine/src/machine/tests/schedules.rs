@@ -266,7 +266,9 @@ fn a_message_says_of_which_schedule_and_time_it_is() {
             ("lockgate.scheduled-at", &*time)
         ]
     );
-    assert_eq!(sent[0].unique_id, UniqueId::new("schedule-1-1").ok());
+    let incarnation = run.machine.term().incarnation.0;
+    let id = format!("schedule-1-1-{incarnation:x}");
+    assert_eq!(sent[0].unique_id, UniqueId::new(&id).ok());
 }
 
 #[test]
@@ -718,7 +720,10 @@ fn whoever_sends_the_unique_id_of_a_firing_first_does_not_swallow_it() {
     for queue in ["q", "f"] {
         put(&mut run, queue, spec(queue), 10 * SECOND);
     }
-    run.lines("send q id=schedule-1-1\nsend f id=schedule-2-1");
+    let incarnation = run.machine.term().incarnation.0;
+    run.lines(&format!(
+        "send q id=schedule-1-1-{incarnation:x}\nsend f id=schedule-2-1-{incarnation:x}"
+    ));
     wait(&mut run, 10 * SECOND);
     fire(&mut run);
     for queue in ["q", "f"] {
@@ -728,7 +733,7 @@ fn whoever_sends_the_unique_id_of_a_firing_first_does_not_swallow_it() {
     // Nor does a firing keep others from sending.
     wait(&mut run, 10 * SECOND);
     fire(&mut run);
-    run.lines("send q id=schedule-1-2");
+    run.lines(&format!("send q id=schedule-1-2-{incarnation:x}"));
     assert_eq!(run.describe("q").counts.ready, 4);
     run.check_recovery();
 }
@@ -783,6 +788,55 @@ fn schedules_have_bounds() {
     };
     assert_eq!(schedules[0].name, schedule("b"));
     assert_eq!(next, Some(schedule("b")));
+}
+
+/// One that has fired stays to be seen, and gives way to a new one when there is no room.
+#[test]
+fn what_is_over_makes_room() {
+    let mut run = Run::with_limits(MachineLimits {
+        schedules_max: 3,
+        ..MachineLimits::default()
+    });
+    run.lines("queue q");
+    for (number, what) in ["a", "b", "c"].into_iter().enumerate() {
+        let at = run.now.wall.plus(SECOND * (3 - number as u64));
+        let once = ScheduleSpec {
+            timing: Timing::At(at),
+            ..spec("q")
+        };
+        put(&mut run, what, once, 0);
+    }
+    // It fires first c, then b; a is still to come.
+    for _ in 0..2 {
+        wait(&mut run, SECOND);
+        let due = &due(&run)[0];
+        let last = ScheduleStep {
+            next: None,
+            ..step_of(due)
+        };
+        take(&mut run, last).unwrap();
+    }
+    assert_eq!(describe(&run, "c").next, None);
+    let names = |run: &Run| -> Vec<String> {
+        let view = run.machine.state_view();
+        let names = view.schedules.values();
+        names.map(|schedule| schedule.name.to_string()).collect()
+    };
+    put(&mut run, "d", spec("q"), SECOND);
+    assert_eq!(names(&run), ["a", "b", "d"]);
+    run.check_recovery();
+    // What is over makes room for itself, too.
+    put(&mut run, "b", spec("q"), SECOND);
+    let refused = PutSchedule {
+        name: schedule("e"),
+        spec: Arc::new(spec("q")),
+        next: Some(run.now.wall.plus(SECOND)),
+        generation: None,
+    };
+    let refused = give(&mut run, refused).unwrap_err().to_string();
+    assert!(refused.contains("3 schedules"), "{refused}");
+    assert_eq!(names(&run), ["a", "b", "d"]);
+    run.check_recovery();
 }
 
 fn queue_of(number: u8) -> QueueName {

@@ -181,7 +181,11 @@ impl Service {
         let to = match (input.at, input.after_ms) {
             (Some(at), None) => at.0,
             (None, Some(after)) => self.engine.due_after(after.get()),
-            _ => {
+            (Some(_), Some(_)) => {
+                let what = "at and after_ms are both there: leave one out";
+                return Err(Problem::invalid("after_ms", what));
+            }
+            (None, None) => {
                 let what = "one of at and after_ms is needed: \"at\": \"2027-01-01T00:00:00Z\", or \"after_ms\": 60000";
                 return Err(Problem::invalid("at", what));
             }

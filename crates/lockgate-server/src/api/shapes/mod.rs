@@ -47,9 +47,20 @@ impl Serialize for Instant {
     }
 }
 
+/// Whether an instant names the second 60. The library would take the one before it, which is too early.
+fn has_leap_second(text: &str) -> bool {
+    let mut parts = text.split(':');
+    parts.nth(2).is_some_and(|part| part.starts_with("60"))
+}
+
 impl<'de> Deserialize<'de> for Instant {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
+        if has_leap_second(&text) {
+            return Err(serde::de::Error::custom(format_args!(
+                "{text:?} is a leap second, which no clock here shows: take the second before or after it"
+            )));
+        }
         let time: Timestamp = text.parse().map_err(|_| {
             serde::de::Error::custom(format_args!(
                 "{text:?} is no instant up to 9999-12-30T22:00:00Z, such as 2026-11-21T08:00:00.000Z"

@@ -118,7 +118,33 @@ async fn what_is_wrong_is_named() {
         (json!({"cron": "* * * * *"}), "invalid_value", "cron"),
         (json!({"every_ms": null}), "invalid_value", "cron"),
         (json!({"every_ms": 99}), "invalid_value", "every_ms"),
-        (json!({"every_ms": null, "cron": "x"}), "invalid_value", ""),
+        (
+            json!({"every_ms": null, "cron": "x"}),
+            "invalid_value",
+            "cron",
+        ),
+        (
+            json!({"every_ms": null, "cron": "* * * * *", "zone": "localtime"}),
+            "invalid_value",
+            "zone",
+        ),
+        (
+            json!({"every_ms": null, "cron": "* * * * * * 1971"}),
+            "invalid_value",
+            "",
+        ),
+        (
+            json!({"every_ms": null, "at": "2027-01-01T00:00:60Z"}),
+            "invalid_value",
+            "at",
+        ),
+        (json!({"to": null}), "invalid_value", "to"),
+        (json!({"to": {}}), "invalid_value", "to"),
+        (
+            json!({"to": {"queue": "a", "exchange": "b"}}),
+            "invalid_value",
+            "to",
+        ),
         (json!({"zone": "UTC"}), "invalid_value", "zone"),
         (
             json!({"every_ms": null, "at": "2027-01-01T00:00:00Z", "from": "2027-01-01T00:00:00Z"}),
@@ -166,12 +192,10 @@ async fn what_is_wrong_is_named() {
     assert_eq!(shop.get("/schedules").await["schedules"], json!([]));
     let target = "/schedules/s/move";
     put(&shop, "s", &every_minute()).await;
-    for body in [
-        json!({}),
-        json!({"at": "2027-01-01T00:00:00Z", "after_ms": 1}),
-    ] {
+    let both = json!({"at": "2027-01-01T00:00:00Z", "after_ms": 1});
+    for (body, wrong) in [(json!({}), "at"), (both, "after_ms")] {
         let (_, code, field) = shop.refused(Method::POST, target, body).await;
-        assert_eq!((&*code, &*field), ("invalid_value", "at"));
+        assert_eq!((&*code, &*field), ("invalid_value", wrong));
     }
 }
 
