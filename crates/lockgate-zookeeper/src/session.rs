@@ -392,6 +392,28 @@ impl Session {
         }
     }
 
+    /// Deletes an ephemeral node if it is this session's, however often no answer comes. Its creation may have been answered
+    /// late or never: this asks behind it. When the session ends, the node goes by itself.
+    pub(crate) async fn remove_own(&self, path: &str) {
+        let mut pauses = Pauses::default();
+        while self.lives() {
+            let removed = match self.look(path).await {
+                // Of another owner, it is none of ours.
+                Ok(Some(stat)) if stat.ephemeral_owner == self.id() => {
+                    self.answer(self.client.delete(path, Some(stat.version)).await)
+                }
+                Ok(_) => return,
+                Err(failed) => Err(failed),
+            };
+            match removed {
+                // It has changed meanwhile; perhaps it is another one's now.
+                Err(Failed::Refused(Error::BadVersion)) => {}
+                Ok(()) | Err(Failed::Refused(_)) => return,
+                Err(Failed::Lost(_)) => pauses.wait().await,
+            }
+        }
+    }
+
     /// The name of the node that a creation has made whose answer was lost. This is asked behind it, on the same
     /// connection or on a later one, so what is not there then is never made.
     pub(crate) async fn find(&self, own: &Own) -> Answer<Option<String>> {

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use lockgate_coordination::shell::Pauses;
 use lockgate_core::coordination::CoordinationError;
 use tokio::{
     sync::{Mutex as Turn, Notify},
@@ -90,7 +91,9 @@ pub enum CuratorQueueError {
     Full(u32),
     /// With one more item, a Java client could not list that many any more.
     ListTooLong(u32),
-    /// ZooKeeper did nothing.
+    /// ZooKeeper did nothing, and says why.
+    Refused(String),
+    /// ZooKeeper does not answer, and did nothing.
     Unavailable(String),
     /// It may have been done: no answer came.
     Unknown(String),
@@ -106,7 +109,7 @@ impl fmt::Display for CuratorQueueError {
                  some may come again; or at most once, as Java programs without a lock path do, by which an item is lost \
                  if its holder dies. Both in one queue take what others hold",
             ),
-            Self::Invalid(why) | Self::Unavailable(why) => f.write_str(why),
+            Self::Invalid(why) | Self::Refused(why) | Self::Unavailable(why) => f.write_str(why),
             Self::Full(items) => write!(f, "the queue is full: it has {items} items"),
             Self::ListTooLong(items) => write!(
                 f,
@@ -126,7 +129,7 @@ fn changed(failed: Failed) -> CuratorQueueError {
     match failed {
         Failed::Lost(why) => CuratorQueueError::Unknown(why),
         Failed::Refused(error) => {
-            CuratorQueueError::Unavailable(format!("ZooKeeper refuses it: {error}"))
+            CuratorQueueError::Refused(format!("ZooKeeper refuses it: {error}"))
         }
     }
 }
@@ -244,23 +247,29 @@ impl CuratorQueue {
         Ok(format!("{name}{number}"))
     }
 
-    /// Waits for an item that is due, and takes it. If this is dropped, nothing is in hand; of a queue that is taken at most
-    /// once, an item may be lost.
+    /// Waits for an item that is due, and takes it. It goes on when an answer is lost, and in a new session when one has
+    /// ended. If this is dropped, nothing is in hand; of a queue that is taken at most once, an item may be lost.
     ///
     /// # Errors
-    /// If ZooKeeper does not answer for as long as the session's timeout. Asked again, it begins a new session.
+    /// [`Unavailable`](CuratorQueueError::Unavailable) if no server begins a session for as long as its timeout. Of a queue
+    /// that is taken at most once, [`Unknown`](CuratorQueueError::Unknown) if no answer says who has deleted an item.
     pub async fn take(&self) -> Outcome<Taken> {
         let inner = &self.0;
         let mut view = inner.view.lock().await;
+        let mut pauses = Pauses::default();
         loop {
             let is_fresh = matches!(&*view, Some((session, changes)) if session.lives() && !changes.has_changed());
             if !is_fresh {
                 *view = None;
                 let session = inner.session().await?;
-                let (children, changes) = session
-                    .watch_children(&inner.options.path)
-                    .await
-                    .map_err(read)?;
+                let (children, changes) = match session.watch_children(&inner.options.path).await {
+                    Ok(listed) => listed,
+                    Err(Failed::Lost(_)) => {
+                        pauses.wait().await;
+                        continue;
+                    }
+                    Err(refused) => return Err(read(refused)),
+                };
                 inner.schedule().listed(children);
                 *view = Some((session, changes));
             }
@@ -277,8 +286,16 @@ impl CuratorQueue {
                         claim: None,
                         is_over: false,
                     };
-                    if let Some(taken) = hold.claim().await? {
-                        return Ok(taken);
+                    match hold.claim().await {
+                        Ok(Some(taken)) => return Ok(taken),
+                        Ok(None) => pauses.over(),
+                        // It is let go, and comes again.
+                        Err(CuratorQueueError::Unknown(_) | CuratorQueueError::Unavailable(_))
+                            if inner.taking != Taking::AtMostOnce =>
+                        {
+                            pauses.wait().await;
+                        }
+                        Err(error) => return Err(error),
                     }
                 }
                 Next::WaitUntil(time) => {
@@ -417,36 +434,78 @@ impl Hold {
         Ok(())
     }
 
-    /// Deletes item and lock, and puts what takes the item's place, in one step. Returns the path of the latter.
+    /// Deletes item and lock, and puts what takes the item's place, in one step. Returns the path of the latter. It is tried
+    /// again for as long as the session lives: the versions of the claim let it be done once.
     async fn finish(
         &mut self,
-        (item, lock): (i32, i32),
+        claim: (i32, i32),
         put: Option<(String, &[u8])>,
     ) -> Outcome<Option<String>> {
-        let session = self.session.clone();
-        let mut writer = session.client().new_multi_writer();
-        let mut added = writer.add_delete(&self.item(), Some(item));
-        if let (Ok(()), Some(path)) = (&added, self.lock()) {
-            added = writer.add_delete(&path, Some(lock));
-        }
-        if let (Ok(()), Some((path, bytes))) = (&added, &put) {
-            let mode = CreateMode::PersistentSequential.with_acls(session.acls());
-            added = writer.add_create(path, bytes, &mode);
-        }
-        added.map_err(|error| self.failed(error))?;
-        match writer.commit().await.map_err(Error::from) {
-            Ok(results) => {
-                self.ends();
-                Ok(results.into_iter().find_map(|result| match result {
-                    MultiWriteResult::Create { path, .. } => Some(path),
-                    _ => None,
-                }))
+        let (mut pauses, mut is_again) = (Pauses::default(), false);
+        loop {
+            let error = match self.try_to_finish(claim, put.as_ref()).await {
+                Ok(results) => {
+                    self.ends();
+                    return Ok(results.into_iter().find_map(|result| match result {
+                        MultiWriteResult::Create { path, .. } => Some(path),
+                        _ => None,
+                    }));
+                }
+                Err(error) => error,
+            };
+            match error {
+                Error::NoNode if is_again => {
+                    return self.was_finished(put.is_some()).await.map(|()| None);
+                }
+                Error::NoNode | Error::BadVersion => return Err(CuratorQueueError::NotHeld),
+                Error::SessionExpired if !is_again => return Err(CuratorQueueError::NotHeld),
+                _ => {}
             }
-            Err(Error::NoNode | Error::BadVersion | Error::SessionExpired) => {
-                Err(CuratorQueueError::NotHeld)
+            match self.session.failed(error) {
+                Failed::Lost(_) if self.session.lives() => {
+                    is_again = true;
+                    pauses.wait().await;
+                }
+                failed => return Err(changed(failed)),
             }
-            Err(error) => Err(self.failed(error)),
         }
+    }
+
+    async fn try_to_finish(
+        &self,
+        (item, lock): (i32, i32),
+        put: Option<&(String, &[u8])>,
+    ) -> Result<Vec<MultiWriteResult>, Error> {
+        let mut writer = self.session.client().new_multi_writer();
+        writer.add_delete(&self.item(), Some(item))?;
+        if let Some(path) = self.lock() {
+            writer.add_delete(&path, Some(lock))?;
+        }
+        if let Some((path, bytes)) = put {
+            let mode = CreateMode::PersistentSequential.with_acls(self.session.acls());
+            writer.add_create(path, bytes, &mode)?;
+        }
+        writer.commit().await.map_err(Error::from)
+    }
+
+    /// A request whose answer was lost, or somebody else, has deleted a node. An item that is gone does not come again
+    /// whoever deleted it; but whether one was put in its place nobody says.
+    async fn was_finished(&mut self, has_put: bool) -> Outcome<()> {
+        if self
+            .session
+            .look(&self.item())
+            .await
+            .map_err(changed)?
+            .is_some()
+        {
+            return Err(CuratorQueueError::NotHeld);
+        }
+        self.ends();
+        if has_put {
+            let why = "the item is gone, and the answer that it was put again was lost";
+            return Err(CuratorQueueError::Unknown(why.to_owned()));
+        }
+        Ok(())
     }
 
     fn ends(&mut self) {
@@ -473,12 +532,7 @@ impl Drop for Hold {
             return rests();
         };
         self.session.runtime.spawn(async move {
-            // Of another owner, it is none of ours. A session that is over has none.
-            if let Ok(Some(stat)) = session.look(&lock).await
-                && stat.ephemeral_owner == session.id()
-            {
-                let _ = session.client().delete(&lock, Some(stat.version)).await;
-            }
+            session.remove_own(&lock).await;
             // Not before: a claim that this process begins anew has a lock of the same name and owner.
             rests();
         });

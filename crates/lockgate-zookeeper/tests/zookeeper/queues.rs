@@ -13,12 +13,12 @@ use zookeeper_client::{Acls, Client, CreateMode};
 
 use crate::{curator::Java, faults, server};
 
-fn now() -> i64 {
+pub(crate) fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     i64::try_from(since.as_millis()).unwrap()
 }
 
-fn options(name: &str, kind: Kind, taking: Taking) -> CuratorQueueOptions {
+pub(crate) fn options(name: &str, kind: Kind, taking: Taking) -> CuratorQueueOptions {
     CuratorQueueOptions {
         taking: Some(taking),
         session_timeout: Duration::from_secs(4),
@@ -28,16 +28,23 @@ fn options(name: &str, kind: Kind, taking: Taking) -> CuratorQueueOptions {
     }
 }
 
-fn locks(name: &str) -> Taking {
+pub(crate) fn locks(name: &str) -> Taking {
     Taking::LockSafe(format!("/queues/{name}-locks"))
 }
 
 async fn open(options: CuratorQueueOptions) -> Result<CuratorQueue, CuratorQueueError> {
-    let server = ZookeeperOptions::parse(&server::shared()).unwrap();
+    open_at(&server::shared(), options).await
+}
+
+pub(crate) async fn open_at(
+    url: &str,
+    options: CuratorQueueOptions,
+) -> Result<CuratorQueue, CuratorQueueError> {
+    let server = ZookeeperOptions::parse(url).unwrap();
     CuratorQueue::open(&server, options).await
 }
 
-async fn children(client: &Client, path: &str) -> Vec<String> {
+pub(crate) async fn children(client: &Client, path: &str) -> Vec<String> {
     client.list_children(path).await.unwrap()
 }
 
