@@ -48,17 +48,29 @@ async fn a_claim_whose_answer_is_lost_is_let_go() {
     }
 }
 
+/// Another process takes it while the session lives that let it go.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_item_that_is_dropped_is_let_go_though_the_request_is_lost() {
     let name = "lost-release";
     let (proxy, queue) = behind_proxy(name).await;
+    let direct = server::shared();
+    let other = open_at(&direct, options(name, Kind::Delay, locks(name)));
+    let other = other.await.unwrap();
     for lose in [Lose::Request(DELETE), Lose::Answer(DELETE)] {
         let taken = queue.take().await.unwrap();
         proxy.lose(lose);
         drop(taken);
-        let taken = queue.take().await.unwrap();
+        let taken = other.take().await.unwrap();
         assert!(proxy.has_lost());
         assert_eq!(taken.items, [b"x"]);
+    }
+    for lose in [CREATE, MULTI].map(Lose::Answer) {
+        proxy.lose(lose);
+        tokio::select! {
+            taken = queue.take() => panic!("{taken:?}"),
+            () = async { while !proxy.has_lost() { tokio::task::yield_now().await } } => {}
+        }
+        assert_eq!(other.take().await.unwrap().items, [b"x"]);
     }
 }
 

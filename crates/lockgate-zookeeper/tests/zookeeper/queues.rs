@@ -11,7 +11,10 @@ use lockgate_zookeeper::{
 };
 use zookeeper_client::{Acls, Client, CreateMode};
 
-use crate::{curator::Java, faults, server};
+use crate::{
+    curator::{Java, NEWEST, OLD},
+    faults, server,
+};
 
 pub(crate) fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -126,14 +129,24 @@ async fn a_holder_whose_lock_another_one_has_finishes_nothing() {
     assert_eq!(children(&client, "/queues/stolen-locks").await.len(), 1);
 }
 
-async fn both_ways(name: &str, taking: Taking) {
+async fn both_ways(name: &str, curator: &str, taking: Taking) {
     let lock = match &taking {
         Taking::LockSafe(path) => path.clone(),
         Taking::AtMostOnce => "-".to_owned(),
     };
-    let queue = open(options(name, Kind::Delay, taking)).await.unwrap();
+    let url = server::shared();
     let path = format!("/queues/{name}");
-    let mut producer = Java::runs("Queue", &[&path, &lock, "producer"]);
+    let java = |kind: &str, role: &str| {
+        let arguments = [&path, &lock, kind, role].map(|argument: &str| argument.to_owned());
+        Java::runs_with(
+            curator,
+            &url,
+            "Queue",
+            &arguments.each_ref().map(String::as_str),
+        )
+    };
+    let queue = open(options(name, Kind::Delay, taking)).await.unwrap();
+    let mut producer = java("delay", "producer");
     producer.says("started").await;
     let mut stdin = producer.child.stdin.take().unwrap();
     for (delay, text) in [(200, "b"), (1, "a")] {
@@ -145,26 +158,109 @@ async fn both_ways(name: &str, taking: Taking) {
         assert_eq!(taken.items, [text.as_bytes()]);
         taken.done().await.unwrap();
     }
-    let mut consumer = Java::runs("Queue", &[&path, &lock, "consumer"]);
+    let mut consumer = java("delay", "consumer");
     consumer.says("started").await;
     queue.put(Place::At(1), &["z"]).await.unwrap();
-    queue
-        .put(Place::At(now() + 100), &["x", "y"])
-        .await
-        .unwrap();
+    let due = now() + 100;
+    queue.put(Place::At(due), &["x", "y"]).await.unwrap();
     for text in ["z", "x", "y"] {
         consumer.says(&format!("took {text}")).await;
     }
+    assert!(now() >= due);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_languages_put_and_take_with_locks() {
-    both_ways("locked", locks("locked")).await;
+    both_ways("locked", NEWEST, locks("locked")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_languages_put_and_take_at_most_once() {
-    both_ways("once", Taking::AtMostOnce).await;
+    both_ways("once", NEWEST, Taking::AtMostOnce).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_versions_put_and_take_with_locks() {
+    both_ways("locked-old", OLD, locks("locked-old")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_versions_put_and_take_at_most_once() {
+    both_ways("once-old", OLD, Taking::AtMostOnce).await;
+}
+
+/// Java puts and Rust takes in the order of the kind, then the other way round. Then Java fails, and puts again.
+async fn in_order(
+    java_kind: &str,
+    kind: Kind,
+    place: impl Fn(i32) -> Place<'static>,
+    order: [i32; 3],
+) {
+    let name = format!("order-{java_kind}");
+    let (path, lock) = (format!("/queues/{name}"), format!("/queues/{name}-locks"));
+    let queue = open(options(&name, kind, locks(&name))).await.unwrap();
+    let mut producer = Java::runs("Queue", &[&path, &lock, java_kind, "producer"]);
+    producer.says("started").await;
+    let mut stdin = producer.child.stdin.take().unwrap();
+    for number in [3, -7, 2] {
+        writeln!(stdin, "{number} {number}").unwrap();
+        producer.says(&format!("put {number}")).await;
+    }
+    for number in order {
+        let taken = queue.take().await.unwrap();
+        assert_eq!(taken.items, [number.to_string().as_bytes()]);
+        if kind == Kind::Id {
+            assert!(
+                taken.name.starts_with(&format!("queue-|id_{number}|")),
+                "{}",
+                taken.name
+            );
+        }
+        taken.done().await.unwrap();
+    }
+    for number in [3, -7, 2] {
+        queue
+            .put(place(number), &[number.to_string()])
+            .await
+            .unwrap();
+    }
+    let mut consumer = Java::runs("Queue", &[&path, &lock, java_kind, "failing"]);
+    let mut taken = Vec::new();
+    while taken.len() < 6 {
+        let said = consumer.said().await;
+        taken.extend(
+            said.strip_prefix("took ")
+                .map(|text| text.parse::<i32>().unwrap()),
+        );
+    }
+    // What Curator puts again comes ahead of all priorities.
+    let mut first = taken.clone();
+    first.dedup();
+    assert_eq!(first[..3], order);
+    taken.sort_unstable();
+    assert_eq!(taken, [-7, -7, 2, 2, 3, 3]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plain_queues_of_both_have_one_order() {
+    in_order("plain", Kind::Plain, |_| Place::End, [3, -7, 2]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn priority_queues_of_both_have_one_order() {
+    in_order("priority", Kind::Priority, Place::Priority, [-7, 2, 3]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn id_queues_of_both_have_one_order() {
+    let id = |number| {
+        Place::Id(match number {
+            3 => "id/3",
+            2 => "id/2",
+            _ => "id/-7",
+        })
+    };
+    in_order("id", Kind::Id, id, [3, -7, 2]).await;
 }
 
 /// What a Java program holds is nobody else's, postpones nothing, and comes again when it was killed.
@@ -174,7 +270,7 @@ async fn what_a_killed_java_program_held_comes_again() {
         .await
         .unwrap();
     queue.put(Place::At(1), &["held"]).await.unwrap();
-    let arguments = ["/queues/killed", "/queues/killed-locks", "holder"];
+    let arguments = ["/queues/killed", "/queues/killed-locks", "delay", "holder"];
     let mut java = Java::runs("Queue", &arguments);
     // It may take an item before it says that it has started.
     let said = [java.said().await, java.said().await];
