@@ -14,7 +14,9 @@ use tokio::{
 
 /// What requests are called in ZooKeeper's protocol.
 pub(crate) const DELETE: i32 = 2;
+pub(crate) const LIST: i32 = 8;
 pub(crate) const PING: i32 = 11;
+pub(crate) const LIST_WITH_STAT: i32 = 12;
 pub(crate) const MULTI: i32 = 14;
 pub(crate) const CREATE: i32 = 15;
 

@@ -1,10 +1,14 @@
 //! Queues that share their nodes with Curator's, when requests and answers are lost and sessions end.
 
-use lockgate_zookeeper::queue::{CuratorQueue, CuratorQueueError, Kind, Place};
+use std::{pin::pin, sync::mpsc, time::Duration};
+
+use lockgate_zookeeper::queue::{
+    Connection, CuratorQueue, CuratorQueueError, CuratorQueueOptions, ErrorMode, Kind, Place,
+};
 
 use crate::{
     faults,
-    proxy::{CREATE, DELETE, Lose, MULTI, Proxy},
+    proxy::{CREATE, DELETE, LIST, LIST_WITH_STAT, Lose, MULTI, Proxy},
     queues::{children, locks, now, open_at, options},
     server,
 };
@@ -121,7 +125,16 @@ async fn a_take_goes_on_in_a_new_session() {
         let queue = queue.clone();
         tokio::spawn(async move { queue.take().await })
     };
+    let mut connection = queue.connection();
     proxy.cut();
+    connection
+        .wait_for(|state| *state == Connection::Suspended)
+        .await
+        .unwrap();
+    connection
+        .wait_for(|state| *state == Connection::Lost)
+        .await
+        .unwrap();
     let direct = server::shared();
     let other = open_at(&direct, options(name, Kind::Delay, locks(name)));
     let other = other.await.unwrap();
@@ -140,6 +153,151 @@ async fn a_take_goes_on_in_a_new_session() {
         Err(other) => panic!("{other}"),
     };
     assert_eq!(taken.items, [b"y"]);
+    assert_eq!(*connection.borrow(), Connection::Connected);
     taken.done().await.unwrap();
     is_empty(name).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_queue_is_not_listed_for_each_change() {
+    let name = "changes";
+    let (proxy, queue) = behind_proxy(name).await;
+    let direct = server::shared();
+    let other = open_at(&direct, options(name, Kind::Delay, locks(name)));
+    let other = other.await.unwrap();
+    queue.take().await.unwrap().done().await.unwrap();
+    let lists = proxy.count(LIST) + proxy.count(LIST_WITH_STAT);
+    assert!(lists > 0);
+    for number in 0..20 {
+        other
+            .put(Place::At(1), &[number.to_string()])
+            .await
+            .unwrap();
+        let taken = queue.take().await.unwrap();
+        assert_eq!(taken.items, [number.to_string().as_bytes()]);
+        taken.done().await.unwrap();
+    }
+    assert_eq!(proxy.count(LIST) + proxy.count(LIST_WITH_STAT), lists);
+    // After a new connection, something may have been missed.
+    proxy.cut();
+    other.put(Place::At(1), &["missed"]).await.unwrap();
+    proxy.mend();
+    assert_eq!(queue.take().await.unwrap().items, [b"missed"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_queue_takes_items_when_there_is_room() {
+    let name = "full";
+    let bounded = CuratorQueueOptions {
+        max_items: Some(1),
+        ..options(name, Kind::Plain, locks(name))
+    };
+    let direct = server::shared();
+    let queue = open_at(&direct, bounded).await.unwrap();
+    queue.put(Place::End, &["a"]).await.unwrap();
+    let full = queue.put_within(Place::End, &["b"], Duration::ZERO).await;
+    assert!(matches!(full, Err(CuratorQueueError::Full(1))), "{full:?}");
+    let taken = queue.take().await.unwrap();
+    let gauges = queue.gauges().await.unwrap();
+    assert_eq!(
+        (gauges.nodes, gauges.items, gauges.due, gauges.in_hand),
+        (1, 1, 0, 1)
+    );
+    let putting = {
+        let queue = queue.clone();
+        tokio::spawn(async move {
+            queue
+                .put_within(Place::End, &["b"], Duration::from_secs(60))
+                .await
+        })
+    };
+    taken.done().await.unwrap();
+    putting.await.unwrap().unwrap();
+    assert_eq!(queue.take().await.unwrap().items, [b"b"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn puts_are_flushed_and_listeners_are_told() {
+    let name = "flush";
+    let (_proxy, queue) = behind_proxy(name).await;
+    let (told, tells) = mpsc::channel();
+    queue.on_put(move |name, items| {
+        let items: Vec<_> = items.iter().map(|item| item.to_vec()).collect();
+        told.send((name.to_owned(), items)).unwrap();
+    });
+    let items = ["y", "z"];
+    let mut put = pin!(queue.put(Place::At(1), &items));
+    tokio::select! {
+        biased;
+        put = &mut put => panic!("{put:?}"),
+        flushed = queue.flush(Duration::ZERO) => assert!(!flushed),
+    }
+    let name = put.await.unwrap();
+    assert!(queue.flush(Duration::ZERO).await);
+    assert_eq!(
+        tells.try_recv().unwrap(),
+        (name, vec![b"y".to_vec(), b"z".to_vec()])
+    );
+    // One that fails is over too, and nobody is told.
+    queue.put(Place::At(0), &["?"]).await.unwrap_err();
+    assert!(queue.flush(Duration::ZERO).await && tells.try_recv().is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn items_are_removed_by_their_id_unless_somebody_has_them() {
+    let name = "remove";
+    let direct = server::shared();
+    let queue = open_at(&direct, options(name, Kind::Id, locks(name)))
+        .await
+        .unwrap();
+    for id in ["a/1", "a/1", "b", "a/1"] {
+        queue.put(Place::Id(id), &[id]).await.unwrap();
+    }
+    let other = open_at(&direct, options(name, Kind::Id, locks(name)))
+        .await
+        .unwrap();
+    let held = other.take().await.unwrap();
+    let mine = queue.take().await.unwrap();
+    assert_eq!(queue.remove("a/1").await.unwrap(), 1);
+    assert_eq!(queue.remove("none").await.unwrap(), 0);
+    for taken in [held, mine] {
+        assert_eq!(taken.items, [b"a/1"]);
+        taken.done().await.unwrap();
+    }
+    let taken = queue.take().await.unwrap();
+    assert_eq!(taken.items, [b"b"]);
+    taken.done().await.unwrap();
+    is_empty(name).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_item_that_fails_is_deleted_where_that_is_the_mode() {
+    let name = "delete";
+    let deleting = CuratorQueueOptions {
+        error_mode: ErrorMode::Delete,
+        dead_letters: None,
+        ..options(name, Kind::Plain, locks(name))
+    };
+    let direct = server::shared();
+    let queue = open_at(&direct, deleting).await.unwrap();
+    queue.put(Place::End, &["x"]).await.unwrap();
+    queue.take().await.unwrap().failed().await.unwrap();
+    is_empty(name).await;
+}
+
+/// 31,000 nodes in each test would be slow; a list of long names is as long.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_put_is_refused_before_java_clients_cannot_list_the_queue() {
+    let name = "long";
+    let direct = server::shared();
+    let queue = open_at(&direct, options(name, Kind::Id, locks(name)))
+        .await
+        .unwrap();
+    let id = "x".repeat(700_000);
+    queue.put(Place::Id(&id), &["x"]).await.unwrap();
+    let refused = queue.put(Place::Id(&id), &["x"]).await;
+    assert!(
+        matches!(refused, Err(CuratorQueueError::ListTooLong(1))),
+        "{refused:?}"
+    );
 }
