@@ -8,7 +8,7 @@ use lockgate_zookeeper::queue::{
 
 use crate::{
     faults,
-    proxy::{CREATE, DELETE, LIST, LIST_WITH_STAT, Lose, MULTI, Proxy},
+    proxy::{CREATE, DELETE, FOLLOW, LIST, LIST_WITH_STAT, Lose, MULTI, Proxy},
     queues::{children, locks, now, open_at, options},
     server,
 };
@@ -183,6 +183,27 @@ async fn a_queue_is_not_listed_for_each_change() {
     other.put(Place::At(1), &["missed"]).await.unwrap();
     proxy.mend();
     assert_eq!(queue.take().await.unwrap().items, [b"missed"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_older_than_3_6_has_queues_too() {
+    let name = "old-server";
+    let (proxy, queue) = behind_proxy(name).await;
+    proxy.hides(FOLLOW);
+    let direct = server::shared();
+    let other = open_at(&direct, options(name, Kind::Delay, locks(name)));
+    let other = other.await.unwrap();
+    queue.take().await.unwrap().done().await.unwrap();
+    assert_eq!(proxy.count(FOLLOW), 1);
+    for number in 0..3 {
+        let (text, due) = (number.to_string(), now() + 20);
+        let items = [&text];
+        let (put, taken) = tokio::join!(other.put(Place::At(due), &items), queue.take());
+        put.unwrap();
+        let taken = taken.unwrap();
+        assert_eq!(taken.items, [text.as_bytes()]);
+        taken.done().await.unwrap();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
