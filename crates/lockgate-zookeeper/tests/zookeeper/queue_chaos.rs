@@ -161,8 +161,16 @@ impl Chaos {
     }
 }
 
+/// `cargo xtask curator` runs many rounds.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_item_is_lost_and_none_has_two_holders() {
+    let rounds = env::var("LOCKGATE_CURATOR_ROUNDS").map_or(1, |rounds| rounds.parse().unwrap());
+    for _ in 0..rounds {
+        round().await;
+    }
+}
+
+async fn round() {
     let (told, tells) = mpsc::unbounded_channel();
     let mut chaos = Chaos {
         server: Server::start(),
