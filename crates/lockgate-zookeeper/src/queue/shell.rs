@@ -28,6 +28,16 @@ use crate::{
 /// The longest answer that a Java client reads, unless it is told otherwise (`jute.maxbuffer`).
 const LONGEST_LIST: usize = 1_048_575;
 
+/// What such an answer has beside the names, and beside each name: its length.
+const BESIDE_LIST: usize = 88;
+const BESIDE_NAME: usize = 4;
+
+/// How many digits ZooKeeper puts behind a name.
+const DIGITS: usize = 10;
+
+/// So few names need no look at their lengths.
+const FEW: usize = 32;
+
 /// After which time an item is tried again that others hold, or that cannot be read and has nowhere to go.
 const RETRY: i64 = 500;
 const RETRY_DAMAGED: i64 = 60_000;
@@ -181,6 +191,8 @@ struct Inner {
     view: Turn<Option<View>>,
     /// How many puts are under way.
     puts: watch::Sender<usize>,
+    /// How many nodes were listed last for a put, and how many bytes their names are.
+    lengths: Mutex<Option<(usize, usize)>>,
     listeners: Mutex<Listeners>,
     connection: watch::Sender<Connection>,
     /// Whose connection is followed.
@@ -303,6 +315,7 @@ impl CuratorQueue {
             let_go: Notify::new(),
             view: Turn::new(None),
             puts: watch::Sender::new(0),
+            lengths: Mutex::default(),
             listeners: Mutex::default(),
             connection: watch::Sender::new(Connection::Connected),
             followed: Mutex::default(),
@@ -340,8 +353,10 @@ impl CuratorQueue {
         if options.max_items.is_some_and(|most| there >= most) {
             return Err(CuratorQueueError::Full(there));
         }
-        // Each name has its length in front, and its number behind.
-        if 88 + (there as usize + 1) * (4 + name.len() + 10) > LONGEST_LIST {
+        if !inner
+            .is_listable(&session, there, name.len() + DIGITS)
+            .await?
+        {
             return Err(CuratorQueueError::ListTooLong(there));
         }
         let path = format!("{}/{name}", options.path);
@@ -591,6 +606,34 @@ impl Inner {
         let stat = session.client().check_stat(&self.options.path).await;
         let stat = stat.map_err(|error| read(session.failed(error)))?;
         Ok(stat.map_or(0, |stat| u32::try_from(stat.num_children).unwrap_or(0)))
+    }
+
+    /// Whether Java clients can list the queue with one more name of that length. Names differ in length, so a queue of some
+    /// size is listed for it: again when it has grown or shrunk by an eighth, and before a put is refused.
+    async fn is_listable(&self, session: &Session, there: u32, name: usize) -> Outcome<bool> {
+        let (there, new) = (there as usize, BESIDE_NAME + name);
+        let room = LONGEST_LIST - BESIDE_LIST;
+        if there <= FEW {
+            return Ok((there + 1) * new <= room);
+        }
+        let known = *self.lengths();
+        if let Some((nodes, bytes)) = known
+            && there.abs_diff(nodes) <= FEW + there / 8
+        {
+            let average = bytes.div_ceil(nodes.max(1));
+            let grown = there.saturating_sub(nodes) * average.max(new);
+            if bytes + grown + new <= room {
+                return Ok(true);
+            }
+        }
+        let children = session.children(&self.options.path).await.map_err(read)?;
+        let bytes = children.iter().map(|name| BESIDE_NAME + name.len()).sum();
+        *self.lengths() = Some((children.len(), bytes));
+        Ok(bytes + new <= room)
+    }
+
+    fn lengths(&self) -> std::sync::MutexGuard<'_, Option<(usize, usize)>> {
+        self.lengths.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells of the connection of a new session until it is over.
