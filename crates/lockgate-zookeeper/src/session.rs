@@ -350,8 +350,8 @@ impl Session {
         }
     }
 
-    /// Follows what appears and vanishes below a node from now on. Told `None`, it must be listed again: something may have
-    /// been missed. It ends there, and when nobody is left to be told.
+    /// Follows what appears and vanishes below a node from now on. When that is over, the node must be listed again, as
+    /// something may have been missed.
     ///
     /// # Errors
     /// `Unimplemented` of a server older than 3.6.

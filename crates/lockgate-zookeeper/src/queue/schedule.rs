@@ -1,6 +1,6 @@
 //! Which item is taken next, and when: the items of a queue as this process knows them, in their order.
 //!
-//! - What is listed takes the place of what was known; an item that is in hand stays in hand until it is let go.
+//! - What is listed takes the place of what was known, and what appears or vanishes since changes it; an item that is in hand stays in hand until it is let go.
 //! - An item is given out at most once at a time, never before it is due, and never while it rests: it has failed here, or
 //!   somebody else holds it.
 //! - When nothing can be taken, the next wake is the earliest time at which something can. An item that is held by others,
