@@ -178,6 +178,7 @@ const LAYERS: [(&str, &[&str]); 30] = [
             "lockgate-cli",
             "lockgate-postgres",
             "lockgate-sim",
+            "lockgate-zookeeper",
         ],
     ),
     ("lockgate-torture", &[]),
