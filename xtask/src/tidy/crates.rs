@@ -19,7 +19,7 @@ const WITHOUT_RUNTIME: [&str; 7] = [
 const RUNTIMES: [&str; 4] = ["tokio", "async-std", "smol", "futures-executor"];
 
 /// The crates each crate may name, tests aside. ARCHITECTURE.md draws the same picture.
-const LAYERS: [(&str, &[&str]); 29] = [
+const LAYERS: [(&str, &[&str]); 30] = [
     ("lockgate-core", &[]),
     ("lockgate-machine", &["lockgate-core"]),
     ("lockgate-log", &["lockgate-core"]),
@@ -31,6 +31,7 @@ const LAYERS: [(&str, &[&str]); 29] = [
     ("lockgate-sigv4", &[]),
     ("lockgate-client", &["lockgate-core", "lockgate-sigv4"]),
     ("lockgate-consumer", &["lockgate-core"]),
+    ("lockgate-console", &[]),
     (
         "lockgate-coordination",
         &["lockgate-core", "lockgate-log", "lockgate-consumer"],
@@ -113,6 +114,7 @@ const LAYERS: [(&str, &[&str]); 29] = [
             "lockgate-machine",
             "lockgate-engine",
             "lockgate-sigv4",
+            "lockgate-console",
         ],
     ),
     (
