@@ -136,7 +136,7 @@ async fn a_queue_is_made_filled_shown_paused_and_emptied_by_forms() {
     assert!(keys.body.contains("/key?key=..%2F%3Cb%3E"), "{}", keys.body);
     let key = browser.get(&format!("{here}/key?key=..%2F%3Cb%3E")).await;
     assert!(
-        key.body.contains("alert(1)") && !key.body.contains("<b>.."),
+        key.body.contains("alert(1)") && !key.body.contains("/<b>"),
         "{}",
         key.body
     );
