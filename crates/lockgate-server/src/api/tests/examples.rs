@@ -64,7 +64,7 @@ impl Recorder {
                 for (name, value) in fields {
                     match (&**name, &*value) {
                         ("id" | "message_id" | "receipt", Value::String(text)) => {
-                            self.note(name, text)
+                            self.note(name, text);
                         }
                         ("used_bytes", Value::Number(_)) => *value = json!(67_108_864),
                         ("records" | "syncs", Value::Number(_)) => *value = json!(17),
