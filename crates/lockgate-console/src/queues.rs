@@ -126,7 +126,8 @@ async fn rows(api: &impl Api, fields: &Fields) -> Result<Rows, Reply> {
     let mut read_so_far = 0;
     while let Some(page) = next.take_if(|_| read_so_far < READ_MAX) {
         let (queues, following) = read(api, READ_AT_ONCE, &page).await?;
-        read_so_far += READ_AT_ONCE;
+        // Large tags make a page short, and it must not end the search before its time.
+        read_so_far += queues.len().max(1);
         next = following;
         let queues = queues.into_iter();
         found.extend(
