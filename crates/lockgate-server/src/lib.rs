@@ -12,6 +12,7 @@
 //! | `GET /readyz` | 200 as long as queues are served, else 503 with the reason |
 //! | `/api/v1/...` | the JSON admin API, described at `/api/v1/openapi.json` |
 //! | `GET /api/v1/backup` | a backup of everything, streamed while it is taken |
+//! | `/console/...` | pages for browsers, which are sent there from `/` |
 //! | `GET /metrics` | Prometheus text format; the names are in `docs/metrics.md` |
 //!
 //! A program may put a [`Handler`] of its own behind the listener, in the place of queues

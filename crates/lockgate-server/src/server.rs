@@ -42,6 +42,9 @@ pub struct ServerOptions {
     pub account: String,
     /// The region in ARNs: letters, digits and `-`. Default: `us-east-1`.
     pub region: String,
+    /// The path that a proxy puts in front of `/console`, such as `/queues`: the console's links and cookies begin with
+    /// it. Requests may come with it or without. Default: none.
+    pub console_base_path: String,
     /// How clients authenticate. Default: not at all.
     pub authentication: Authentication,
     /// Encrypts connections with this certificate; `None`, the default, does not. The files are read
@@ -191,6 +194,7 @@ impl Default for ServerOptions {
             advertised_host: None,
             account: "000000000000".to_owned(),
             region: "us-east-1".to_owned(),
+            console_base_path: String::new(),
             authentication: Authentication::None,
             tls: None,
             limits: Limits::default(),
@@ -385,6 +389,12 @@ impl ServerOptions {
                     .region
                     .bytes()
                     .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-'),
+        )?;
+        option(
+            "console base path",
+            &self.console_base_path,
+            "expected a path such as /queues, of letters, digits, '-', '_' and '.', without a slash at its end",
+            http::is_base_path(&self.console_base_path),
         )?;
         if let Authentication::AccessKeys(keys) = &self.authentication {
             check_keys(keys)?;

@@ -32,6 +32,7 @@ const LAYERS: [(&str, &[&str]); 30] = [
     ("lockgate-sigv4", &[]),
     ("lockgate-client", &["lockgate-core", "lockgate-sigv4"]),
     ("lockgate-consumer", &["lockgate-core"]),
+    ("lockgate-console", &[]),
     (
         "lockgate-coordination",
         &["lockgate-core", "lockgate-log", "lockgate-consumer"],
@@ -117,6 +118,7 @@ const LAYERS: [(&str, &[&str]); 30] = [
             "lockgate-metrics",
             "lockgate-engine",
             "lockgate-sigv4",
+            "lockgate-console",
         ],
     ),
     (

@@ -24,6 +24,7 @@ pub(crate) static SETTINGS: &[&dyn AnySetting] = &[
     &QUEUES_FORMAT,
     &ALLOWED_HOST,
     &ADVERTISE,
+    &CONSOLE_BASE_PATH,
     &ACCOUNT,
     &REGION,
     &ALLOW_REMOTE,
@@ -213,6 +214,23 @@ pub(crate) static ALLOWED_HOST: Setting<Vec<String>> = Setting {
                  service here.",
     },
     read: |texts| texts.iter().map(|text| not_empty(text)).collect(),
+};
+
+pub(crate) static CONSOLE_BASE_PATH: Setting<String> = Setting {
+    about: About {
+        name: "console-base-path",
+        value_name: "PATH",
+        default: &[],
+        form: Form::One,
+        scope: Scope::Serve,
+        help: "Path that a proxy puts in front of /console, such as /queues",
+        detail: "",
+    },
+    read: |texts| {
+        texts
+            .first()
+            .map_or(Ok(String::new()), |text| not_empty(text))
+    },
 };
 
 pub(crate) static ADVERTISE: Setting<Option<String>> = Setting {

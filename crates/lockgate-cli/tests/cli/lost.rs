@@ -244,6 +244,17 @@ fn what_has_the_same_effect_twice_is_asked_again_after_a_lost_answer() {
         "{\"name\":\"q\"}\n"
     );
     run("queue list", "{\"queues\":[]}").ok();
+    let put = "{\"created\":true,\"changed\":true,\"schedule\":{}}";
+    run("schedule create s --at 2030-01-01T00:00:00Z --queue q x", put).ok();
+    // From now on is another time the second time.
+    for command in [
+        "schedule create s --in 1s --queue q x",
+        "schedule create s --every 1s --generation 0 --queue q x",
+        "schedule run s",
+    ] {
+        let told = run(command, put).fails_with(1);
+        assert!(told.contains("whether it was done is unknown"), "{told}");
+    }
     // With unique ids: of their own, or made up.
     let answer = "{\"sent\":[],\"published\":[{\"copies\":1,\"duplicates\":1,\"skipped\":0,\"dropped\":false,\"queues\":[]}]}";
     for (flags, line, is_done) in [

@@ -78,6 +78,7 @@ labels! {
         Metrics = "metrics",
         Backup = "backup",
         Api = "api",
+        Console = "console",
         AddPermission = "AddPermission",
         CancelMessageMoveTask = "CancelMessageMoveTask",
         ChangeMessageVisibility = "ChangeMessageVisibility",

@@ -3,12 +3,13 @@
 //! The way of a byte through the files: `listener` accepts the connection, `wire` follows its bytes
 //! (with `framing` and `progress`), hyper parses them under `connection`, `router` checks and
 //! routes the request (with `hosts`, `body` and `refusal`), and the SQS protocol, the admin API,
-//! `health` or `metrics` answers it. Where a [`Handler`] stands in the place of queues, `handled`
+//! `health`, `metrics` or `console` answers it. Where a [`Handler`] stands in the place of queues, `handled`
 //! does what `router` does.
 
 mod backup;
 mod body;
 mod connection;
+mod console;
 pub(crate) mod counters;
 mod date;
 pub(crate) mod drain;
@@ -38,6 +39,7 @@ use hyper::{header::HeaderValue, server::conn::http1};
 use lockgate_core::WallTime;
 use lockgate_engine::Engine;
 
+pub(crate) use console::is_base_path;
 #[cfg(test)]
 pub(crate) use counters::Action as CountedAction;
 pub(crate) use listener::run;
@@ -96,6 +98,7 @@ pub(crate) struct Queues {
     engine: Engine,
     started: WallTime,
     backup: backup::Slot,
+    console: console::Console,
 }
 
 /// What is to answer requests.
@@ -133,6 +136,7 @@ impl Core {
                     sns,
                     api,
                     started: engine.now().wall,
+                    console: console::Console::new(&options.console_base_path, &engine),
                     engine,
                     backup: backup::Slot::default(),
                 }))

@@ -44,7 +44,7 @@ pub(crate) enum Refusal {
     CrossSite,
     #[error(
         "There is nothing at '{}'. The Amazon SQS API is at /, besides there are /healthz, /readyz, \
-         /metrics and the admin API under /api/v1.",
+         /metrics, the admin API under /api/v1 and the console at /console.",
         Printable(.path)
     )]
     Path { path: String },

@@ -20,6 +20,7 @@ use super::{
     backup::{self, Answer},
     body::{self, AnswerShare},
     connection::Client,
+    console,
     counters::{Action, Counters},
     follow, health, metrics,
     printable::Printable,
@@ -48,10 +49,12 @@ enum Route {
     Follow,
     /// `/api/v1/...`, the admin API.
     Api,
+    /// `/console` and below, and `/` for browsers.
+    Console,
     Unknown,
 }
 
-const TARGET: HeaderName = HeaderName::from_static("x-amz-target");
+pub(super) const TARGET: HeaderName = HeaderName::from_static("x-amz-target");
 const QUERY_MODE: HeaderName = HeaderName::from_static("x-amzn-query-mode");
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const TRACE_ID: HeaderName = HeaderName::from_static("x-amzn-trace-id");
@@ -69,7 +72,11 @@ pub(crate) async fn answer(
     let index = client.progress.begin(began).await;
     let unanswered = Unanswered(&client.core.counters, began);
     let (parts, body) = request.into_parts();
-    let route = Route::of(parts.uri.path());
+    let for_console = queues.console.asked(&parts);
+    let route = match for_console {
+        Some(_) => Route::Console,
+        None => Route::of(parts.uri.path()),
+    };
     let page = page(route);
     let is_signed = matches!(
         route,
@@ -97,7 +104,10 @@ pub(crate) async fn answer(
                 Err(refusal) => Err(refusal),
             }
         }
-        Ok(()) => serve(client, queues, index, route, &parts, body).await,
+        Ok(()) => match for_console {
+            Some(asked) => console::serve(client, queues, index, asked, &parts, body).await,
+            None => serve(client, queues, index, route, &parts, body).await,
+        },
         Err(refusal) => Err(refusal),
     };
     let outcome = outcome.and_then(|response| {
@@ -169,7 +179,7 @@ fn may_be_refused(route: Route, method: &Method, response: &response::Response) 
             Route::Sqs => response
                 .action
                 .is_none_or(|action| sqs::only_reads(action) && sns::only_reads(action)),
-            Route::Api | Route::Follow => *method == Method::GET,
+            Route::Api | Route::Follow | Route::Console => *method == Method::GET,
             _ => false,
         }
 }
@@ -244,6 +254,7 @@ fn page(route: Route) -> Option<Action> {
         Route::Metrics => Some(Action::Metrics),
         Route::Backup => Some(Action::Backup),
         Route::Api | Route::Follow | Route::OpenApi => Some(Action::Api),
+        Route::Console => Some(Action::Console),
         Route::Unknown => Some(Action::Other),
         Route::Sqs => None,
     }
@@ -626,7 +637,7 @@ fn now() -> i64 {
 }
 
 /// The name that the client gave itself, else its access key and address, else its address.
-fn holder(client: &Client, headers: &HeaderMap) -> Result<HolderName, Refusal> {
+pub(super) fn holder(client: &Client, headers: &HeaderMap) -> Result<HolderName, Refusal> {
     if let Some(name) = headers.get(CONSUMER) {
         let name = String::from_utf8_lossy(name.as_bytes());
         return HolderName::new(&name).map_err(Refusal::Consumer);

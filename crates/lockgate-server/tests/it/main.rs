@@ -7,6 +7,7 @@ mod api;
 mod backup;
 mod bad_input;
 mod connections;
+mod console;
 mod deadlines;
 mod errors;
 mod exchanges;

@@ -56,7 +56,7 @@ async fn what_is_not_there_is_said_so() {
     let server = TestServer::start().await;
     for path in [
         "/favicon.ico",
-        "/console",
+        "/consoles",
         "/healthz/",
         "/a/b/c",
         "/%00",

@@ -497,6 +497,7 @@ pub(super) fn server_options(settings: &Resolved) -> ServerOptions {
         allow_remote: settings.get(&table::ALLOW_REMOTE),
         allowed_hosts: settings.get(&table::ALLOWED_HOST),
         advertised_host: settings.get(&table::ADVERTISE),
+        console_base_path: settings.get(&table::CONSOLE_BASE_PATH),
         account: settings.get(&table::ACCOUNT),
         region: settings.get(&table::REGION),
         limits: Limits {
