@@ -245,7 +245,11 @@ fn what_has_the_same_effect_twice_is_asked_again_after_a_lost_answer() {
     );
     run("queue list", "{\"queues\":[]}").ok();
     let put = "{\"created\":true,\"changed\":true,\"schedule\":{}}";
-    run("schedule create s --at 2030-01-01T00:00:00Z --queue q x", put).ok();
+    run(
+        "schedule create s --at 2030-01-01T00:00:00Z --queue q x",
+        put,
+    )
+    .ok();
     // From now on is another time the second time.
     for command in [
         "schedule create s --in 1s --queue q x",
