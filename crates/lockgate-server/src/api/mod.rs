@@ -189,6 +189,10 @@ impl Service {
         if !takes_parameters(operation) {
             query::<Nothing>(request.query)?;
         }
+        if *request.method == Method::DELETE {
+            // What it needs is in the address. A generation in a body would guard nothing.
+            let Nothing {} = body(given)?;
+        }
         match operation {
             Operation::GetServer => ok(&self.server_info()),
             Operation::ListQueues => ok(&self.list_queues(request, query(request.query)?).await?),
