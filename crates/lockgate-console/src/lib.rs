@@ -22,6 +22,7 @@
 //! ```
 
 mod body;
+mod figures;
 mod key;
 mod messages;
 mod page;
@@ -42,6 +43,7 @@ use maud::html;
 use serde_json::Value;
 use sha2::Sha256;
 
+pub use self::figures::{Figures, QUEUES_MAX, QueueFigures};
 pub use self::session::{AGE_MAX, SESSIONS_MAX};
 use self::{page::View, session::Sessions};
 
@@ -67,6 +69,9 @@ pub trait Api: Sync {
         path: &str,
         body: Option<Value>,
     ) -> impl Future<Output = Reply> + Send;
+
+    /// The figures of the queues that whoever asks may read. `None`: the server is stopping.
+    fn figures(&self) -> impl Future<Output = Option<Figures>> + Send;
 }
 
 /// The answer of the admin API.

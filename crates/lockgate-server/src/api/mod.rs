@@ -9,6 +9,7 @@
 //! two.
 
 mod actions;
+mod figures;
 mod follow;
 pub(crate) mod fuzzing;
 mod input;

@@ -12,7 +12,7 @@ use hyper::{
     },
     http::request::Parts,
 };
-use lockgate_console::{self as console, Answer, Api, FORM_BYTES_MAX, Login, Reply, Request};
+use lockgate_console::{self as console, Answer, Api, FORM_BYTES_MAX, Figures, Login, Reply, Request};
 use lockgate_core::HolderName;
 use lockgate_engine::Engine;
 use serde_json::Value;
@@ -242,6 +242,10 @@ impl Api for Caller<'_> {
             status: response.status.as_u16(),
             body: serde_json::from_slice(&response.body).unwrap_or_default(),
         }
+    }
+
+    async fn figures(&self) -> Option<Figures> {
+        self.queues.api.figures(self.key.as_deref()).await
     }
 }
 

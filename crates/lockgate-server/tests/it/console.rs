@@ -268,7 +268,10 @@ async fn a_session_may_what_its_key_may_and_ends_with_it() {
 
     let mut nobody = Browser::new(&server);
     nobody.log_in("NOBODY", "secret of NOBODY").await;
-    assert!(!nobody.get(all).await.body.contains("jobs"));
+    for list in [all, "/console/queues?sort=ready"] {
+        assert!(!nobody.get(list).await.body.contains(">jobs<"), "{list}");
+        assert!(reader.get(list).await.body.contains(">jobs<"), "{list}");
+    }
     assert_eq!(nobody.get(here).await.status, 404);
 
     let out = nobody.press(all, "/console/logout", "").await;
