@@ -25,6 +25,7 @@ mod body;
 mod figures;
 mod key;
 mod messages;
+mod overview;
 mod page;
 mod queue;
 mod queues;
@@ -287,7 +288,7 @@ impl<T: Clone> Console<T> {
         }
         let Some(form) = request.form else {
             return match *parts {
-                [] => Answer::to(format!("{}/queues", view.home)),
+                [] => overview::show(&view, api, &query).await,
                 ["queues"] => queues::list(&view, api, &query).await,
                 ["queues", queue] => queue::show(&view, api, queue, &query).await,
                 ["queues", queue, "keys"] => key::list(&view, api, queue, &query).await,

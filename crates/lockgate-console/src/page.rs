@@ -35,7 +35,10 @@ impl View {
                     header {
                         strong { "Lockgate" }
                         @if !self.is_login {
-                            nav aria-label="Console" { a href={ (self.home) "/queues" } { "Queues" } }
+                            nav aria-label="Console" {
+                                a href=(self.home) { "Overview" }
+                                a href={ (self.home) "/queues" } { "Queues" }
+                            }
                         }
                         @if let Some(who) = &self.who {
                             form.who method="post" action={ (self.home) "/logout" } {

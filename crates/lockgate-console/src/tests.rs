@@ -231,3 +231,54 @@ fn a_page_has_no_script_and_no_address_of_another_server() {
         assert!(!answer.body.contains(never), "{never}: {}", answer.body);
     }
 }
+
+#[test]
+fn the_overview_links_to_each_thing_that_needs_attention() {
+    let answers: fn(&str, &str) -> (u16, Value) = |method, path| match (method, path) {
+        ("figures", _) => {
+            let mut queues = vec![
+                json!({ "name": "parked", "counts": { "parked_keys": 3 } }),
+                json!({ "name": "source", "dead_letter": "dead" }),
+                json!({ "name": "dead", "counts": { "ready": 1, "delayed": 1000 } }),
+                json!({ "name": "alone", "dead_letter_missing": true }),
+                json!({ "name": "slow", "limited": { "limit": "rate" } }),
+                json!({ "name": "keys", "counts": { "limited_keys": 5, "ready": 8 } }),
+            ];
+            let paused = |at| json!({ "name": format!("p{at}"), "paused": true });
+            queues.extend((0..25).map(paused));
+            (200, json!({ "queues": queues, "is_cut": true }))
+        }
+        (_, "/server") => (
+            200,
+            json!({ "status": "serving", "space": { "state": "low" } }),
+        ),
+        (_, path) => {
+            assert!(path.starts_with("/schedules"), "{path}");
+            let stuck = json!({ "name": "a b&c", "problem": "no <queue>" });
+            (200, json!({ "schedules": [stuck, { "name": "well" }] }))
+        }
+    };
+    let (answer, _) = ask(&console(), "", None, answers);
+    for expected in [
+        "<a href=\"/console/queues/parked/keys?parked=1\">parked</a>: 3<",
+        "<a href=\"/console/queues/dead/dead-letters\">dead</a>: 1,001<",
+        "<a href=\"/console/queues/alone\">alone</a><",
+        "<a href=\"/console/queues/slow\">slow</a>: limited by rate<",
+        "<a href=\"/console/queues/keys/keys\">keys</a>: 5<",
+        "<a href=\"/console/schedule?name=a+b%26c\">a b&amp;c</a>: no &lt;queue&gt;<",
+        "<a href=\"/console/server\">Disk low</a>",
+        "Paused queues: 25",
+        "Only the first 20 are shown.",
+        "There is more",
+        "<dt>Ready</dt><dd>9</dd>",
+    ] {
+        assert!(
+            answer.body.contains(expected),
+            "{expected}: {}",
+            answer.body
+        );
+    }
+    for never in [">well<", ">p20<", "queues/source", "needs attention."] {
+        assert!(!answer.body.contains(never), "{never}: {}", answer.body);
+    }
+}

@@ -115,7 +115,11 @@ async fn browsers_are_sent_to_the_console_and_programs_are_not() {
 async fn a_queue_is_made_filled_shown_paused_and_emptied_by_forms() {
     let server = TestServer::start().await;
     let browser = Browser::new(&server);
-    expect_location(&browser.get("/console").await, "/console/queues");
+    let overview = browser.get("/console").await;
+    assert!(
+        overview.body.contains("Nothing needs attention."),
+        "{overview:?}"
+    );
     let made = browser
         .press("/console/queues", "/console/queues", "name=jobs.fifo")
         .await;
@@ -153,6 +157,14 @@ async fn a_queue_is_made_filled_shown_paused_and_emptied_by_forms() {
     );
 
     browser.press(here, &format!("{here}/pause"), "").await;
+    let overview = browser.get("/console").await.body;
+    for trouble in [
+        "Parked keys: 1",
+        "/jobs.fifo/keys?parked=1\">jobs.fifo</a>: 1",
+        "Paused queues: 1",
+    ] {
+        assert!(overview.contains(trouble), "{trouble}: {overview}");
+    }
     assert!(browser.get(here).await.body.contains("State: paused"));
     browser.press(here, &format!("{here}/resume"), "").await;
     assert!(browser.get(here).await.body.contains("State: open"));
@@ -197,6 +209,9 @@ async fn dead_letters_are_grouped_by_reason_and_moved_back() {
     let page = browser.get(here).await;
     assert!(page.body.contains("?source=jobs"), "{}", page.body);
     assert!(page.body.contains("Move 1 messages"), "{}", page.body);
+    let overview = browser.get("/console").await.body;
+    let link = format!("{here}\">dead</a>: 1");
+    assert!(overview.contains(&link), "{overview}");
     let moved = browser
         .press(here, "/console/queues/dead/redrive", "source=jobs")
         .await;
@@ -268,6 +283,7 @@ async fn a_session_may_what_its_key_may_and_ends_with_it() {
 
     let mut nobody = Browser::new(&server);
     nobody.log_in("NOBODY", "secret of NOBODY").await;
+    assert!(!nobody.get("/console").await.body.contains("jobs"));
     for list in [all, "/console/queues?sort=ready"] {
         assert!(!nobody.get(list).await.body.contains(">jobs<"), "{list}");
         assert!(reader.get(list).await.body.contains(">jobs<"), "{list}");
