@@ -23,12 +23,16 @@
 
 mod body;
 mod figures;
+mod history;
 mod key;
 mod messages;
 mod overview;
 mod page;
+mod plot;
 mod queue;
 mod queues;
+mod schedules;
+mod server;
 mod session;
 mod value;
 
@@ -45,6 +49,8 @@ use serde_json::Value;
 use sha2::Sha256;
 
 pub use self::figures::{Figures, QUEUES_MAX, QueueFigures};
+pub use self::history::{Counted, History, Point, Span};
+pub use self::server::{Changed, Inside};
 pub use self::session::{AGE_MAX, SESSIONS_MAX};
 use self::{page::View, session::Sessions};
 
@@ -73,6 +79,15 @@ pub trait Api: Sync {
 
     /// The figures of the queues that whoever asks may read. `None`: the server is stopping.
     fn figures(&self) -> impl Future<Output = Option<Figures>> + Send;
+
+    /// The points of all queues together and of the server. `None`: whoever asks may not read all queues.
+    fn history(&self, span: Span) -> Option<(Vec<Point>, Vec<Point>)>;
+
+    /// The points of a queue. `None`: it has none, or whoever asks may not read it.
+    fn history_of(&self, queue: &str, span: Span) -> Option<Vec<Point>>;
+
+    /// More of the server. `None`: whoever asks may not do everything.
+    fn inside(&self) -> Option<Inside>;
 }
 
 /// The answer of the admin API.
@@ -297,6 +312,9 @@ impl<T: Clone> Console<T> {
                 ["queues", queue, "dead-letters"] => {
                     messages::dead_letters(&view, api, queue, &query).await
                 }
+                ["schedules"] => schedules::list(&view, api, &query).await,
+                ["schedule"] => schedules::show(&view, api, &query).await,
+                ["server"] => server::show(&view, api).await,
                 _ => view.nothing(),
             };
         };
@@ -307,6 +325,7 @@ impl<T: Clone> Console<T> {
             return view.problem(403, what);
         }
         match *parts {
+            ["schedule", action] => schedules::act(&view, api, action, &form).await,
             ["queues"] => queues::create(&view, api, &form).await,
             ["queues", queue, "send"] => messages::send(&view, api, queue, &form).await,
             ["queues", queue, "redrive"] => messages::redrive(&view, api, queue, &form).await,

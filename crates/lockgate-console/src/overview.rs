@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::{
     Answer, Api, Fields, Figures, QUEUES_MAX, QueueFigures,
     page::{View, done},
+    plot,
     value::{grouped, list, number, query, text},
 };
 
@@ -32,6 +33,7 @@ pub(crate) async fn show(view: &View, api: &impl Api, fields: &Fields) -> Answer
     // Those that the caller may not read are not listed, so this fails only if the server stops.
     let schedules = api.call("GET", "/schedules?limit=1000", None).await.body;
     let troubles = troubles(view, &server.body, &queues, &schedules);
+    let span = plot::span(fields);
     let is_cut = is_cut || !text(&schedules, "/next_page").is_empty();
     let body = html! {
         (done(fields))
@@ -44,6 +46,9 @@ pub(crate) async fn show(view: &View, api: &impl Api, fields: &Fields) -> Answer
         }
         h2 { "Now" }
         (sums(&server.body, &queues))
+        @if let Some((points, server)) = api.history(span) {
+            (plot::section(&view.home, span, Some(&points), &server))
+        }
     };
     view.page("Overview", &body)
 }

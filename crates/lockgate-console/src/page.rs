@@ -38,6 +38,8 @@ impl View {
                             nav aria-label="Console" {
                                 a href=(self.home) { "Overview" }
                                 a href={ (self.home) "/queues" } { "Queues" }
+                                a href={ (self.home) "/schedules" } { "Schedules" }
+                                a href={ (self.home) "/server" } { "Server" }
                             }
                         }
                         @if let Some(who) = &self.who {
@@ -136,6 +138,10 @@ pub(crate) fn done(fields: &crate::Fields) -> Markup {
         "deleted" => "The queue was deleted.",
         "sent" => "The message was sent.",
         "redriven" => "Dead letters were moved. How many:",
+        "schedule-paused" => "The schedule is paused: it does not fire until it is resumed.",
+        "schedule-resumed" => "The schedule is resumed, from its first time after now on.",
+        "schedule-run" => "The schedule has sent its message.",
+        "schedule-deleted" => "The schedule was deleted.",
         "key-parked" => "The key is parked.",
         "key-resumed" => "The key is resumed.",
         "key-dropped" => "Messages of the key were dropped. How many:",

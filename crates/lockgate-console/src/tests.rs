@@ -32,6 +32,18 @@ impl Api for Answers {
             is_cut: answer["is_cut"] == true,
         })
     }
+
+    fn history(&self, _span: Span) -> Option<(Vec<Point>, Vec<Point>)> {
+        Some((vec![[1.0; 6]], vec![[2.0; 6]]))
+    }
+
+    fn history_of(&self, queue: &str, _span: Span) -> Option<Vec<Point>> {
+        (queue == "busy").then(|| vec![[1.0; 6]])
+    }
+
+    fn inside(&self) -> Option<Inside> {
+        None
+    }
 }
 
 fn ask(
@@ -280,5 +292,45 @@ fn the_overview_links_to_each_thing_that_needs_attention() {
     }
     for never in [">well<", ">p20<", "queues/source", "needs attention."] {
         assert!(!answer.body.contains(never), "{never}: {}", answer.body);
+    }
+}
+
+#[test]
+fn busy_queues_have_plots_and_the_others_say_why_not() {
+    let queue: fn(&str, &str) -> (u16, Value) = |_, _| (200, json!({ "name": "busy" }));
+    let (busy, _) = ask(&console(), "/queues/busy?span=2d", None, queue);
+    assert_eq!(busy.body.matches("<svg").count(), 3);
+    assert!(
+        busy.body
+            .contains("?span=2d\" aria-current=\"true\">2 days"),
+        "{}",
+        busy.body
+    );
+    let (quiet, _) = ask(&console(), "/queues/quiet", None, queue);
+    assert!(!quiet.body.contains("<svg") && quiet.body.contains("not among the 50 busiest"));
+}
+
+#[test]
+fn a_schedule_is_deleted_only_if_its_name_was_typed() {
+    let console = console();
+    for (typed, expected) in [("", None), ("a+b", Some("DELETE /schedules/a%20b"))] {
+        let form = format!("token={}&name=a+b&confirm={typed}", token(&console));
+        let (_, calls) = ask(&console, "/schedule/delete", Some(&form), nothing);
+        assert_eq!(calls.first().map(String::as_str), expected, "{typed:?}");
+    }
+    for action in ["pause", "resume", "run"] {
+        let form = format!("token={}&name=a%2F..%2Fb", token(&console));
+        let (answer, calls) = ask(
+            &console,
+            &format!("/schedule/{action}"),
+            Some(&form),
+            nothing,
+        );
+        assert_eq!(calls, [format!("POST /schedules/a%2F%2E%2E%2Fb/{action}")]);
+        let back = answer.location.unwrap();
+        assert!(
+            back.starts_with("/console/schedule?name=a%2F..%2Fb&done="),
+            "{back}"
+        );
     }
 }

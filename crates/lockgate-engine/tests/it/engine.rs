@@ -9,8 +9,8 @@ use lockgate_engine::{
 use lockgate_log::LocalLog;
 use lockgate_machine::{
     ChangeQueue, Command, DeleteQueue, DescribeQueue, KeyProfile, MessageWait, Purge, Query,
-    QueryReply, QueueDescription, QueueSettings, Rejection, Reply, Settle, SettleAction, Settled, SyncWindow,
-    Transact,
+    QueryReply, QueueDescription, QueueSettings, Rejection, Reply, Settle, SettleAction, Settled,
+    SyncWindow, Transact,
 };
 use lockgate_sim::{Fault, FaultyDisk, ManualClock};
 

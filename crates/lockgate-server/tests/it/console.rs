@@ -3,7 +3,7 @@
 use lockgate_server::{AccessKey, Authentication, Grant, Names, Secret, Verb};
 use serde_json::json;
 
-use crate::support::{Answer, TestServer};
+use crate::support::{Answer, TestServer, in_time};
 
 /// A browser that keeps its cookie.
 struct Browser<'s> {
@@ -225,6 +225,93 @@ async fn dead_letters_are_grouped_by_reason_and_moved_back() {
     );
 }
 
+#[tokio::test]
+async fn a_queue_that_is_busy_gets_plots() {
+    let server = TestServer::start().await;
+    let browser = Browser::new(&server);
+    let (all, here) = ("/console/queues", "/console/queues/jobs");
+    browser.press(all, all, "name=jobs").await;
+    let quiet = browser.get(here).await.body;
+    assert!(quiet.contains("not among the 50 busiest"), "{quiet}");
+    let seen = async {
+        while !browser.get(here).await.body.contains("<svg") {
+            browser.press(here, &format!("{here}/send"), "body=x").await;
+        }
+        // Of all queues, once a second is complete.
+        while !browser.get("/console").await.body.contains("d=\"M") {}
+    };
+    in_time(seen).await;
+}
+
+#[tokio::test]
+async fn schedules_are_shown_paused_fired_and_deleted() {
+    let server = TestServer::start().await;
+    let browser = Browser::new(&server);
+    let all = "/console/queues";
+    for queue in ["name=jobs", "name=gone"] {
+        browser.press(all, all, queue).await;
+    }
+    let put = |name: &str, queue: &str, time: &str| {
+        let body = format!(
+            r#"{{"to":{{"queue":"{queue}"}},"message":{{"body":"<script>x</script>"}},{time}}}"#
+        );
+        let length = body.len();
+        server.ask(format!(
+            "PUT /api/v1/schedules/{name} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
+        ))
+    };
+    let made = put("nightly", "jobs", r#""cron":"0 3 * * *""#).await;
+    assert!(made.status < 300, "{made:?}");
+    let listed = browser.get("/console/schedules").await.body;
+    let link = "/console/schedule?name=nightly";
+    assert!(
+        listed.contains(link) && listed.contains("0 3 * * * (UTC)"),
+        "{listed}"
+    );
+    let shown = browser.get(link).await.body;
+    assert!(shown.contains("&lt;script&gt;x"), "{shown}");
+    for (action, done) in [
+        ("pause", "schedule-paused"),
+        ("resume", "schedule-resumed"),
+        ("run", "schedule-run"),
+    ] {
+        let path = format!("/console/schedule/{action}");
+        let pressed = browser.press(link, &path, "name=nightly").await;
+        expect_location(&pressed, &format!("{link}&done={done}&count=0"));
+        let is_paused = browser.get(link).await.body.contains("State: paused");
+        assert_eq!(is_paused, action == "pause");
+    }
+    let sent = browser.get("/console/queues/jobs/messages").await.body;
+    assert!(sent.contains("&lt;script&gt;x"), "{sent}");
+
+    let made = put("stuck", "gone", r#""after_ms":1000"#).await;
+    assert!(made.status < 300, "{made:?}");
+    let gone = "/console/queues/gone";
+    let deleted = browser
+        .press(gone, &format!("{gone}/delete"), "confirm=gone")
+        .await;
+    expect_location(&deleted, "/console/queues?done=deleted&count=0");
+    let trouble = "Schedules that are due and do not fire: 1";
+    let told = async { while !browser.get("/console").await.body.contains(trouble) {} };
+    in_time(told).await;
+
+    let delete = "/console/schedule/delete";
+    let wrong = browser
+        .press(link, delete, "name=nightly&confirm=night")
+        .await;
+    assert_eq!(wrong.status, 400);
+    let deleted = browser
+        .press(link, delete, "name=nightly&confirm=nightly")
+        .await;
+    expect_location(&deleted, "/console/schedules?done=schedule-deleted&count=0");
+    assert_eq!(browser.get(link).await.status, 404);
+    let page = browser.get("/console/server").await.body;
+    let last = page.find("DELETE /schedules/nightly");
+    let first = page.find("POST /queues jobs");
+    assert!(last.is_some() && last < first, "{page}");
+}
+
 fn keys() -> Vec<AccessKey> {
     let key = |id: &str, verbs: &[Verb]| AccessKey {
         id: id.to_owned(),
@@ -284,6 +371,11 @@ async fn a_session_may_what_its_key_may_and_ends_with_it() {
     let mut nobody = Browser::new(&server);
     nobody.log_in("NOBODY", "secret of NOBODY").await;
     assert!(!nobody.get("/console").await.body.contains("jobs"));
+    // It sees neither what others do nor how much of it there is.
+    let server_page = nobody.get("/console/server").await.body;
+    assert!(!server_page.contains("Last changes"), "{server_page}");
+    assert!(!nobody.get("/console").await.body.contains("<svg"));
+    assert!(nobody.get("/console/schedules").await.status == 200);
     for list in [all, "/console/queues?sort=ready"] {
         assert!(!nobody.get(list).await.body.contains(">jobs<"), "{list}");
         assert!(reader.get(list).await.body.contains(">jobs<"), "{list}");
