@@ -127,7 +127,7 @@ impl History {
             self.all.add(second, all);
             self.server.add(second, server);
         }
-        if second % RANKED_EVERY == 0 && self.queues.len() == SERIES_MAX {
+        if second.is_multiple_of(RANKED_EVERY) && self.queues.len() == SERIES_MAX {
             self.rank(queues);
         }
     }

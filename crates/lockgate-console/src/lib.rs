@@ -67,6 +67,12 @@ pub const FORM_BYTES_MAX: usize = 1 << 20;
 /// Fields of a form or of a query that are read; no page has as many.
 const FIELDS_MAX: usize = 32;
 
+/// The media type of [`EVENT`].
+pub const EVENT_TYPE: &str = "text/event-stream";
+
+/// An answer to a browser that waits for a change. It is the whole answer: the browser then waits again, after a second.
+pub const EVENT: &str = "retry: 1000\ndata: changed\n\n";
+
 /// The admin API as somebody.
 pub trait Api: Sync {
     /// Makes a call. `path` is that behind `/api/v1`, with its query, encoded.
@@ -253,6 +259,9 @@ impl<T: Clone> Console<T> {
     pub fn asset(path: &str) -> Option<(&'static str, &'static str)> {
         match path {
             "/assets/console.css" => Some(("text/css; charset=utf-8", include_str!("console.css"))),
+            "/assets/console.js" => {
+                Some(("text/javascript; charset=utf-8", include_str!("console.js")))
+            }
             "/assets/icon.svg" => Some(("image/svg+xml", include_str!("icon.svg"))),
             _ => None,
         }

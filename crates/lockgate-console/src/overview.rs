@@ -37,17 +37,19 @@ pub(crate) async fn show(view: &View, api: &impl Api, fields: &Fields) -> Answer
     let is_cut = is_cut || !text(&schedules, "/next_page").is_empty();
     let body = html! {
         (done(fields))
-        h2 { "Needs attention" }
-        @if troubles.is_empty() { p.done { "Nothing needs attention." } }
-        @for trouble in &troubles { (shown(trouble)) }
-        @if is_cut {
-            p { "There is more: only the first " (grouped(QUEUES_MAX as u64)) " queues and 1,000 schedules by name, "
-                "or as many as one answer takes, are looked at here." }
-        }
-        h2 { "Now" }
-        (sums(&server.body, &queues))
-        @if let Some((points, server)) = api.history(span) {
-            (plot::section(&view.home, span, Some(&points), &server))
+        div id="live" data-live {
+            h2 { "Needs attention" }
+            @if troubles.is_empty() { p.done { "Nothing needs attention." } }
+            @for trouble in &troubles { (shown(trouble)) }
+            @if is_cut {
+                p { "There is more: only the first " (grouped(QUEUES_MAX as u64)) " queues and 1,000 schedules by name, "
+                    "or as many as one answer takes, are looked at here." }
+            }
+            h2 { "Now" }
+            (sums(&server.body, &queues))
+            @if let Some((points, server)) = api.history(span) {
+                (plot::section(&view.home, span, Some(&points), &server))
+            }
         }
     };
     view.page("Overview", &body)

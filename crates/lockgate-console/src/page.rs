@@ -28,6 +28,7 @@ impl View {
                     meta name="color-scheme" content="light dark";
                     title { (title) " · Lockgate" }
                     link rel="stylesheet" href={ (self.home) "/assets/console.css" };
+                    @if !self.is_login { script src={ (self.home) "/assets/console.js" } defer {} }
                     link rel="icon" type="image/svg+xml" href={ (self.home) "/assets/icon.svg" };
                 }
                 body {
@@ -50,6 +51,7 @@ impl View {
                             }
                         }
                     }
+                    p.problem id="lost" role="alert" hidden { "The server has not answered for a while. What is shown is old." }
                     main id="main" tabindex="-1" { h1 { (title) } (body) }
                 }
             }

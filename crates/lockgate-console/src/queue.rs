@@ -40,16 +40,18 @@ pub(crate) async fn show(view: &View, api: &impl Api, name: &str, fields: &Field
     let body = html! {
         (done(fields))
         (tabs(view, name))
-        p.state { "State: " (state(queue)) }
-        @if flag(queue, "/dead_letter_missing") {
-            p.problem { "Its dead-letter queue is not there: messages that fail for good stay." }
+        div id="live" data-live {
+            p.state { "State: " (state(queue)) }
+            @if flag(queue, "/dead_letter_missing") {
+                p.problem { "Its dead-letter queue is not there: messages that fail for good stay." }
+            }
+            dl {
+                @for (label, place) in FIGURES { div { dt { (label) } dd { (grouped(number(queue, place))) } } }
+                @let oldest = text(queue, "/counts/oldest_at");
+                @if !oldest.is_empty() { div { dt { "Oldest message" } dd { (oldest) } } }
+            }
+            (plot::section(&format!("{}{here}", view.home), span, points.as_deref(), &[]))
         }
-        dl {
-            @for (label, place) in FIGURES { div { dt { (label) } dd { (grouped(number(queue, place))) } } }
-            @let oldest = text(queue, "/counts/oldest_at");
-            @if !oldest.is_empty() { div { dt { "Oldest message" } dd { (oldest) } } }
-        }
-        (plot::section(&format!("{}{here}", view.home), span, points.as_deref(), &[]))
         h2 { "What to do" }
         (view.button(&format!("{here}/{pause}"), label))
         (confirmed(view, name, "purge", "Drop all messages"))

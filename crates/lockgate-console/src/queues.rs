@@ -52,7 +52,9 @@ pub(crate) async fn list(view: &View, api: &impl Api, fields: &Fields) -> Answer
         @if rows.is_cut {
             p { "There are more queues: only the first " (grouped(QUEUES_MAX as u64)) " by name are looked at here." }
         }
-        @if rows.queues.is_empty() { p { "No queue to show." } } @else { (table(view, fields, &rows.queues)) }
+        @if rows.queues.is_empty() { p { "No queue to show." } } @else {
+            div id="live" data-live { (table(view, fields, &rows.queues)) }
+        }
         @if let Some(next) = &rows.next {
             p { a href={ (here) (query(&[("filter", filter), ("sort", sort), ("page", next)])) } { "Next page" } }
         }

@@ -20,7 +20,7 @@ use lockgate_core::{HolderName, QueueName};
 use lockgate_engine::Engine;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use tokio::time::Instant;
+use tokio::{select, time::Instant};
 
 use super::{
     Core, Queues, body,
@@ -148,6 +148,9 @@ pub(super) async fn serve(
     if caller.is_none() && !is_open {
         return Ok(page(Answer::to(format!("{}/login", pages.home())), None));
     }
+    if path == "/events" && !is_post {
+        return Ok(event(client, &queues.console.seen).await);
+    }
     let (session, key) = caller.unzip();
     let form = match is_post {
         true => Some(body::read(client, index, FORM_BYTES_MAX, body, false).await?),
@@ -196,6 +199,34 @@ pub(super) async fn serve(
             .note(at, who, client.peer.to_string(), change);
     }
     Ok(page(answer, None))
+}
+
+/// Waits until there is something new to see, and says so.
+async fn event(client: &Client, seen: &Seen) -> Response {
+    let mut headers = headers(console::EVENT_TYPE, "no-store");
+    let Some(mut waiting) = seen.wait() else {
+        // Then the browser gives up, and its page is as old as it says.
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+        return Response {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            headers,
+            body: Bytes::from_static(b"Too many pages are live."),
+            action: None,
+            on_sent: None,
+        };
+    };
+    select! {
+        () = waiting.changed() => {}
+        () = client.core.drain.begun() => {}
+        () = client.progress.hangup().come() => {}
+    }
+    Response {
+        status: StatusCode::OK,
+        headers,
+        body: Bytes::from_static(console::EVENT.as_bytes()),
+        action: None,
+        on_sent: None,
+    }
 }
 
 /// Begins a session if the secret is that of the key.

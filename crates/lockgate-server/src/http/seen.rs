@@ -2,14 +2,18 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Mutex, MutexGuard, PoisonError},
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use lockgate_console::{Change, Changed, Counted, History, Inside, Point};
 use lockgate_core::WallTime;
 use lockgate_engine::{Engine, EngineMetrics};
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    time::{Instant, MissedTickBehavior, interval, timeout},
+};
 
 use super::printable::Printable;
 use crate::api;
@@ -17,14 +21,55 @@ use crate::api;
 /// Changes that are kept.
 const CHANGES_MAX: usize = 100;
 
-#[derive(Debug, Default)]
+/// Browsers that may wait at once for something new.
+const WAITING_MAX: usize = 64;
+/// After so long a browser is told to look although no figure has changed: lines of plots move on, and it learns that
+/// the server is there.
+const QUIET_MAX: Duration = Duration::from_secs(15);
+
+#[derive(Debug)]
 pub(super) struct Seen {
     history: Mutex<History>,
+    /// A hash of the figures.
+    figures: watch::Sender<u64>,
+    places: Arc<Semaphore>,
     /// The latest first.
     changes: Mutex<VecDeque<Changed>>,
 }
 
+/// A browser that waits.
+pub(super) struct Waiting {
+    figures: watch::Receiver<u64>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Waiting {
+    /// Returns when a figure has changed, or after a while.
+    pub(super) async fn changed(&mut self) {
+        drop(timeout(QUIET_MAX, self.figures.changed()).await);
+    }
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self {
+            history: Mutex::default(),
+            figures: watch::Sender::new(0),
+            places: Arc::new(Semaphore::new(WAITING_MAX)),
+            changes: Mutex::default(),
+        }
+    }
+}
+
 impl Seen {
+    /// A place among those that wait; `None`: all are taken.
+    pub(super) fn wait(&self) -> Option<Waiting> {
+        Some(Waiting {
+            _place: self.places.clone().try_acquire_owned().ok()?,
+            figures: self.figures.subscribe(),
+        })
+    }
+
     pub(super) fn history(&self) -> MutexGuard<'_, History> {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -62,6 +107,25 @@ impl Seen {
             let server = server(&last, &metrics);
             last = metrics;
             let second = tick.duration_since(began).as_secs();
+            let mut hash = DefaultHasher::new();
+            for Counted {
+                id, totals, now, ..
+            } in &counted
+            {
+                // Ages always change.
+                (id, totals, &now[..2]).hash(&mut hash);
+            }
+            for queue in &queues {
+                (
+                    queue.paused,
+                    queue.counts.parked_keys,
+                    queue.counts.limited_keys,
+                )
+                    .hash(&mut hash);
+            }
+            let hash = hash.finish();
+            self.figures
+                .send_if_modified(|last| std::mem::replace(last, hash) != hash);
             self.history().record(second, &counted, server);
         }
     }
@@ -133,6 +197,16 @@ fn float(number: u64) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn so_many_browsers_may_wait_at_once() {
+        let seen = Seen::default();
+        let mut waiting: Vec<Waiting> = (0..WAITING_MAX).filter_map(|_| seen.wait()).collect();
+        assert_eq!(waiting.len(), WAITING_MAX);
+        assert!(seen.wait().is_none());
+        waiting.pop();
+        assert!(seen.wait().is_some());
+    }
 
     #[test]
     fn the_last_changes_are_kept_and_their_texts_are_bounded() {

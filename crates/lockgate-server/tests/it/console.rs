@@ -66,7 +66,12 @@ fn check_headers(answer: &Answer) {
     assert!(policy.starts_with("default-src 'none'"), "{answer:?}");
     assert!(!policy.contains("unsafe"), "{policy}");
     assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
-    assert!(!answer.body.contains("<script"), "{}", answer.body);
+    let scripts = answer.body.matches("<script").count();
+    let own = answer
+        .body
+        .matches("/console/assets/console.js\" defer></script>");
+    assert_eq!(scripts, own.count(), "{}", answer.body);
+    assert!(scripts <= 1, "{}", answer.body);
 }
 
 #[track_caller]
@@ -241,6 +246,40 @@ async fn a_queue_that_is_busy_gets_plots() {
         while !browser.get("/console").await.body.contains("d=\"M") {}
     };
     in_time(seen).await;
+}
+
+#[tokio::test]
+async fn a_browser_waits_until_figures_change_or_the_server_stops() {
+    let server = TestServer::start().await;
+    let events = "GET /console/events HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut waiting = server.connect().await;
+    waiting.send(events).await;
+    // Whether it waits already or not, there is a change that it has not seen.
+    let browser = Browser::new(&server);
+    let told = async {
+        let all = "/console/queues";
+        for number in 0.. {
+            let form = format!("name=q{number}");
+            browser.press(all, all, &form).await;
+            tokio::task::yield_now().await;
+        }
+    };
+    let answer = tokio::select! {
+        answer = in_time(waiting.answer()) => answer,
+        () = told => unreachable!("it goes on"),
+    };
+    check_headers(&answer);
+    assert_eq!(
+        (answer.status, answer.header("content-type"), &*answer.body),
+        (
+            200,
+            Some("text/event-stream"),
+            "retry: 1000\ndata: changed\n\n"
+        )
+    );
+    waiting.send(events).await;
+    let report = in_time(server.stop()).await;
+    assert_eq!(report.cut, 0, "{report:?}");
 }
 
 #[tokio::test]
