@@ -22,11 +22,17 @@
 //! ```
 
 mod body;
+mod figures;
+mod history;
 mod key;
 mod messages;
+mod overview;
 mod page;
+mod plot;
 mod queue;
 mod queues;
+mod schedules;
+mod server;
 mod session;
 mod value;
 
@@ -42,6 +48,9 @@ use maud::html;
 use serde_json::Value;
 use sha2::Sha256;
 
+pub use self::figures::{Figures, QUEUES_MAX, QueueFigures};
+pub use self::history::{Counted, History, Point, Span};
+pub use self::server::{Changed, Inside};
 pub use self::session::{AGE_MAX, SESSIONS_MAX};
 use self::{page::View, session::Sessions};
 
@@ -58,6 +67,12 @@ pub const FORM_BYTES_MAX: usize = 1 << 20;
 /// Fields of a form or of a query that are read; no page has as many.
 const FIELDS_MAX: usize = 32;
 
+/// The media type of [`EVENT`].
+pub const EVENT_TYPE: &str = "text/event-stream";
+
+/// An answer to a browser that waits for a change. It is the whole answer: the browser then waits again, after a second.
+pub const EVENT: &str = "retry: 1000\ndata: changed\n\n";
+
 /// The admin API as somebody.
 pub trait Api: Sync {
     /// Makes a call. `path` is that behind `/api/v1`, with its query, encoded.
@@ -67,6 +82,18 @@ pub trait Api: Sync {
         path: &str,
         body: Option<Value>,
     ) -> impl Future<Output = Reply> + Send;
+
+    /// The figures of the queues that whoever asks may read. `None`: the server is stopping.
+    fn figures(&self) -> impl Future<Output = Option<Figures>> + Send;
+
+    /// The points of all queues together and of the server. `None`: whoever asks may not read all queues.
+    fn history(&self, span: Span) -> Option<(Vec<Point>, Vec<Point>)>;
+
+    /// The points of a queue. `None`: it has none, or whoever asks may not read it.
+    fn history_of(&self, queue: &str, span: Span) -> Option<Vec<Point>>;
+
+    /// More of the server. `None`: whoever asks may not do everything.
+    fn inside(&self) -> Option<Inside>;
 }
 
 /// The answer of the admin API.
@@ -232,6 +259,9 @@ impl<T: Clone> Console<T> {
     pub fn asset(path: &str) -> Option<(&'static str, &'static str)> {
         match path {
             "/assets/console.css" => Some(("text/css; charset=utf-8", include_str!("console.css"))),
+            "/assets/console.js" => {
+                Some(("text/javascript; charset=utf-8", include_str!("console.js")))
+            }
             "/assets/icon.svg" => Some(("image/svg+xml", include_str!("icon.svg"))),
             _ => None,
         }
@@ -282,7 +312,7 @@ impl<T: Clone> Console<T> {
         }
         let Some(form) = request.form else {
             return match *parts {
-                [] => Answer::to(format!("{}/queues", view.home)),
+                [] => overview::show(&view, api, &query).await,
                 ["queues"] => queues::list(&view, api, &query).await,
                 ["queues", queue] => queue::show(&view, api, queue, &query).await,
                 ["queues", queue, "keys"] => key::list(&view, api, queue, &query).await,
@@ -291,6 +321,9 @@ impl<T: Clone> Console<T> {
                 ["queues", queue, "dead-letters"] => {
                     messages::dead_letters(&view, api, queue, &query).await
                 }
+                ["schedules"] => schedules::list(&view, api, &query).await,
+                ["schedule"] => schedules::show(&view, api, &query).await,
+                ["server"] => server::show(&view, api).await,
                 _ => view.nothing(),
             };
         };
@@ -301,6 +334,7 @@ impl<T: Clone> Console<T> {
             return view.problem(403, what);
         }
         match *parts {
+            ["schedule", action] => schedules::act(&view, api, action, &form).await,
             ["queues"] => queues::create(&view, api, &form).await,
             ["queues", queue, "send"] => messages::send(&view, api, queue, &form).await,
             ["queues", queue, "redrive"] => messages::redrive(&view, api, queue, &form).await,

@@ -28,6 +28,7 @@ impl View {
                     meta name="color-scheme" content="light dark";
                     title { (title) " · Lockgate" }
                     link rel="stylesheet" href={ (self.home) "/assets/console.css" };
+                    @if !self.is_login { script src={ (self.home) "/assets/console.js" } defer {} }
                     link rel="icon" type="image/svg+xml" href={ (self.home) "/assets/icon.svg" };
                 }
                 body {
@@ -35,7 +36,12 @@ impl View {
                     header {
                         strong { "Lockgate" }
                         @if !self.is_login {
-                            nav aria-label="Console" { a href={ (self.home) "/queues" } { "Queues" } }
+                            nav aria-label="Console" {
+                                a href=(self.home) { "Overview" }
+                                a href={ (self.home) "/queues" } { "Queues" }
+                                a href={ (self.home) "/schedules" } { "Schedules" }
+                                a href={ (self.home) "/server" } { "Server" }
+                            }
                         }
                         @if let Some(who) = &self.who {
                             form.who method="post" action={ (self.home) "/logout" } {
@@ -45,6 +51,7 @@ impl View {
                             }
                         }
                     }
+                    p.problem id="lost" role="alert" hidden { "The server has not answered for a while. What is shown is old." }
                     main id="main" tabindex="-1" { h1 { (title) } (body) }
                 }
             }
@@ -133,6 +140,10 @@ pub(crate) fn done(fields: &crate::Fields) -> Markup {
         "deleted" => "The queue was deleted.",
         "sent" => "The message was sent.",
         "redriven" => "Dead letters were moved. How many:",
+        "schedule-paused" => "The schedule is paused: it does not fire until it is resumed.",
+        "schedule-resumed" => "The schedule is resumed, from its first time after now on.",
+        "schedule-run" => "The schedule has sent its message.",
+        "schedule-deleted" => "The schedule was deleted.",
         "key-parked" => "The key is parked.",
         "key-resumed" => "The key is resumed.",
         "key-dropped" => "Messages of the key were dropped. How many:",

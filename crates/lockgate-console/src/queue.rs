@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::{
     Answer, Api, Fields,
     page::{View, done},
+    plot,
     queues::state,
     value::{encode, flag, grouped, number, text},
 };
@@ -30,6 +31,8 @@ pub(crate) async fn show(view: &View, api: &impl Api, name: &str, fields: &Field
     }
     let queue = &reply.body;
     let here = format!("/queues/{name}");
+    let span = plot::span(fields);
+    let points = api.history_of(name, span);
     let (pause, label) = match flag(queue, "/paused") {
         true => ("resume", "Resume"),
         false => ("pause", "Pause"),
@@ -37,14 +40,17 @@ pub(crate) async fn show(view: &View, api: &impl Api, name: &str, fields: &Field
     let body = html! {
         (done(fields))
         (tabs(view, name))
-        p.state { "State: " (state(queue)) }
-        @if flag(queue, "/dead_letter_missing") {
-            p.problem { "Its dead-letter queue is not there: messages that fail for good stay." }
-        }
-        dl {
-            @for (label, place) in FIGURES { div { dt { (label) } dd { (grouped(number(queue, place))) } } }
-            @let oldest = text(queue, "/counts/oldest_at");
-            @if !oldest.is_empty() { div { dt { "Oldest message" } dd { (oldest) } } }
+        div id="live" data-live {
+            p.state { "State: " (state(queue)) }
+            @if flag(queue, "/dead_letter_missing") {
+                p.problem { "Its dead-letter queue is not there: messages that fail for good stay." }
+            }
+            dl {
+                @for (label, place) in FIGURES { div { dt { (label) } dd { (grouped(number(queue, place))) } } }
+                @let oldest = text(queue, "/counts/oldest_at");
+                @if !oldest.is_empty() { div { dt { "Oldest message" } dd { (oldest) } } }
+            }
+            (plot::section(&format!("{}{here}", view.home), span, points.as_deref(), &[]))
         }
         h2 { "What to do" }
         (view.button(&format!("{here}/{pause}"), label))
@@ -103,7 +109,7 @@ fn send_form(view: &View, name: &str, keyed: bool) -> Markup {
     }
 }
 
-fn pairs(title: &str, values: &Value) -> Markup {
+pub(crate) fn pairs(title: &str, values: &Value) -> Markup {
     let Some(values) = values.as_object().filter(|values| !values.is_empty()) else {
         return html! {};
     };

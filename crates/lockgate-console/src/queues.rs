@@ -6,33 +6,32 @@ use maud::{Markup, html};
 use serde_json::{Value, json};
 
 use crate::{
-    Answer, Api, Fields, Reply,
+    Answer, Api, Fields, Figures, QUEUES_MAX, QueueFigures, Reply,
     page::{View, done},
-    value::{encode, flag, grouped, number, query, text},
+    value::{encode, flag, grouped, query, text},
 };
 
 /// Rows of a page.
 const ROWS: usize = 100;
-/// Queues that are read to sort them by their figures, or to filter them.
-const READ_MAX: usize = 10_000;
-const READ_AT_ONCE: usize = 1000;
 
-/// What queues can be sorted by: its word, its label, and where the figure is.
-const COLUMNS: [(&str, &str, &str); 6] = [
-    ("ready", "Ready", "/counts/ready"),
-    ("in-flight", "In flight", "/counts/in_flight"),
-    ("delayed", "Delayed", "/counts/delayed"),
-    ("keys", "Keys", "/counts/keys"),
-    ("parked", "Parked keys", "/counts/parked_keys"),
-    ("bytes", "Bytes", "/counts/bytes"),
+/// What queues can be sorted by: its word, its label, and the figure.
+type Column = (&'static str, &'static str, fn(&QueueFigures) -> u64);
+
+const COLUMNS: [Column; 6] = [
+    ("ready", "Ready", |queue| queue.ready),
+    ("in-flight", "In flight", |queue| queue.in_flight),
+    ("delayed", "Delayed", |queue| queue.delayed),
+    ("keys", "Keys", |queue| queue.keys),
+    ("parked", "Parked keys", |queue| queue.parked_keys),
+    ("bytes", "Bytes", |queue| queue.bytes),
 ];
 
 /// The queues of a page.
 struct Rows {
-    queues: Vec<Value>,
+    queues: Vec<QueueFigures>,
     /// The `page` of the next page.
     next: Option<String>,
-    /// There are more queues than are read to sort them.
+    /// There are more queues than are looked at to sort them.
     is_cut: bool,
 }
 
@@ -51,9 +50,11 @@ pub(crate) async fn list(view: &View, api: &impl Api, fields: &Fields) -> Answer
             button { "Filter" }
         }
         @if rows.is_cut {
-            p { "There are more queues: only the first " (grouped(READ_MAX as u64)) " by name are looked at here." }
+            p { "There are more queues: only the first " (grouped(QUEUES_MAX as u64)) " by name are looked at here." }
         }
-        @if rows.queues.is_empty() { p { "No queue to show." } } @else { (table(view, fields, &rows.queues)) }
+        @if rows.queues.is_empty() { p { "No queue to show." } } @else {
+            div id="live" data-live { (table(view, fields, &rows.queues)) }
+        }
         @if let Some(next) = &rows.next {
             p { a href={ (here) (query(&[("filter", filter), ("sort", sort), ("page", next)])) } { "Next page" } }
         }
@@ -67,7 +68,7 @@ pub(crate) async fn list(view: &View, api: &impl Api, fields: &Fields) -> Answer
     view.page("Queues", &body)
 }
 
-fn table(view: &View, fields: &Fields, queues: &[Value]) -> Markup {
+fn table(view: &View, fields: &Fields, queues: &[QueueFigures]) -> Markup {
     let (filter, sort) = (fields.get("filter"), fields.get("sort"));
     let heading = |word: &str, label: &str, kind: &str, direction: &str| {
         let by = query(&[("filter", filter), ("sort", word)]);
@@ -87,10 +88,10 @@ fn table(view: &View, fields: &Fields, queues: &[Value]) -> Markup {
                 (heading("oldest", "Oldest message", "time", "ascending"))
             } }
             tbody { @for queue in queues { tr {
-                td.name { a href={ (view.home) "/queues/" (text(queue, "/name")) } { (text(queue, "/name")) } }
-                td.state { (state(queue)) }
-                @for (_, _, place) in COLUMNS { td.number { (grouped(number(queue, place))) } }
-                td { (text(queue, "/counts/oldest_at")) }
+                td.name { a href={ (view.home) "/queues/" (queue.name) } { (queue.name) } }
+                td.state { (queue.state) }
+                @for (_, _, figure) in COLUMNS { td.number { (grouped(figure(queue))) } }
+                td { (queue.oldest.as_deref().unwrap_or("")) }
             } } }
         } }
     }
@@ -114,49 +115,31 @@ async fn rows(api: &impl Api, fields: &Fields) -> Result<Rows, Reply> {
     let (filter, sort, page) = (fields.get("filter"), fields.get("sort"), fields.get("page"));
     if filter.is_empty() && sort.is_empty() {
         let (queues, next) = read(api, ROWS, page).await?;
-        let is_cut = false;
         return Ok(Rows {
-            queues,
+            queues: queues.iter().map(QueueFigures::of).collect(),
             next,
-            is_cut,
+            is_cut: false,
         });
     }
-    let mut found = Vec::new();
-    let mut next = Some(String::new());
-    let mut read_so_far = 0;
-    while let Some(page) = next.take_if(|_| read_so_far < READ_MAX) {
-        let (queues, following) = read(api, READ_AT_ONCE, &page).await?;
-        // Large tags make a page short, and it must not end the search before its time.
-        read_so_far += queues.len().max(1);
-        next = following;
-        let queues = queues.into_iter();
-        found.extend(
-            queues
-                .filter(|queue| text(queue, "/name").contains(filter))
-                .map(figures),
-        );
-    }
-    if let Some((_, _, place)) = COLUMNS.iter().find(|(word, ..)| *word == sort) {
-        found.sort_by_key(|queue| Reverse(number(queue, place)));
+    let Some(Figures { queues, is_cut }) = api.figures().await else {
+        return Err(Reply {
+            status: 503,
+            body: json!({ "detail": "The server is stopping." }),
+        });
+    };
+    let mut found: Vec<QueueFigures> = queues;
+    found.retain(|queue| queue.name.contains(filter));
+    if let Some((_, _, figure)) = COLUMNS.iter().find(|(word, ..)| *word == sort) {
+        found.sort_by_key(|queue| Reverse(figure(queue)));
     } else if sort == "oldest" {
-        let oldest = |queue: &Value| text(queue, "/counts/oldest_at").to_owned();
-        found.sort_by_cached_key(|queue| (oldest(queue).is_empty(), oldest(queue)));
+        found.sort_by_key(|queue| queue.oldest_ms.unwrap_or(u64::MAX));
     }
     let from: usize = page.parse().unwrap_or(0);
     let more = found.len() > from.saturating_add(ROWS);
     Ok(Rows {
         queues: found.into_iter().skip(from).take(ROWS).collect(),
         next: more.then(|| (from + ROWS).to_string()),
-        is_cut: next.is_some(),
-    })
-}
-
-/// What the list shows of a queue.
-fn figures(mut queue: Value) -> Value {
-    let mut part = |name: &str| queue.get_mut(name).map(Value::take).unwrap_or_default();
-    json!({
-        "name": part("name"), "paused": part("paused"), "held_until": part("held_until"),
-        "limited": part("limited"), "counts": part("counts"),
+        is_cut,
     })
 }
 

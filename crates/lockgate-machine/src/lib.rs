@@ -125,8 +125,8 @@ pub use reply::{
     BlockPlace, CreatedLedger, CreatedQueue, Decision, Delivery, EventPlaces, KeyHeld, KeyPage,
     KeyStatePage, KeyStateStatus, KeyStatus, KeyWait, LedgerDescription, LedgersPage, MessagePage,
     MessageStatus, MessageWait, MoveCursor, Moved, Origin, ProducerPage, ProducerStatus,
-    QueryReply, QueueCounts, QueueDescription, QueueLimited, QueuePage, Rejection, Reply, Sent,
-    Settled, StaleReason, Stuck, StuckReason, Transacted,
+    QueryReply, QueueCounts, QueueDescription, QueueFigures, QueueLimited, QueuePage, Rejection,
+    Reply, Sent, Settled, StaleReason, Stuck, StuckReason, Transacted,
 };
 pub use schedules::{
     DueSchedule, Firing, ScheduleCounts, ScheduleDescription, SchedulePut, ScheduleSpec,

@@ -718,6 +718,27 @@ pub struct QueueDescription {
     pub totals: QueueTotals,
 }
 
+/// What a queue holds and whether it gives leases: the part of its description that is cheap to make.
+#[derive(Clone, Debug, PartialEq)]
+pub struct QueueFigures {
+    pub id: QueueId,
+    pub name: QueueName,
+    /// The setting of that name.
+    pub keyed: bool,
+    /// The setting of that name.
+    pub dead_letter: Option<QueueName>,
+    /// As in [`QueueDescription`].
+    pub paused: bool,
+    /// As in [`QueueDescription`].
+    pub limited: Option<QueueLimited>,
+    /// As in [`QueueDescription`].
+    pub held: Option<Millis>,
+    /// As in [`QueueDescription`].
+    pub counts: QueueCounts,
+    /// As in [`QueueDescription`].
+    pub totals: QueueTotals,
+}
+
 /// A limit of a queue as a whole holds its messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLimited {

@@ -9,8 +9,8 @@ use lockgate_engine::{
 use lockgate_log::LocalLog;
 use lockgate_machine::{
     ChangeQueue, Command, DeleteQueue, DescribeQueue, KeyProfile, MessageWait, Purge, Query,
-    QueryReply, QueueSettings, Rejection, Reply, Settle, SettleAction, Settled, SyncWindow,
-    Transact,
+    QueryReply, QueueDescription, QueueSettings, Rejection, Reply, Settle, SettleAction, Settled,
+    SyncWindow, Transact,
 };
 use lockgate_sim::{Fault, FaultyDisk, ManualClock};
 
@@ -119,6 +119,14 @@ async fn an_overview_waits_for_no_sync_and_callers_that_give_up_leave_room_for_o
     until(|| shard.controls.syncs() == syncs + 1).await;
     let queues = shard.engine.overview(10).await.unwrap();
     assert_eq!(queues[0].totals.accepted, 1);
+    let figures = shard.engine.figures(None, 10).await.unwrap();
+    let of_queue = |queue: &QueueDescription| (queue.id, queue.counts, queue.totals);
+    assert_eq!(
+        (figures[0].id, figures[0].counts, figures[0].totals),
+        of_queue(&queues[0])
+    );
+    let last = Some(figures[0].name.clone());
+    assert!(shard.engine.figures(last, 10).await.unwrap().is_empty());
     assert!(!sent.is_finished());
 
     // The owner itself hangs.
@@ -129,6 +137,7 @@ async fn an_overview_waits_for_no_sync_and_callers_that_give_up_leave_room_for_o
     until(|| shard.controls.appends() == appends + 1).await;
     for _ in 0..3 {
         assert!(pending(pin!(shard.engine.overview(10))).await);
+        assert!(pending(pin!(shard.engine.figures(None, 10))).await);
     }
     shard.controls.hold_appends(false);
     let queues = shard.engine.overview(10).await.unwrap();
@@ -138,6 +147,7 @@ async fn an_overview_waits_for_no_sync_and_callers_that_give_up_leave_room_for_o
     next.await.unwrap().unwrap();
     shard.engine.shutdown().await;
     assert!(shard.engine.overview(10).await.is_none());
+    assert!(shard.engine.figures(None, 10).await.is_none());
 }
 
 #[tokio::test]

@@ -11,7 +11,8 @@ use super::{
 use crate::{
     DescribeExchange, DescribeLedger, DescribeQueue, ExplainKey, FindLookedUp, FindMessage,
     GetKeyState, GetRecord, KeyStatus, KeyWait, ListKeys, ListMessages, ListQueues, Query,
-    QueryReply, QueueCounts, QueueDescription, QueuePage, QueueTotals, Rejection, slab::NONE,
+    QueryReply, QueueCounts, QueueDescription, QueueFigures, QueuePage, QueueTotals, Rejection,
+    slab::NONE,
 };
 
 /// How many delayed messages of a key a query examines for the first that is due, so that a query
@@ -159,8 +160,6 @@ impl Machine {
 
     pub(super) fn describe(&self, index: u32) -> QueueDescription {
         let queue = &self.queues[index];
-        let states = queue.states.as_deref();
-        let producers = queue.producers.as_deref();
         QueueDescription {
             id: queue.id,
             name: queue.name.clone(),
@@ -172,18 +171,48 @@ impl Machine {
             paused: queue.paused,
             limited: self.queue_limited(index),
             held: self.queue_held(index, self.limit_now()),
-            counts: QueueCounts {
-                unique_ids: queue.dedup.len() as u64,
-                states: states.map_or(0, KeyStates::len) as u64,
-                state_bytes: states.map_or(0, KeyStates::bytes),
-                producers: producers.map_or(0, Producers::len),
-                producer_openings: producers.map_or(0, Producers::openings),
-                oldest: self.oldest(queue.content),
-                owing_keys: queue.limits.as_ref().map_or(0, |limits| limits.debtors),
-                ..self.contents[queue.content].counts
-            },
+            counts: self.counts(index),
             totals: queue.totals,
         }
+    }
+
+    fn counts(&self, index: u32) -> QueueCounts {
+        let queue = &self.queues[index];
+        let states = queue.states.as_deref();
+        let producers = queue.producers.as_deref();
+        QueueCounts {
+            unique_ids: queue.dedup.len() as u64,
+            states: states.map_or(0, KeyStates::len) as u64,
+            state_bytes: states.map_or(0, KeyStates::bytes),
+            producers: producers.map_or(0, Producers::len),
+            producer_openings: producers.map_or(0, Producers::openings),
+            oldest: self.oldest(queue.content),
+            owing_keys: queue.limits.as_ref().map_or(0, |limits| limits.debtors),
+            ..self.contents[queue.content].counts
+        }
+    }
+
+    /// The figures of up to `limit` queues by name, of those after `after`. They cost much less than descriptions,
+    /// which have settings, annotations and tags.
+    #[must_use]
+    pub fn figures(&self, after: Option<&QueueName>, limit: usize) -> Vec<QueueFigures> {
+        let some = with_prefix(&self.queue_names, "", after).take(limit);
+        let now = self.limit_now();
+        some.map(|(_, &index)| {
+            let queue = &self.queues[index];
+            QueueFigures {
+                id: queue.id,
+                name: queue.name.clone(),
+                keyed: queue.settings.keyed,
+                dead_letter: queue.settings.dead_letter.clone(),
+                paused: queue.paused,
+                limited: self.queue_limited(index),
+                held: self.queue_held(index, now),
+                counts: self.counts(index),
+                totals: queue.totals,
+            }
+        })
+        .collect()
     }
 
     fn query_queues(&self, prefix: &str, after: Option<&QueueName>, limit: usize) -> QueryReply {

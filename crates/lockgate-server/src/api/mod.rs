@@ -9,6 +9,7 @@
 //! two.
 
 mod actions;
+mod figures;
 mod follow;
 pub(crate) mod fuzzing;
 mod input;
@@ -54,6 +55,11 @@ use crate::{
     },
     receipt::Receipts,
 };
+
+/// An instant, for people, as everywhere in the API.
+pub(crate) fn shown(at: WallTime) -> String {
+    shapes::Instant(at).to_string()
+}
 
 /// The header with the fence of a request: `ELECTION:EPOCH`, percent-encoded.
 pub(crate) const FENCE: &str = "x-lockgate-fence";

@@ -182,7 +182,7 @@ impl AccessKey {
     }
 
     /// Whether it may do that with every queue.
-    fn may_everywhere(&self, verb: Verb) -> bool {
+    pub(crate) fn may_everywhere(&self, verb: Verb) -> bool {
         self.grants_of(verb)
             .any(|names| matches!(names, Names::Queues(pattern) if pattern == "*"))
     }

@@ -12,12 +12,15 @@ use hyper::{
     },
     http::request::Parts,
 };
-use lockgate_console::{self as console, Answer, Api, FORM_BYTES_MAX, Login, Reply, Request};
-use lockgate_core::HolderName;
+use lockgate_console::{
+    self as console, Answer, Api, FORM_BYTES_MAX, Figures, Inside, Login, Point, Reply, Request,
+    Span,
+};
+use lockgate_core::{HolderName, QueueName};
 use lockgate_engine::Engine;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use tokio::time::Instant;
+use tokio::{select, time::Instant};
 
 use super::{
     Core, Queues, body,
@@ -27,10 +30,11 @@ use super::{
     refusal::Refusal,
     response::Response,
     router::{TARGET, holder},
+    seen::Seen,
 };
 use crate::{
     api,
-    auth::{AccessKey, Secret},
+    auth::{AccessKey, Secret, Verb},
 };
 
 /// The largest form of a login.
@@ -41,6 +45,7 @@ const LOGIN_BYTES_MAX: usize = 4096;
 pub(super) struct Console {
     pages: console::Console<Arc<AccessKey>>,
     began: Instant,
+    seen: Seen,
 }
 
 /// What a browser asks for.
@@ -68,7 +73,13 @@ impl Console {
         Self {
             pages: pages.expect("the options have been checked"),
             began: Instant::now(),
+            seen: Seen::default(),
         }
+    }
+
+    /// Looks at the figures once a second. Never ends.
+    pub(super) async fn watch(&self, api: &api::Service, engine: &Engine) {
+        self.seen.watch(api, engine).await;
     }
 
     /// What a request asks of the console, if it is for it. Programs that speak the SQS API are not sent here.
@@ -137,6 +148,9 @@ pub(super) async fn serve(
     if caller.is_none() && !is_open {
         return Ok(page(Answer::to(format!("{}/login", pages.home())), None));
     }
+    if path == "/events" && !is_post {
+        return Ok(event(client, &queues.console.seen).await);
+    }
     let (session, key) = caller.unzip();
     let form = match is_post {
         true => Some(body::read(client, index, FORM_BYTES_MAX, body, false).await?),
@@ -178,13 +192,46 @@ pub(super) async fn serve(
             status = change.status,
             "a change by the console"
         );
+        let at = queues.engine.now().wall;
+        queues
+            .console
+            .seen
+            .note(at, who, client.peer.to_string(), change);
     }
     Ok(page(answer, None))
 }
 
+/// Waits until there is something new to see, and says so.
+async fn event(client: &Client, seen: &Seen) -> Response {
+    let mut headers = headers(console::EVENT_TYPE, "no-store");
+    let Some(mut waiting) = seen.wait() else {
+        // Then the browser gives up, and its page is as old as it says.
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+        return Response {
+            status: StatusCode::SERVICE_UNAVAILABLE,
+            headers,
+            body: Bytes::from_static(b"Too many pages are live."),
+            action: None,
+            on_sent: None,
+        };
+    };
+    select! {
+        () = waiting.changed() => {}
+        () = client.core.drain.begun() => {}
+        () = client.progress.hangup().come() => {}
+    }
+    Response {
+        status: StatusCode::OK,
+        headers,
+        body: Bytes::from_static(console::EVENT.as_bytes()),
+        action: None,
+        on_sent: None,
+    }
+}
+
 /// Begins a session if the secret is that of the key.
 fn log_in(client: &Client, queues: &Queues, form: &[u8]) -> Response {
-    let Console { pages, began } = &queues.console;
+    let Console { pages, began, .. } = &queues.console;
     let Login { key: id, secret } = Login::read(form);
     let secret = Secret::new(secret);
     let keys = client.core.authenticator.as_ref().map(|who| who.keys());
@@ -242,6 +289,29 @@ impl Api for Caller<'_> {
             status: response.status.as_u16(),
             body: serde_json::from_slice(&response.body).unwrap_or_default(),
         }
+    }
+
+    async fn figures(&self) -> Option<Figures> {
+        self.queues.api.figures(self.key.as_deref()).await
+    }
+
+    fn history(&self, span: Span) -> Option<(Vec<Point>, Vec<Point>)> {
+        let key = self.key.as_ref();
+        let may = key.is_none_or(|key| key.may_everywhere(Verb::Read));
+        may.then(|| self.queues.console.seen.history().all(span))
+    }
+
+    fn history_of(&self, queue: &str, span: Span) -> Option<Vec<Point>> {
+        let name = QueueName::new(queue).ok()?;
+        let key = self.key.as_ref();
+        let may = key.is_none_or(|key| key.may(Verb::Read, &name));
+        may.then(|| self.queues.console.seen.history().queue(queue, span))?
+    }
+
+    fn inside(&self) -> Option<Inside> {
+        let key = self.key.as_ref();
+        let may = key.is_none_or(|key| key.may_everything());
+        may.then(|| self.queues.console.seen.inside(&self.queues.engine))
     }
 }
 

@@ -11,13 +11,14 @@ use std::{
 };
 
 use tokio::{
+    join,
     net::{TcpListener, TcpStream},
     select,
     task::JoinSet,
     time::{Instant, sleep, timeout, timeout_at},
 };
 
-use super::{Behind, Core, body::network, connection, counters::Refused, date, space, tls};
+use super::{Behind, Core, Queues, body::network, connection, counters::Refused, date, space, tls};
 use crate::RunReport;
 
 pub(crate) async fn run(
@@ -29,7 +30,7 @@ pub(crate) async fn run(
     let mut tasks = JoinSet::new();
     select! {
         () = accept(listener, &core, &mut tasks, shutdown) => {}
-        () = watch_space(&core) => {}
+        () = watch(&core) => {}
         () = tls::watch(core.tls.clone()) => {}
     }
 
@@ -60,10 +61,18 @@ pub(crate) async fn run(
     }
 }
 
-/// Watches the disk of the queues. Never ends.
-async fn watch_space(core: &Core) {
+/// Watches the disk of the queues, and their figures for the console. Never ends.
+async fn watch(core: &Core) {
     match &core.behind {
-        Behind::Queues(queues) => space::watch(&queues.engine).await,
+        Behind::Queues(queues) => {
+            let Queues {
+                engine,
+                api,
+                console,
+                ..
+            } = &**queues;
+            join!(space::watch(engine), console.watch(api, engine));
+        }
         Behind::Handler(_) => std::future::pending().await,
     }
 }

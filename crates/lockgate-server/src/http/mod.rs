@@ -26,6 +26,7 @@ pub(crate) mod progress;
 mod refusal;
 pub(crate) mod response;
 mod router;
+mod seen;
 mod space;
 pub(crate) mod tls;
 mod wire;

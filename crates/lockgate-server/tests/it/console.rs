@@ -3,7 +3,7 @@
 use lockgate_server::{AccessKey, Authentication, Grant, Names, Secret, Verb};
 use serde_json::json;
 
-use crate::support::{Answer, TestServer};
+use crate::support::{Answer, TestServer, in_time};
 
 /// A browser that keeps its cookie.
 struct Browser<'s> {
@@ -66,7 +66,12 @@ fn check_headers(answer: &Answer) {
     assert!(policy.starts_with("default-src 'none'"), "{answer:?}");
     assert!(!policy.contains("unsafe"), "{policy}");
     assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
-    assert!(!answer.body.contains("<script"), "{}", answer.body);
+    let scripts = answer.body.matches("<script").count();
+    let own = answer
+        .body
+        .matches("/console/assets/console.js\" defer></script>");
+    assert_eq!(scripts, own.count(), "{}", answer.body);
+    assert!(scripts <= 1, "{}", answer.body);
 }
 
 #[track_caller]
@@ -115,7 +120,11 @@ async fn browsers_are_sent_to_the_console_and_programs_are_not() {
 async fn a_queue_is_made_filled_shown_paused_and_emptied_by_forms() {
     let server = TestServer::start().await;
     let browser = Browser::new(&server);
-    expect_location(&browser.get("/console").await, "/console/queues");
+    let overview = browser.get("/console").await;
+    assert!(
+        overview.body.contains("Nothing needs attention."),
+        "{overview:?}"
+    );
     let made = browser
         .press("/console/queues", "/console/queues", "name=jobs.fifo")
         .await;
@@ -153,6 +162,14 @@ async fn a_queue_is_made_filled_shown_paused_and_emptied_by_forms() {
     );
 
     browser.press(here, &format!("{here}/pause"), "").await;
+    let overview = browser.get("/console").await.body;
+    for trouble in [
+        "Parked keys: 1",
+        "/jobs.fifo/keys?parked=1\">jobs.fifo</a>: 1",
+        "Paused queues: 1",
+    ] {
+        assert!(overview.contains(trouble), "{trouble}: {overview}");
+    }
     assert!(browser.get(here).await.body.contains("State: paused"));
     browser.press(here, &format!("{here}/resume"), "").await;
     assert!(browser.get(here).await.body.contains("State: open"));
@@ -197,6 +214,9 @@ async fn dead_letters_are_grouped_by_reason_and_moved_back() {
     let page = browser.get(here).await;
     assert!(page.body.contains("?source=jobs"), "{}", page.body);
     assert!(page.body.contains("Move 1 messages"), "{}", page.body);
+    let overview = browser.get("/console").await.body;
+    let link = format!("{here}\">dead</a>: 1");
+    assert!(overview.contains(&link), "{overview}");
     let moved = browser
         .press(here, "/console/queues/dead/redrive", "source=jobs")
         .await;
@@ -208,6 +228,127 @@ async fn dead_letters_are_grouped_by_reason_and_moved_back() {
             .body
             .contains("<pre>x</pre>")
     );
+}
+
+#[tokio::test]
+async fn a_queue_that_is_busy_gets_plots() {
+    let server = TestServer::start().await;
+    let browser = Browser::new(&server);
+    let (all, here) = ("/console/queues", "/console/queues/jobs");
+    browser.press(all, all, "name=jobs").await;
+    let quiet = browser.get(here).await.body;
+    assert!(quiet.contains("not among the 50 busiest"), "{quiet}");
+    let seen = async {
+        while !browser.get(here).await.body.contains("<svg") {
+            browser.press(here, &format!("{here}/send"), "body=x").await;
+        }
+        // Of all queues, once a second is complete.
+        while !browser.get("/console").await.body.contains("d=\"M") {}
+    };
+    in_time(seen).await;
+}
+
+#[tokio::test]
+async fn a_browser_waits_until_figures_change_or_the_server_stops() {
+    let server = TestServer::start().await;
+    let events = "GET /console/events HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut waiting = server.connect().await;
+    waiting.send(events).await;
+    // Whether it waits already or not, there is a change that it has not seen.
+    let browser = Browser::new(&server);
+    let told = async {
+        let all = "/console/queues";
+        for number in 0.. {
+            let form = format!("name=q{number}");
+            browser.press(all, all, &form).await;
+            tokio::task::yield_now().await;
+        }
+    };
+    let answer = tokio::select! {
+        answer = in_time(waiting.answer()) => answer,
+        () = told => unreachable!("it goes on"),
+    };
+    check_headers(&answer);
+    assert_eq!(
+        (answer.status, answer.header("content-type"), &*answer.body),
+        (
+            200,
+            Some("text/event-stream"),
+            "retry: 1000\ndata: changed\n\n"
+        )
+    );
+    waiting.send(events).await;
+    let report = in_time(server.stop()).await;
+    assert_eq!(report.cut, 0, "{report:?}");
+}
+
+#[tokio::test]
+async fn schedules_are_shown_paused_fired_and_deleted() {
+    let server = TestServer::start().await;
+    let browser = Browser::new(&server);
+    let all = "/console/queues";
+    for queue in ["name=jobs", "name=gone"] {
+        browser.press(all, all, queue).await;
+    }
+    let put = |name: &str, queue: &str, time: &str| {
+        let body = format!(
+            r#"{{"to":{{"queue":"{queue}"}},"message":{{"body":"<script>x</script>"}},{time}}}"#
+        );
+        let length = body.len();
+        server.ask(format!(
+            "PUT /api/v1/schedules/{name} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
+        ))
+    };
+    let made = put("nightly", "jobs", r#""cron":"0 3 * * *""#).await;
+    assert!(made.status < 300, "{made:?}");
+    let listed = browser.get("/console/schedules").await.body;
+    let link = "/console/schedule?name=nightly";
+    assert!(
+        listed.contains(link) && listed.contains("0 3 * * * (UTC)"),
+        "{listed}"
+    );
+    let shown = browser.get(link).await.body;
+    assert!(shown.contains("&lt;script&gt;x"), "{shown}");
+    for (action, done) in [
+        ("pause", "schedule-paused"),
+        ("resume", "schedule-resumed"),
+        ("run", "schedule-run"),
+    ] {
+        let path = format!("/console/schedule/{action}");
+        let pressed = browser.press(link, &path, "name=nightly").await;
+        expect_location(&pressed, &format!("{link}&done={done}&count=0"));
+        let is_paused = browser.get(link).await.body.contains("State: paused");
+        assert_eq!(is_paused, action == "pause");
+    }
+    let sent = browser.get("/console/queues/jobs/messages").await.body;
+    assert!(sent.contains("&lt;script&gt;x"), "{sent}");
+
+    let made = put("stuck", "gone", r#""after_ms":1000"#).await;
+    assert!(made.status < 300, "{made:?}");
+    let gone = "/console/queues/gone";
+    let deleted = browser
+        .press(gone, &format!("{gone}/delete"), "confirm=gone")
+        .await;
+    expect_location(&deleted, "/console/queues?done=deleted&count=0");
+    let trouble = "Schedules that are due and do not fire: 1";
+    let told = async { while !browser.get("/console").await.body.contains(trouble) {} };
+    in_time(told).await;
+
+    let delete = "/console/schedule/delete";
+    let wrong = browser
+        .press(link, delete, "name=nightly&confirm=night")
+        .await;
+    assert_eq!(wrong.status, 400);
+    let deleted = browser
+        .press(link, delete, "name=nightly&confirm=nightly")
+        .await;
+    expect_location(&deleted, "/console/schedules?done=schedule-deleted&count=0");
+    assert_eq!(browser.get(link).await.status, 404);
+    let page = browser.get("/console/server").await.body;
+    let last = page.find("DELETE /schedules/nightly");
+    let first = page.find("POST /queues jobs");
+    assert!(last.is_some() && last < first, "{page}");
 }
 
 fn keys() -> Vec<AccessKey> {
@@ -268,7 +409,16 @@ async fn a_session_may_what_its_key_may_and_ends_with_it() {
 
     let mut nobody = Browser::new(&server);
     nobody.log_in("NOBODY", "secret of NOBODY").await;
-    assert!(!nobody.get(all).await.body.contains("jobs"));
+    assert!(!nobody.get("/console").await.body.contains("jobs"));
+    // It sees neither what others do nor how much of it there is.
+    let server_page = nobody.get("/console/server").await.body;
+    assert!(!server_page.contains("Last changes"), "{server_page}");
+    assert!(!nobody.get("/console").await.body.contains("<svg"));
+    assert!(nobody.get("/console/schedules").await.status == 200);
+    for list in [all, "/console/queues?sort=ready"] {
+        assert!(!nobody.get(list).await.body.contains(">jobs<"), "{list}");
+        assert!(reader.get(list).await.body.contains(">jobs<"), "{list}");
+    }
     assert_eq!(nobody.get(here).await.status, 404);
 
     let out = nobody.press(all, "/console/logout", "").await;

@@ -18,6 +18,8 @@ mod server;
 mod settings;
 mod within;
 
+use std::fmt;
+
 use jiff::Timestamp;
 use lockgate_core::WallTime;
 use serde::{Deserialize, Serialize, Serializer};
@@ -38,12 +40,18 @@ pub(crate) struct Nothing {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Instant(pub(crate) WallTime);
 
-impl Serialize for Instant {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+impl fmt::Display for Instant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Later instants are written as the year 9999.
         let millis = i64::try_from(self.0.0).unwrap_or(i64::MAX);
         let time = Timestamp::from_millisecond(millis).unwrap_or(Timestamp::MAX);
-        serializer.collect_str(&format_args!("{time:.3}"))
+        write!(f, "{time:.3}")
+    }
+}
+
+impl Serialize for Instant {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
