@@ -5,10 +5,7 @@ use std::borrow::Cow;
 use lockgate_console::{Figures, QUEUES_MAX, QueueFigures};
 use lockgate_machine as machine;
 
-use super::{
-    Service,
-    shapes::{Instant, LimitWord},
-};
+use super::{Service, shapes::Instant};
 use crate::auth::{AccessKey, Verb};
 
 /// Queues that the engine looks at in one go.
@@ -49,7 +46,7 @@ impl Service {
         } else if let Some(held) = queue.held {
             format!("held until {}", Instant(now.plus(held))).into()
         } else if let Some(limited) = queue.limited {
-            format!("limited by {}", LimitWord::from(limited.limit).name()).into()
+            format!("limited by {}", limited.limit.name()).into()
         } else {
             Cow::Borrowed("open")
         };

@@ -193,9 +193,7 @@ async fn what_is_wrong_is_named() {
     let target = "/schedules/s/move";
     put(&shop, "s", &every_minute()).await;
     let guarded = json!({"generation": 1});
-    let (_, code, field) = shop
-        .refused(Method::DELETE, "/schedules/s", guarded)
-        .await;
+    let (_, code, field) = shop.refused(Method::DELETE, "/schedules/s", guarded).await;
     assert_eq!((&*code, &*field), ("invalid_value", "generation"));
     let both = json!({"at": "2027-01-01T00:00:00Z", "after_ms": 1});
     for (body, wrong) in [(json!({}), "at"), (both, "after_ms")] {
