@@ -111,6 +111,12 @@ impl Drain {
         })
     }
 
+    /// The path of the queue.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.options.path
+    }
+
     async fn session(&self) -> Outcome<Arc<Session>> {
         let session = self.sessions.with(self.options.session_timeout).await;
         session.map_err(|error| match error {
