@@ -82,12 +82,17 @@ impl Lockgate {
     }
 
     fn imports(&self, path: &str, rest: &str) -> Done {
-        self.run(&format!("import curator {}{path} --json {rest}", zookeeper()))
+        self.run(&format!(
+            "import curator {}{path} --json {rest}",
+            zookeeper()
+        ))
     }
 
     /// The messages by their bodies. None is there twice.
     fn messages(&self, queue: &str) -> BTreeMap<String, Value> {
-        let messages = self.run(&format!("peek {queue} --json --max 100000")).json();
+        let messages = self
+            .run(&format!("peek {queue} --json --max 100000"))
+            .json();
         let all = messages.len();
         let by_body: BTreeMap<_, _> = messages
             .into_iter()
@@ -128,22 +133,36 @@ fn items_of_a_delay_queue_keep_their_due_times_and_bundles_are_taken_apart() {
     );
     assert!(lockgate.bodies("q").is_empty());
     let done = lockgate.imports(path, "--queue q");
-    assert!(done.stderr.contains("nobody else consumes"), "{}", done.stderr);
+    assert!(
+        done.stderr.contains("nobody else consumes"),
+        "{}",
+        done.stderr
+    );
     let moved = figures(&done.ok());
     assert_eq!(
         moved,
         json!({"nodes": 3, "items": 4, "duplicates": 0, "taken_by_others": 0, "left": []})
     );
     let messages = lockgate.messages("q");
-    assert_eq!(messages.keys().collect::<Vec<_>>(), ["", "later", "x", "yz"]);
-    let due: jiff::Timestamp = messages["later"]["due_at"].as_str().unwrap().parse().unwrap();
+    assert_eq!(
+        messages.keys().collect::<Vec<_>>(),
+        ["", "later", "x", "yz"]
+    );
+    let due: jiff::Timestamp = messages["later"]["due_at"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap();
     assert_eq!(due.as_millisecond(), later);
     assert_eq!(names::due(&nodes[0]), later);
     for ready in ["", "x", "yz"] {
         assert_eq!(messages[ready]["state"], "ready");
     }
     let id = messages["yz"]["unique_id"].as_str().unwrap();
-    assert!(id.starts_with(&format!("curator:{path}/{}:", nodes[1])) && id.ends_with(":2"), "{id}");
+    assert!(
+        id.starts_with(&format!("curator:{path}/{}:", nodes[1])) && id.ends_with(":2"),
+        "{id}"
+    );
     let again = figures(&lockgate.imports(path, "--queue q").ok());
     assert_eq!(again["nodes"], 0);
 }
@@ -161,7 +180,10 @@ fn priorities_ids_and_plain_queues_are_moved_and_kinds_are_not_confused() {
         let done = lockgate.imports("/import/priority", &format!("--queue q --kind {wrong}"));
         assert_eq!(done.code, Some(1), "{}", done.stderr);
         let left = figures(&done.stdout)["left"].as_array().unwrap().clone();
-        let mut left: Vec<_> = left.iter().map(|left| left["node"].as_str().unwrap()).collect();
+        let mut left: Vec<_> = left
+            .iter()
+            .map(|left| left["node"].as_str().unwrap())
+            .collect();
         left.sort_unstable();
         let mut all = names.clone();
         all.sort_unstable();
@@ -172,22 +194,43 @@ fn priorities_ids_and_plain_queues_are_moved_and_kinds_are_not_confused() {
         .ok();
     let messages = lockgate.messages("q");
     for (body, priority) in [("first", 9), ("next", 6), ("last", 0)] {
-        assert_eq!(messages[body]["priority"].as_u64().unwrap_or(0), priority, "{messages:?}");
+        assert_eq!(
+            messages[body]["priority"].as_u64().unwrap_or(0),
+            priority,
+            "{messages:?}"
+        );
     }
     lockgate
         .run("queue create jobs.fifo --dedup-window 7d")
         .ok();
-    put("/import/id", Kind::Id, &[(Place::Id("my/id"), items(&["of an id"]))]);
-    put("/import/plain", Kind::Plain, &[(Place::End, items(&["plain 1"])), (Place::End, items(&["plain 2"]))]);
-    lockgate.imports("/import/id", "--queue jobs.fifo --kind id").ok();
-    lockgate.imports("/import/plain", "--queue jobs.fifo --kind plain").ok();
+    put(
+        "/import/id",
+        Kind::Id,
+        &[(Place::Id("my/id"), items(&["of an id"]))],
+    );
+    put(
+        "/import/plain",
+        Kind::Plain,
+        &[
+            (Place::End, items(&["plain 1"])),
+            (Place::End, items(&["plain 2"])),
+        ],
+    );
+    lockgate
+        .imports("/import/id", "--queue jobs.fifo --kind id")
+        .ok();
+    lockgate
+        .imports("/import/plain", "--queue jobs.fifo --kind plain")
+        .ok();
     let messages = lockgate.messages("jobs.fifo");
     assert_eq!(messages["of an id"]["key"], "my_id");
     assert_eq!(messages["plain 1"]["key"], "/import/plain");
     let sequence = |body: &str| messages[body]["sequence"].as_u64().unwrap();
     assert!(sequence("plain 1") < sequence("plain 2"));
     // One key would hold back what is due.
-    lockgate.imports("/import/delay", "--queue jobs.fifo").fails_with(2);
+    lockgate
+        .imports("/import/delay", "--queue jobs.fifo")
+        .fails_with(2);
 }
 
 #[test]
@@ -217,10 +260,14 @@ fn what_the_queue_refuses_stays_and_is_named() {
 fn a_queue_that_forgets_soon_is_refused_and_so_is_what_is_not_there() {
     let lockgate = Lockgate::start("q");
     lockgate.run("queue create short --dedup-window 23h").ok();
-    let told = lockgate.imports("/import/none", "--queue short").fails_with(2);
+    let told = lockgate
+        .imports("/import/none", "--queue short")
+        .fails_with(2);
     assert!(told.contains("--dedup-window 7d"), "{told}");
     lockgate.imports("/import/none", "--queue q").fails_with(3);
-    lockgate.imports("/import/none", "--queue other").fails_with(3);
+    lockgate
+        .imports("/import/none", "--queue other")
+        .fails_with(3);
     lockgate.imports("", "--queue q").fails_with(2);
     let away = "import curator zk://127.0.0.1:1/q --queue q --patience 1s";
     lockgate.run(away).fails_with(122);

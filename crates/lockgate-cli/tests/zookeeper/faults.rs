@@ -32,7 +32,11 @@ fn a_run_that_is_killed_anywhere_is_taken_up_again() {
         let mut number = 1;
         while was_reached {
             let path = format!("/import/killed-{way:?}-{number}");
-            all.extend(fill(&path, 7).iter().map(|item| (path.clone(), item.clone())));
+            all.extend(
+                fill(&path, 7)
+                    .iter()
+                    .map(|item| (path.clone(), item.clone())),
+            );
             let (address, reached) = proxy::start(Fault::Swallow, way, number);
             let command = format!("import curator zk://{address}{path} --queue q");
             let mut import = lockgate
@@ -64,8 +68,16 @@ fn a_run_that_is_killed_anywhere_is_taken_up_again() {
         .iter()
         .map(|message| {
             let id = message["unique_id"].as_str().unwrap();
-            let path = id.strip_prefix("curator:").unwrap().rsplit_once('/').unwrap().0;
-            (path.to_owned(), message["body"].as_str().unwrap().to_owned())
+            let path = id
+                .strip_prefix("curator:")
+                .unwrap()
+                .rsplit_once('/')
+                .unwrap()
+                .0;
+            (
+                path.to_owned(),
+                message["body"].as_str().unwrap().to_owned(),
+            )
         })
         .collect();
     found.sort_unstable();
@@ -79,7 +91,11 @@ fn a_run_that_is_killed_often_moves_each_item_once() {
     let mut all = fill(path, 600);
     let import = format!("import curator {}{path} --queue q", zookeeper());
     for kill in 1..=5 {
-        let mut import = lockgate.command(&import).stderr(Stdio::null()).spawn().unwrap();
+        let mut import = lockgate
+            .command(&import)
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         // Each is killed when it has moved some.
         while lockgate.bodies("q").len() < kill * 80 && import.try_wait().unwrap().is_none() {}
         import.kill().unwrap();

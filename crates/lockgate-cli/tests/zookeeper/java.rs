@@ -21,7 +21,13 @@ impl Java {
         let server = zookeeper();
         let address = server.strip_prefix("zk://").unwrap();
         let mut child = Command::new("java")
-            .args(["-XX:TieredStopAtLevel=1", "-classpath", &classes, "Queue", address])
+            .args([
+                "-XX:TieredStopAtLevel=1",
+                "-classpath",
+                &classes,
+                "Queue",
+                address,
+            ])
             .args([path, lock_path, role])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -60,7 +66,10 @@ fn a_mirror_moves_what_java_puts_meanwhile() {
     let (lockgate, path) = (Lockgate::start("q"), "/import/mirror");
     let mut java = Java::start(path, "-", "producer");
     java.puts(3_600_000, "before");
-    let command = format!("import curator {}{path} --queue q --mirror --json", zookeeper());
+    let command = format!(
+        "import curator {}{path} --queue q --mirror --json",
+        zookeeper()
+    );
     let mirror = lockgate
         .command(&command)
         .stdout(Stdio::piped())
@@ -77,7 +86,10 @@ fn a_mirror_moves_what_java_puts_meanwhile() {
     support::signal(&mirror, Signal::TERM);
     let done: support::Done = mirror.wait_with_output().unwrap().into();
     let moved = figures(&done.ok());
-    assert_eq!((&moved["items"], &moved["duplicates"]), (&201.into(), &0.into()));
+    assert_eq!(
+        (&moved["items"], &moved["duplicates"]),
+        (&201.into(), &0.into())
+    );
     all.sort_unstable();
     assert_eq!(lockgate.bodies("q"), all);
 }
@@ -97,7 +109,10 @@ fn with_the_lock_path_of_java_nothing_is_moved_that_java_works_on() {
     let done = lockgate.imports(path, &format!("--queue q --lock-path {locks}"));
     assert_eq!(done.code, Some(1), "{}", done.stderr);
     let moved = figures(&done.stdout);
-    assert_eq!((&moved["items"], &moved["taken_by_others"]), (&2.into(), &0.into()));
+    assert_eq!(
+        (&moved["items"], &moved["taken_by_others"]),
+        (&2.into(), &0.into())
+    );
     assert_eq!(moved["left"][0]["why"], "somebody else holds it");
     assert_eq!(lockgate.bodies("q"), ["last", "later"]);
     // It is killed: its lock goes with its session, and then nobody holds the item.
@@ -110,7 +125,11 @@ fn with_the_lock_path_of_java_nothing_is_moved_that_java_works_on() {
 /// Each item goes to a consumer in Java or is moved, and none does both.
 #[test]
 fn a_consumer_in_java_and_a_mirror_share_a_queue() {
-    let (lockgate, path, locks) = (Lockgate::start("q"), "/import/shared", "/import/shared-locks");
+    let (lockgate, path, locks) = (
+        Lockgate::start("q"),
+        "/import/shared",
+        "/import/shared-locks",
+    );
     let mut consumer = Java::start(path, locks, "consumer");
     let mut producer = Java::start(path, "-", "producer");
     let command = format!(

@@ -296,7 +296,8 @@ impl Drain {
         for held in held {
             let mut writer = held.session.client().new_multi_writer();
             let mut added = writer.add_delete(&self.item(&held.name), Some(held.version));
-            if let (Ok(()), Some(version), Some(lock)) = (&added, held.lock, self.lock(&held.name)) {
+            if let (Ok(()), Some(version), Some(lock)) = (&added, held.lock, self.lock(&held.name))
+            {
                 added = writer.add_delete(&lock, Some(version));
             }
             added.map_err(|error| changed(held.session.failed(error)))?;

@@ -31,8 +31,11 @@ pub(super) fn message(
             // What Curator has put again comes ahead of all others.
             message.priority = PRIORITY_MAX;
             if let Some(priority) = names::priority(&node.name) {
-                message.priority -= u8::try_from(priority.clamp(0, PRIORITY_MAX.into())).unwrap_or(0);
-                message.headers.push(header("curator_priority", "Number", &priority.to_string()));
+                message.priority -=
+                    u8::try_from(priority.clamp(0, PRIORITY_MAX.into())).unwrap_or(0);
+                message
+                    .headers
+                    .push(header("curator_priority", "Number", &priority.to_string()));
             }
         }
         Kind::Id => {
@@ -66,7 +69,8 @@ fn unique_id(path: &str, name: &str, created: i64, place: usize) -> String {
     }
     let hash = Sha256::digest(id.as_bytes());
     let mut hashed = "curator:".to_owned();
-    hash.iter().for_each(|byte| hashed.push_str(&format!("{byte:02x}")));
+    hash.iter()
+        .for_each(|byte| hashed.push_str(&format!("{byte:02x}")));
     hashed
 }
 

@@ -129,7 +129,9 @@ fn kind(kind: CuratorKind) -> Kind {
 
 fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+    since.map_or(0, |since| {
+        i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+    })
 }
 
 /// The queue that gets the messages.
@@ -191,8 +193,14 @@ async fn dry_run(args: &ImportCurator, drain: &Drain) -> Result<(), Failure> {
     let later = later.count();
     let others = listing.names.len() - nodes;
     let figures = json!({"nodes": nodes, "later": later, "of_another_kind": others, "foreign": listing.foreign});
-    let mut told = format!("{} to move, {later} of them due later", count(nodes as u64, "node"));
-    for (number, what) in [(others, "names of another kind"), (listing.foreign, "foreign")] {
+    let mut told = format!(
+        "{} to move, {later} of them due later",
+        count(nodes as u64, "node")
+    );
+    for (number, what) in [
+        (others, "names of another kind"),
+        (listing.foreign, "foreign"),
+    ] {
         if number > 0 {
             told.push_str(&format!("; {number} {what}"));
         }
@@ -202,7 +210,10 @@ async fn dry_run(args: &ImportCurator, drain: &Drain) -> Result<(), Failure> {
 
 fn missing(args: &ImportCurator) -> Failure {
     // The URL may have a password.
-    let place = args.url.rsplit_once('@').map_or(&*args.url, |(_, place)| place);
+    let place = args
+        .url
+        .rsplit_once('@')
+        .map_or(&*args.url, |(_, place)| place);
     let place = place.strip_prefix("zk://").unwrap_or(place);
     Failure::new(Exit::NotFound, format!("ZooKeeper has no queue at {place}"))
 }
@@ -409,7 +420,10 @@ impl Moving<'_> {
             .cloned()
             .partition(|name| names::is_of(self.kind, name));
         for name in other {
-            self.stays(&name, "the name is of another kind of queue; see --kind".to_owned());
+            self.stays(
+                &name,
+                "the name is of another kind of queue; see --kind".to_owned(),
+            );
         }
         let holds = self.drain.hold(&fit).await?;
         let (mut held, mut uncertain) = (Vec::new(), Vec::new());
@@ -560,14 +574,18 @@ impl Moving<'_> {
         place: usize,
         item: &[u8],
     ) -> Result<Message, String> {
-        let mut message = messages::message(self.kind, path, node, place, item, self.queue.is_keyed)?;
+        let mut message =
+            messages::message(self.kind, path, node, place, item, self.queue.is_keyed)?;
         message.level = self.queue.level;
         Ok(message)
     }
 
     /// Tells what was done.
     fn ends(&self, moved: Result<(), Failure>, exit: Option<Exit>) -> Result<(), Failure> {
-        let left = self.left.iter().map(|(name, left)| json!({"node": name, "why": left.why}));
+        let left = self
+            .left
+            .iter()
+            .map(|(name, left)| json!({"node": name, "why": left.why}));
         let left: Vec<Value> = left.collect();
         let figures = json!({
             "nodes": self.counts.nodes,
