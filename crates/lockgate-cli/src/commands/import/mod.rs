@@ -482,9 +482,8 @@ impl Moving<'_> {
 
     /// Whether its items may be in the queue already, which may have forgotten that.
     fn is_uncertain(&self, node: &Held) -> bool {
-        let window = i64::try_from(self.queue.window.as_millis()).unwrap_or(i64::MAX);
-        let is_old = |marked: i64| now().saturating_sub(marked) >= window;
-        !self.args.again && node.marked.is_some_and(is_old)
+        let may_be_forgotten = |marked| may_be_forgotten(marked, now(), self.queue.window);
+        !self.args.again && node.marked.is_some_and(may_be_forgotten)
     }
 
     fn is_busy(&mut self, name: &str) {
@@ -611,5 +610,31 @@ impl Moving<'_> {
             ))),
             _ => Ok(()),
         }
+    }
+}
+
+/// Whether a queue that remembers unique ids for so long may have forgotten what was sent after that time.
+fn may_be_forgotten(marked: i64, now: i64, window: Duration) -> bool {
+    let window = i64::try_from(window.as_millis()).unwrap_or(i64::MAX);
+    now.saturating_sub(marked) >= window
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_marked_a_window_ago_may_be_forgotten() {
+        let window = Duration::from_secs(10);
+        for (marked, now, is_so) in [
+            (5_000, 14_999, false),
+            (5_000, 15_000, true),
+            // The clock of ZooKeeper is ahead.
+            (15_001, 5_000, false),
+            (i64::MIN, i64::MAX, true),
+        ] {
+            assert_eq!(may_be_forgotten(marked, now, window), is_so);
+        }
+        assert!(!may_be_forgotten(0, i64::MAX - 1, Duration::MAX));
     }
 }
