@@ -88,7 +88,7 @@ fn a_run_that_is_killed_anywhere_is_taken_up_again() {
 #[test]
 fn a_run_that_is_killed_often_moves_each_item_once() {
     let (lockgate, path) = (Lockgate::start("q"), "/import/often");
-    let mut all = fill(path, 600);
+    let mut all = fill(path, 2_000);
     let import = format!("import curator {}{path} --queue q", zookeeper());
     for kill in 1..=5 {
         let mut import = lockgate
@@ -97,9 +97,27 @@ fn a_run_that_is_killed_often_moves_each_item_once() {
             .spawn()
             .unwrap();
         // Each is killed when it has moved some.
-        while lockgate.bodies("q").len() < kill * 80 && import.try_wait().unwrap().is_none() {}
+        while lockgate.bodies("q").len() < kill * 400 && import.try_wait().unwrap().is_none() {}
         import.kill().unwrap();
         import.wait().unwrap();
+    }
+    lockgate.run(&import).ok();
+    all.sort_unstable();
+    assert_eq!(lockgate.bodies("q"), all);
+}
+
+#[test]
+fn two_runs_at_a_time_move_each_item_once() {
+    let (lockgate, path) = (Lockgate::start("q"), "/import/two");
+    let mut all = fill(path, 500);
+    let import = format!("import curator {}{path} --queue q", zookeeper());
+    let runs = [(); 2].map(|()| {
+        let mut command = lockgate.command(&import);
+        command.stderr(Stdio::null()).spawn().unwrap()
+    });
+    // Each may leave what the other one has in hand.
+    for mut run in runs {
+        assert!(matches!(run.wait().unwrap().code(), Some(0 | 1)));
     }
     lockgate.run(&import).ok();
     all.sort_unstable();
