@@ -28,7 +28,9 @@ Tasks:
   models --runs N   the models of what threads hand over, in N other orders each (default: 50000)
   exchange --runs N examples/exchange for a minute, N times with a seed of its own each time, over each kind of
                     ledger in turn (default: 12)
-  nightly           what runs for long and needs no root: kill, models and exchange, as they are by default
+  curator --rounds N
+                    kill and stop programs that share a queue in ZooKeeper with Curator, N times (default: 20)
+  nightly           what runs for long and needs no root: kill, models, exchange and curator, as they are by default
   instructions      what the machine executes for each message: `instructions --help`
   fuzz              every decoder under a coverage-guided fuzzer: `fuzz --help`
   torture           every fault for as long as one likes, and docs/internals/reliability.md: `torture --help`
@@ -52,9 +54,12 @@ fn main() -> ExitCode {
         ["models", "--runs", runs] => models(runs),
         ["exchange"] => exchange("12"),
         ["exchange", "--runs", runs] => exchange(runs),
+        ["curator"] => curator("20"),
+        ["curator", "--rounds", rounds] => curator(rounds),
         ["nightly"] => kill("50")
             .and_then(|()| models("50000"))
-            .and_then(|()| exchange("12")),
+            .and_then(|()| exchange("12"))
+            .and_then(|()| curator("20")),
         ["fuzz", "--help" | "-h"] => {
             print!("{}", fuzz::USAGE);
             return ExitCode::SUCCESS;
@@ -175,6 +180,19 @@ fn exchange(runs: &str) -> Result<()> {
             .current_dir(Workspace::root()))?;
     }
     Ok(())
+}
+
+/// What is missing for it is a failure, as in CI.
+fn curator(rounds: &str) -> Result<()> {
+    let number: u32 = rounds
+        .parse()
+        .with_context(|| format!("--rounds {rounds} is not a number"))?;
+    ensure!(number > 0, "--rounds must be at least 1");
+    run(Command::new("scripts/test")
+        .args(["--only", "zookeeper"])
+        .env("LOCKGATE_CURATOR_ROUNDS", rounds)
+        .env("CI", "true")
+        .current_dir(Workspace::root()))
 }
 
 /// Cargo, at the root of the workspace.

@@ -17,6 +17,7 @@
 //! ```
 
 mod checksums;
+mod curator;
 mod disk;
 mod filter;
 mod golden;

@@ -12,7 +12,9 @@ use lockgate_machine::{
 };
 use lockgate_server::fuzzing as server;
 
-use crate::{Target, checksums, disk, filter, golden, page, planted, schedule, state, words};
+use crate::{
+    Target, checksums, curator, disk, filter, golden, page, planted, schedule, state, words,
+};
 
 const IN_JSON: &[(&str, &str)] = &[("{\"a\":", "}"), ("[", "]"), ("\"\\\"", "\\\"\"")];
 const IN_FILTERS: &[(&str, &str)] = &[
@@ -250,6 +252,22 @@ pub const TARGETS: &[Target] = &[
         words: &[words::FILTERS, words::JSON],
         pairs: IN_FILTERS,
         seeds: filters,
+        ..NONE
+    },
+    Target {
+        name: "curator-payload",
+        about: "items in nodes of queues in ZooKeeper that Curator writes",
+        decode: curator::payload,
+        seeds: curator_payloads,
+        ..NONE
+    },
+    Target {
+        name: "curator-names",
+        about: "names of nodes of such queues, and the order in which they are taken",
+        decode: curator::names,
+        words: &[words::CURATOR],
+        bytes_max: 1_000,
+        seeds: curator_names,
         ..NONE
     },
     Target {
@@ -645,6 +663,23 @@ fn filters() -> Vec<Vec<u8>> {
         "{\"$or\": [{\"a\": [{\"wildcard\": \"a*b\\\\*c\"}]}, {\"b\": [{\"exists\": false}]}]}\n{\"a\": \"ab*c\"}",
         "{\"a\": [{\"cidr\": \"10.0.0.0/8\"}, {\"anything-but\": {\"prefix\": [\"x\", \"y\"]}}]}\n[\"10.1.2.3\"]",
         "{\"c\": [{\"anything-but\": [\"x\", 1]}]}\n[1, \"x\", {}]",
+    ])
+}
+
+fn curator_payloads() -> Vec<Vec<u8>> {
+    vec![
+        b"\0\x01\0\x01\x01\0\0\0\x07order-3\x02".to_vec(),
+        b"\0\x01\0\x01\x01\0\0\0\x01x\x01\0\0\0\0\x01\0\0\0\x02yz\x02".to_vec(),
+        b"\0\x01\0\x01\x02behind".to_vec(),
+    ]
+}
+
+fn curator_names() -> Vec<Vec<u8>> {
+    texts(&[
+        "queue-0000000001\nqueue-|1A1FADE1F51|0000000000\nqueue-|000000FF|0000000004\nfoo",
+        "queue-a2|1A1FADE1F51|0000000007\nqueue-|X|a|FF|x\nqueue-|1a1fade1f51|\nqueue-|-1|7",
+        "queue-0FFFFFFFF0000000001\nqueue-1000000050000000003\nqueue-0000000003",
+        "queue-|my_id_7|0000000000\nqueue-|z|0000000001\nqueue-|z|-2147483648",
     ])
 }
 

@@ -214,6 +214,25 @@ pub(crate) const FILTERS: &[&str] = &[
     "2001:db8::/32",
 ];
 
+/// What names of nodes of Curator's queues have.
+pub(crate) const CURATOR: &[&str] = &[
+    "queue-",
+    "queue-|",
+    "queue-a1|",
+    "|",
+    "||",
+    "|-",
+    "\n",
+    "1A1FADE1F51",
+    "7FFFFFFFFFFFFFFF",
+    "-8000000000000000",
+    "0FFFFFFFF",
+    "100000005",
+    "|0000000007",
+    "|-2147483648",
+    "2147483648",
+];
+
 /// What stands in cron expressions, and time zones.
 pub(crate) const CRON: &[&str] = &[
     "* ",

@@ -25,7 +25,8 @@ use tokio::{
     time::timeout,
 };
 use zookeeper_client::{
-    Acls, CheckWriteError, Client, CreateMode, Error, MultiWriteResult, OneshotWatcher, Stat,
+    Acls, AddWatchMode, CheckWriteError, Client, CreateMode, Error, EventType, MultiWriteResult,
+    OneshotWatcher, PersistentWatcher, Stat, StateWatcher,
 };
 
 use crate::options::ZookeeperOptions;
@@ -349,6 +350,29 @@ impl Session {
         }
     }
 
+    /// Follows what appears and vanishes below a node from now on. When that is over, the node must be listed again, as
+    /// something may have been missed.
+    ///
+    /// # Errors
+    /// `Unimplemented` of a server older than 3.6.
+    pub(crate) async fn follow(&self, path: &str) -> Answer<Following> {
+        let states = self.client.state_watcher();
+        let watched = self.client.watch(path, AddWatchMode::PersistentRecursive);
+        let watcher = self.answer(watched.await)?;
+        let path = format!("{path}/");
+        Ok(Following {
+            path,
+            watcher,
+            states,
+            runtime: self.runtime.clone(),
+        })
+    }
+
+    /// Follows how the connection is.
+    pub(crate) fn states(&self) -> StateWatcher {
+        self.client.state_watcher()
+    }
+
     fn watching(&self, watcher: OneshotWatcher) -> Watching {
         // The library panics if its own task goes first, which ends with the runtime; so it waits there.
         Watching(self.runtime.spawn(async move {
@@ -392,6 +416,28 @@ impl Session {
         }
     }
 
+    /// Deletes an ephemeral node if it is this session's, however often no answer comes. Its creation may have been answered
+    /// late or never: this asks behind it. When the session ends, the node goes by itself.
+    pub(crate) async fn remove_own(&self, path: &str) {
+        let mut pauses = Pauses::default();
+        while self.lives() {
+            let removed = match self.look(path).await {
+                // Of another owner, it is none of ours.
+                Ok(Some(stat)) if stat.ephemeral_owner == self.id() => {
+                    self.answer(self.client.delete(path, Some(stat.version)).await)
+                }
+                Ok(_) => return,
+                Err(failed) => Err(failed),
+            };
+            match removed {
+                // It has changed meanwhile; perhaps it is another one's now.
+                Err(Failed::Refused(Error::BadVersion)) => {}
+                Ok(()) | Err(Failed::Refused(_)) => return,
+                Err(Failed::Lost(_)) => pauses.wait().await,
+            }
+        }
+    }
+
     /// The name of the node that a creation has made whose answer was lost. This is asked behind it, on the same
     /// connection or on a later one, so what is not there then is never made.
     pub(crate) async fn find(&self, own: &Own) -> Answer<Option<String>> {
@@ -425,6 +471,63 @@ pub(crate) struct Own {
     pub(crate) id: String,
     /// Its path, as soon as it is known.
     pub(crate) path: Option<String>,
+}
+
+/// A node whose children are followed.
+#[derive(Debug)]
+pub(crate) struct Following {
+    path: String,
+    watcher: PersistentWatcher,
+    states: StateWatcher,
+    runtime: Handle,
+}
+
+/// What has become of a child.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Child<'a> {
+    Appeared(&'a str),
+    Vanished(&'a str),
+}
+
+impl Following {
+    /// Tells of each child. It is over when something may have been missed, or when `tell` says that nobody listens.
+    pub(crate) fn tells(
+        self,
+        mut tell: impl FnMut(Child<'_>) -> bool + Send + 'static,
+    ) -> Watching {
+        let Self {
+            path,
+            mut watcher,
+            mut states,
+            runtime,
+        } = self;
+        Watching(runtime.spawn(async move {
+            loop {
+                let event = tokio::select! {
+                    // After a new connection, events may be missing.
+                    _ = states.changed() => return,
+                    event = watcher.changed() => event,
+                };
+                let child = event
+                    .path
+                    .strip_prefix(&path)
+                    .filter(|name| !name.contains('/'));
+                let goes_on = match (event.event_type, child) {
+                    (EventType::Session, _) => false,
+                    (EventType::NodeCreated, Some(name)) => tell(Child::Appeared(name)),
+                    (EventType::NodeDeleted, Some(name)) => tell(Child::Vanished(name)),
+                    // The node itself.
+                    (EventType::NodeDeleted, None) => {
+                        !path.starts_with(&format!("{}/", event.path))
+                    }
+                    _ => true,
+                };
+                if !goes_on {
+                    return;
+                }
+            }
+        }))
+    }
 }
 
 /// Something that is watched. Whoever drops it watches no more.

@@ -174,6 +174,7 @@ const LAYERS: [(&str, &[&str]); 29] = [
             "lockgate-cli",
             "lockgate-postgres",
             "lockgate-sim",
+            "lockgate-zookeeper",
         ],
     ),
     ("lockgate-torture", &[]),

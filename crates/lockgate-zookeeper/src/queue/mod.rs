@@ -34,5 +34,8 @@ mod shell;
 
 pub use self::{
     names::{Kind, Place},
-    shell::{CuratorQueue, CuratorQueueError, CuratorQueueOptions, Taken, Taking},
+    shell::{
+        Connection, CuratorQueue, CuratorQueueError, CuratorQueueOptions, ErrorMode, Gauges, Taken,
+        Taking,
+    },
 };

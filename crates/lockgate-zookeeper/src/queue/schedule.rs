@@ -1,6 +1,6 @@
 //! Which item is taken next, and when: the items of a queue as this process knows them, in their order.
 //!
-//! - What is listed takes the place of what was known; an item that is in hand stays in hand until it is let go.
+//! - What is listed takes the place of what was known, and what appears or vanishes since changes it; an item that is in hand stays in hand until it is let go.
 //! - An item is given out at most once at a time, never before it is due, and never while it rests: it has failed here, or
 //!   somebody else holds it.
 //! - When nothing can be taken, the next wake is the earliest time at which something can. An item that is held by others,
@@ -36,6 +36,10 @@ pub struct Schedule {
     resting: HashMap<String, i64>,
     /// How often items have failed here, of kinds whose names do not say it.
     failed: HashMap<String, u32>,
+    /// How many items are being put again.
+    requeues: usize,
+    /// What has appeared meanwhile.
+    late: Vec<String>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -66,6 +70,8 @@ impl Schedule {
             in_hand: HashSet::new(),
             resting: HashMap::new(),
             failed: HashMap::new(),
+            requeues: 0,
+            late: Vec::new(),
         }
     }
 
@@ -83,6 +89,61 @@ impl Schedule {
         let in_hand = &self.in_hand;
         self.failed
             .retain(|name, _| in_hand.contains(name) || has(name));
+    }
+
+    /// That child is there since now.
+    pub fn appeared(&mut self, name: &str) {
+        if names::is_item(name) {
+            // It may be an item that rests as soon as its new name is known; the name of a delayed one says until when.
+            if self.requeues > 0 && self.kind != Kind::Delay {
+                return self.late.push(name.to_owned());
+            }
+            let (kind, name) = (self.kind, name.to_owned());
+            self.items.insert(Entry { kind, name });
+        }
+    }
+
+    /// That child is not there any more. If it is in hand, whoever has it lets it go.
+    pub fn vanished(&mut self, name: &str) {
+        let (kind, name) = (self.kind, name.to_owned());
+        self.late.retain(|late| *late != name);
+        self.resting.remove(&name);
+        if !self.in_hand.contains(&name) {
+            self.failed.remove(&name);
+        }
+        self.items.remove(&Entry { kind, name });
+    }
+
+    /// An item in hand is being put again: ZooKeeper tells of its new node before it says that this was done.
+    pub fn requeue_begins(&mut self) {
+        self.requeues += 1;
+    }
+
+    /// It is put again, or not.
+    pub fn requeue_ends(&mut self) {
+        self.requeues = self.requeues.saturating_sub(1);
+        if self.requeues == 0 {
+            for late in std::mem::take(&mut self.late) {
+                self.appeared(&late);
+            }
+        }
+    }
+
+    /// Takes an item in hand out of its turn. False: it is in hand already.
+    pub fn claims(&mut self, name: &str) -> bool {
+        self.in_hand.insert(name.to_owned())
+    }
+
+    /// How many items could be taken at that time.
+    #[must_use]
+    pub fn due(&self, now: i64) -> usize {
+        let is_due = |entry: &&Entry| self.kind != Kind::Delay || names::due(&entry.name) <= now;
+        let due = self.items.iter().take_while(is_due);
+        due.filter(|Entry { name, .. }| {
+            let rests = self.resting.get(name).is_some_and(|until| *until > now);
+            !rests && !self.in_hand.contains(name)
+        })
+        .count()
     }
 
     /// What to do at that time. An item to claim is in hand from now on.
@@ -129,7 +190,13 @@ impl Schedule {
     /// The item in hand is let go, and rests until that time: somebody else holds it, or nobody knows.
     pub fn rests(&mut self, name: &str, until: i64) {
         self.in_hand.remove(name);
-        self.resting.insert(name.to_owned(), until);
+        let (kind, name) = (self.kind, name.to_owned());
+        let entry = Entry { kind, name };
+        if self.items.contains(&entry) {
+            self.resting.insert(entry.name, until);
+        } else {
+            self.failed.remove(&entry.name);
+        }
     }
 
     /// The item in hand has failed, and is put again under that name.
@@ -209,6 +276,40 @@ mod tests {
         assert_eq!(delay.next(20), claim("queue-|14|2"));
         assert_eq!(delay.next(20), Next::WaitUntil(500));
         assert_eq!(delay.next(500), claim("queue-|0A|1"));
+    }
+
+    #[test]
+    fn what_appears_and_vanishes_is_as_if_it_were_listed() {
+        let mut delay = of(Kind::Delay, &["queue-|14|1"]);
+        delay.appeared("queue-|0A|2");
+        delay.appeared("foo");
+        assert_eq!((delay.len(), delay.due(9), delay.due(10)), (2, 0, 1));
+        assert_eq!(delay.next(30), claim("queue-|0A|2"));
+        assert!(!delay.claims("queue-|0A|2") && delay.claims("queue-|14|1"));
+        assert_eq!((delay.due(30), delay.next(30)), (0, Next::Wait));
+        delay.vanished("queue-|14|1");
+        delay.vanished("queue-|0A|2");
+        assert_eq!((delay.len(), delay.in_hand()), (0, 2));
+        delay.rests("queue-|14|1", 100);
+        delay.gone("queue-|0A|2");
+        assert_eq!((delay.next(100), delay.in_hand()), (Next::Wait, 0));
+    }
+
+    #[test]
+    fn an_item_that_is_put_again_rests_though_its_node_is_told_first() {
+        let mut plain = of(Kind::Plain, &["queue-1"]);
+        assert_eq!(plain.next(0), claim("queue-1"));
+        plain.requeue_begins();
+        for name in ["queue-2", "queue-3", "queue-4"] {
+            plain.appeared(name);
+        }
+        plain.vanished("queue-4");
+        assert_eq!(plain.next(0), Next::Wait);
+        plain.again("queue-1", "queue-2".to_owned(), 1, 100);
+        plain.requeue_ends();
+        assert_eq!(plain.next(0), claim("queue-3"));
+        assert_eq!(plain.next(0), Next::WaitUntil(100));
+        assert_eq!((plain.len(), plain.attempts("queue-2")), (2, 1));
     }
 
     #[test]

@@ -15,6 +15,9 @@ use tokio::sync::mpsc;
 
 use crate::{election, long, look, name, server, short, until};
 
+pub(crate) const NEWEST: &str = "LOCKGATE_TEST_CURATOR";
+pub(crate) const OLD: &str = "LOCKGATE_TEST_CURATOR_5_4";
+
 /// A program that uses Curator.
 pub(crate) struct Java {
     pub(crate) child: Child,
@@ -27,9 +30,28 @@ impl Java {
     }
 
     pub(crate) fn runs(program: &str, arguments: &[&str]) -> Self {
-        let classes = env::var("LOCKGATE_TEST_CURATOR")
-            .expect("LOCKGATE_TEST_CURATOR is not set: ./scripts/test --only zookeeper sets it");
-        let url = server::shared();
+        Self::runs_with(NEWEST, &server::shared(), program, arguments)
+    }
+
+    /// The variable has the classes of one version of Curator.
+    pub(crate) fn runs_with(variable: &str, url: &str, program: &str, arguments: &[&str]) -> Self {
+        let mut child = Self::command(variable, url, program, arguments)
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (told, says) = mpsc::unbounded_channel();
+        thread::spawn(move || {
+            for line in lines {
+                let _ = told.send(line.unwrap());
+            }
+        });
+        Self { child, says }
+    }
+
+    pub(crate) fn command(variable: &str, url: &str, program: &str, arguments: &[&str]) -> Command {
+        let classes = env::var(variable).unwrap_or_else(|_| {
+            panic!("{variable} is not set: ./scripts/test --only zookeeper sets it")
+        });
         let address = url.strip_prefix("zk://").unwrap();
         let mut command = Command::new("java");
         command.args([
@@ -41,15 +63,7 @@ impl Java {
         ]);
         command.args(arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let (told, says) = mpsc::unbounded_channel();
-        thread::spawn(move || {
-            for line in lines {
-                let _ = told.send(line.unwrap());
-            }
-        });
-        Self { child, says }
+        command
     }
 
     pub(crate) async fn says(&mut self, what: &str) {

@@ -7,6 +7,8 @@ mod curator;
 mod faults;
 mod processes;
 mod proxy;
+mod queue_chaos;
+mod queue_faults;
 mod queues;
 mod server;
 

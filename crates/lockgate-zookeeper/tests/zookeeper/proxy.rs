@@ -14,9 +14,13 @@ use tokio::{
 
 /// What requests are called in ZooKeeper's protocol.
 pub(crate) const DELETE: i32 = 2;
+pub(crate) const LIST: i32 = 8;
 pub(crate) const PING: i32 = 11;
+pub(crate) const LIST_WITH_STAT: i32 = 12;
 pub(crate) const MULTI: i32 = 14;
 pub(crate) const CREATE: i32 = 15;
+pub(crate) const FOLLOW: i32 = 106;
+const NONE: i32 = 9_999;
 
 /// What is lost, and with it the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +39,7 @@ pub(crate) struct Proxy {
 struct State {
     counts: Mutex<BTreeMap<i32, u64>>,
     lose: Mutex<Option<Lose>>,
+    unknown: Mutex<Option<i32>>,
     is_cut: watch::Sender<bool>,
 }
 
@@ -89,6 +94,11 @@ impl Proxy {
         *self.state.lose.lock().unwrap() = Some(lose);
     }
 
+    /// As before a server that does not know such requests, as it is too old.
+    pub(crate) fn hides(&self, of: i32) {
+        *self.state.unknown.lock().unwrap() = Some(of);
+    }
+
     /// Whether it was lost.
     pub(crate) fn has_lost(&self) -> bool {
         self.state.lose.lock().unwrap().is_none()
@@ -127,7 +137,7 @@ async fn requests(
     let connect = frame(&mut from).await?;
     to.write_all(&connect).await?;
     loop {
-        let frame = frame(&mut from).await?;
+        let mut frame = frame(&mut from).await?;
         let (number, of) = (int(&frame, 4), int(&frame, 8));
         *state.counts.lock().unwrap().entry(of).or_default() += 1;
         let lose = {
@@ -141,6 +151,9 @@ async fn requests(
             Some(Lose::Request(_)) => return Ok(()),
             Some(Lose::Answer(_)) => *lost.lock().unwrap() = Some(number),
             None => {}
+        }
+        if *state.unknown.lock().unwrap() == Some(of) {
+            frame[8..12].copy_from_slice(&NONE.to_be_bytes());
         }
         to.write_all(&frame).await?;
     }

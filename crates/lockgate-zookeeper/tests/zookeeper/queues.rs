@@ -1,6 +1,7 @@
 //! Queues that share their nodes with Curator's.
 
 use std::{
+    collections::BTreeSet,
     io::Write as _,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -11,14 +12,17 @@ use lockgate_zookeeper::{
 };
 use zookeeper_client::{Acls, Client, CreateMode};
 
-use crate::{curator::Java, faults, server};
+use crate::{
+    curator::{Java, NEWEST, OLD},
+    faults, server,
+};
 
-fn now() -> i64 {
+pub(crate) fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     i64::try_from(since.as_millis()).unwrap()
 }
 
-fn options(name: &str, kind: Kind, taking: Taking) -> CuratorQueueOptions {
+pub(crate) fn options(name: &str, kind: Kind, taking: Taking) -> CuratorQueueOptions {
     CuratorQueueOptions {
         taking: Some(taking),
         session_timeout: Duration::from_secs(4),
@@ -28,16 +32,23 @@ fn options(name: &str, kind: Kind, taking: Taking) -> CuratorQueueOptions {
     }
 }
 
-fn locks(name: &str) -> Taking {
+pub(crate) fn locks(name: &str) -> Taking {
     Taking::LockSafe(format!("/queues/{name}-locks"))
 }
 
 async fn open(options: CuratorQueueOptions) -> Result<CuratorQueue, CuratorQueueError> {
-    let server = ZookeeperOptions::parse(&server::shared()).unwrap();
+    open_at(&server::shared(), options).await
+}
+
+pub(crate) async fn open_at(
+    url: &str,
+    options: CuratorQueueOptions,
+) -> Result<CuratorQueue, CuratorQueueError> {
+    let server = ZookeeperOptions::parse(url).unwrap();
     CuratorQueue::open(&server, options).await
 }
 
-async fn children(client: &Client, path: &str) -> Vec<String> {
+pub(crate) async fn children(client: &Client, path: &str) -> Vec<String> {
     client.list_children(path).await.unwrap()
 }
 
@@ -119,14 +130,24 @@ async fn a_holder_whose_lock_another_one_has_finishes_nothing() {
     assert_eq!(children(&client, "/queues/stolen-locks").await.len(), 1);
 }
 
-async fn both_ways(name: &str, taking: Taking) {
+async fn both_ways(name: &str, curator: &str, taking: Taking) {
     let lock = match &taking {
         Taking::LockSafe(path) => path.clone(),
         Taking::AtMostOnce => "-".to_owned(),
     };
-    let queue = open(options(name, Kind::Delay, taking)).await.unwrap();
+    let url = server::shared();
     let path = format!("/queues/{name}");
-    let mut producer = Java::runs("Queue", &[&path, &lock, "producer"]);
+    let java = |kind: &str, role: &str| {
+        let arguments = [&path, &lock, kind, role].map(|argument: &str| argument.to_owned());
+        Java::runs_with(
+            curator,
+            &url,
+            "Queue",
+            &arguments.each_ref().map(String::as_str),
+        )
+    };
+    let queue = open(options(name, Kind::Delay, taking)).await.unwrap();
+    let mut producer = java("delay", "producer");
     producer.says("started").await;
     let mut stdin = producer.child.stdin.take().unwrap();
     for (delay, text) in [(200, "b"), (1, "a")] {
@@ -138,26 +159,109 @@ async fn both_ways(name: &str, taking: Taking) {
         assert_eq!(taken.items, [text.as_bytes()]);
         taken.done().await.unwrap();
     }
-    let mut consumer = Java::runs("Queue", &[&path, &lock, "consumer"]);
+    let mut consumer = java("delay", "consumer");
     consumer.says("started").await;
     queue.put(Place::At(1), &["z"]).await.unwrap();
-    queue
-        .put(Place::At(now() + 100), &["x", "y"])
-        .await
-        .unwrap();
+    let due = now() + 100;
+    queue.put(Place::At(due), &["x", "y"]).await.unwrap();
     for text in ["z", "x", "y"] {
         consumer.says(&format!("took {text}")).await;
     }
+    assert!(now() >= due);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_languages_put_and_take_with_locks() {
-    both_ways("locked", locks("locked")).await;
+    both_ways("locked", NEWEST, locks("locked")).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn both_languages_put_and_take_at_most_once() {
-    both_ways("once", Taking::AtMostOnce).await;
+    both_ways("once", NEWEST, Taking::AtMostOnce).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_versions_put_and_take_with_locks() {
+    both_ways("locked-old", OLD, locks("locked-old")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_versions_put_and_take_at_most_once() {
+    both_ways("once-old", OLD, Taking::AtMostOnce).await;
+}
+
+/// Java puts and Rust takes in the order of the kind, then the other way round. Then Java fails, and puts again.
+async fn in_order(
+    java_kind: &str,
+    kind: Kind,
+    place: impl Fn(i32) -> Place<'static>,
+    order: [i32; 3],
+) {
+    let name = format!("order-{java_kind}");
+    let (path, lock) = (format!("/queues/{name}"), format!("/queues/{name}-locks"));
+    let queue = open(options(&name, kind, locks(&name))).await.unwrap();
+    let mut producer = Java::runs("Queue", &[&path, &lock, java_kind, "producer"]);
+    producer.says("started").await;
+    let mut stdin = producer.child.stdin.take().unwrap();
+    for number in [3, -7, 2] {
+        writeln!(stdin, "{number} {number}").unwrap();
+        producer.says(&format!("put {number}")).await;
+    }
+    for number in order {
+        let taken = queue.take().await.unwrap();
+        assert_eq!(taken.items, [number.to_string().as_bytes()]);
+        if kind == Kind::Id {
+            assert!(
+                taken.name.starts_with(&format!("queue-|id_{number}|")),
+                "{}",
+                taken.name
+            );
+        }
+        taken.done().await.unwrap();
+    }
+    for number in [3, -7, 2] {
+        queue
+            .put(place(number), &[number.to_string()])
+            .await
+            .unwrap();
+    }
+    let mut consumer = Java::runs("Queue", &[&path, &lock, java_kind, "failing"]);
+    let mut taken = Vec::new();
+    while taken.len() < 6 {
+        let said = consumer.said().await;
+        taken.extend(
+            said.strip_prefix("took ")
+                .map(|text| text.parse::<i32>().unwrap()),
+        );
+    }
+    // What Curator puts again comes ahead of all priorities.
+    let mut seen = BTreeSet::new();
+    let first = taken.iter().filter(|number| seen.insert(**number));
+    assert!(first.eq(&order));
+    taken.sort_unstable();
+    assert_eq!(taken, [-7, -7, 2, 2, 3, 3]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn plain_queues_of_both_have_one_order() {
+    in_order("plain", Kind::Plain, |_| Place::End, [3, -7, 2]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn priority_queues_of_both_have_one_order() {
+    in_order("priority", Kind::Priority, Place::Priority, [-7, 2, 3]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn id_queues_of_both_have_one_order() {
+    let id = |number| {
+        Place::Id(match number {
+            3 => "id/3",
+            2 => "id/2",
+            _ => "id/-7",
+        })
+    };
+    in_order("id", Kind::Id, id, [3, -7, 2]).await;
 }
 
 /// What a Java program holds is nobody else's, postpones nothing, and comes again when it was killed.
@@ -167,7 +271,7 @@ async fn what_a_killed_java_program_held_comes_again() {
         .await
         .unwrap();
     queue.put(Place::At(1), &["held"]).await.unwrap();
-    let arguments = ["/queues/killed", "/queues/killed-locks", "holder"];
+    let arguments = ["/queues/killed", "/queues/killed-locks", "delay", "holder"];
     let mut java = Java::runs("Queue", &arguments);
     // It may take an item before it says that it has started.
     let said = [java.said().await, java.said().await];
