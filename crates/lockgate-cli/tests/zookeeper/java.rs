@@ -28,7 +28,7 @@ impl Java {
                 "Queue",
                 address,
             ])
-            .args([path, lock_path, role])
+            .args([path, lock_path, "delay", role])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
