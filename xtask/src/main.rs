@@ -20,7 +20,8 @@ Usage: cargo xtask <TASK>
 Tasks:
   tidy              check the house rules: file lengths, leftovers, names, documents, layers
   licenses          check licences, sources and duplicates of all dependencies against deny.toml
-  plot              draw docs/delays.svg from what `lockgate-bench delay --json` prints, on standard input
+  plot              draw docs/delays.svg from what `lockgate-bench delay --json` prints, on standard input, and docs/curator.svg
+                    from what `lockgate-bench curator --json` prints, with the rows of its table on standard output
   wasm              build the pure crates for wasm32-unknown-unknown
   golden            write the golden data folders anew, for a new version of the format
   kill --times N    the process kill tests in their long form, over a release build (default: 50): servers, and twice as

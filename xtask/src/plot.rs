@@ -1,4 +1,6 @@
-//! Draws `docs/delays.svg` from what `lockgate-bench delay --json` prints.
+//! Draws `docs/delays.svg` from what `lockgate-bench delay --json` prints, and `docs/curator.svg` from `lockgate-bench curator --json`.
+
+mod curator;
 
 use std::{collections::BTreeMap, fmt::Write as _, fs, io};
 
@@ -21,12 +23,14 @@ const LINES: [(&str, &str, &str); 3] = [
     ("delay.late_max", "the latest", "#d55e00"),
 ];
 
-/// Reads lines of JSON from standard input, and writes the drawing.
+/// Reads lines of JSON from standard input, and writes the drawings of what is in them.
 pub(crate) fn run() -> Result<()> {
     let text = io::read_to_string(io::stdin()).context("reading standard input")?;
     let mut lines: BTreeMap<&str, BTreeMap<u64, f64>> = BTreeMap::new();
+    let mut curator = curator::Curator::default();
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         let line: Value = serde_json::from_str(line).context("a line is no JSON")?;
+        curator.add(&line);
         let figure = LINES.iter().find(|(figure, ..)| line["bench"] == *figure);
         let pending = line["params"]["pending"].as_u64();
         if let (Some((figure, ..)), Some(pending), Some(late)) =
@@ -36,11 +40,21 @@ pub(crate) fn run() -> Result<()> {
         }
     }
     ensure!(
-        !lines.is_empty(),
-        "no line has a lateness: give it what `lockgate-bench delay --json` prints"
+        !lines.is_empty() || !curator.is_empty(),
+        "no line has a lateness: give it what `lockgate-bench delay --json` or `lockgate-bench curator --json` prints"
     );
-    let file = Workspace::root().join("docs/delays.svg");
-    fs::write(&file, draw(&lines)).with_context(|| format!("writing {}", file.display()))
+    let write = |file: &str, drawing: String| {
+        let file = Workspace::root().join(file);
+        fs::write(&file, drawing).with_context(|| format!("writing {}", file.display()))
+    };
+    if !curator.is_empty() {
+        write("docs/curator.svg", curator.draw())?;
+        print!("{}", curator.table());
+    }
+    if !lines.is_empty() {
+        write("docs/delays.svg", draw(&lines))?;
+    }
+    Ok(())
 }
 
 fn draw(lines: &BTreeMap<&str, BTreeMap<u64, f64>>) -> String {

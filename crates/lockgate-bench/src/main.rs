@@ -12,6 +12,7 @@ mod backlog;
 mod client;
 mod coalesce;
 mod cpu;
+mod curator;
 mod delay;
 mod designs;
 mod disk;
@@ -269,6 +270,14 @@ static BENCHES: &[Bench] = &[
                 them can be received, with nothing else to do and beside 16 senders",
         weight: 1,
         open: delay::open_flood,
+    },
+    Bench {
+        figures: curator::FIGURES,
+        about: "500 delayed items through a queue of Lockgate, through lockgate-zookeeper and through Curator in Java, beside 1,000 \
+                and 20,000 others: puts a second of 16 callers, takes a second of one consumer, one by one, and how late items \
+                that come due every 50 ms are taken. Where names are given: it starts a ZooKeeper, and builds clients/curator",
+        weight: 1,
+        open: curator::open,
     },
     Bench {
         figures: &["due.stall", "due.alone"],

@@ -4,6 +4,8 @@ mod admin;
 mod analyze;
 mod exchange;
 mod forward;
+#[cfg(feature = "zookeeper")]
+mod import;
 mod lead;
 mod ledger;
 mod producer;
@@ -23,6 +25,8 @@ pub(crate) use admin::*;
 pub(crate) use analyze::Analyze;
 pub(crate) use exchange::*;
 pub(crate) use forward::{Forward, From as ForwardFrom};
+#[cfg(feature = "zookeeper")]
+pub(crate) use import::{CuratorKind, Import, ImportCurator};
 pub(crate) use lead::*;
 pub(crate) use ledger::*;
 pub(crate) use producer::*;
@@ -64,6 +68,9 @@ pub(crate) enum Command {
     Send(Send),
     Receive(Receive),
     Forward(Box<Forward>),
+    #[cfg(feature = "zookeeper")]
+    #[command(subcommand)]
+    Import(Import),
     Sequence(Box<Sequence>),
     Ack(Ack),
     Peek(Peek),

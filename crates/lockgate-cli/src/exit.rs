@@ -60,7 +60,7 @@ impl Exit {
         ),
         (
             Self::StoreUnreachable,
-            "lead, sequence: the store of the election, or the ledger, does not answer",
+            "lead, sequence, import: the store of the election, the ledger, or ZooKeeper, does not answer",
         ),
         (Self::NotRunnable, "lead: the command cannot be run"),
         (Self::NoCommand, "lead: there is no such command"),

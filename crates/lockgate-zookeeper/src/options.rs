@@ -150,6 +150,12 @@ impl ZookeeperOptions {
         Ok(self)
     }
 
+    /// The path in front of the names of elections, or of the node that the URL is about; empty: the root.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     /// The same with the nodes of another recipe.
     #[must_use]
     pub fn style(mut self, style: Style) -> Self {

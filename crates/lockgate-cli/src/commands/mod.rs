@@ -13,6 +13,8 @@ mod dump;
 mod exchange;
 mod exchange_apply;
 mod forward;
+#[cfg(feature = "zookeeper")]
+mod import;
 mod key;
 pub(crate) mod lead;
 mod leaders;
@@ -64,6 +66,8 @@ pub(crate) fn run(command: Command) -> Result<(), Failure> {
         Command::Send(args) => send::run(args),
         Command::Receive(args) => receive::run(&args),
         Command::Forward(args) => forward::run(&args),
+        #[cfg(feature = "zookeeper")]
+        Command::Import(args) => import::run(&args),
         Command::Sequence(args) => sequence::run(&args),
         Command::Ack(args) => watched(move || settle::ack(&args)),
         Command::Peek(args) => watched(move || peek::run(&args)),

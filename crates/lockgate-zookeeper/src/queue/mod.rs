@@ -26,6 +26,7 @@
 //!
 //! `QueueSharder` and `SimpleDistributedQueue` are left out.
 
+pub mod drain;
 pub mod names;
 pub mod payload;
 pub mod schedule;

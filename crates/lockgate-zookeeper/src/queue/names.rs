@@ -139,6 +139,35 @@ pub fn again(kind: Kind, name: &str, attempts: u32, due: i64) -> String {
     }
 }
 
+/// Whether a queue of that kind has items of such names. Any has those that Curator has put again.
+#[must_use]
+pub fn is_of(kind: Kind, name: &str) -> bool {
+    let Some(rest) = name.strip_prefix(PREFIX) else {
+        return false;
+    };
+    let is_again = rest.len() <= 11 && number(name).is_some() && !rest.contains(SEPARATOR);
+    let separators = rest.matches(SEPARATOR).count();
+    is_again
+        || match kind {
+            Kind::Plain => false,
+            Kind::Delay => separators >= 2,
+            Kind::Priority => priority(name).is_some(),
+            Kind::Id => separators == 2,
+        }
+}
+
+/// The priority of an item of a priority queue; the lowest comes first. `None`: one that Curator has put again.
+#[must_use]
+pub fn priority(name: &str) -> Option<i32> {
+    let rest = name.strip_prefix(PREFIX)?;
+    let (sign, digits) = (rest.get(..1)?, rest.get(1..9)?);
+    if rest.len() < 19 || rest.contains(SEPARATOR) || digits.contains('+') {
+        return None;
+    }
+    let priority = u32::from_str_radix(digits, 16).ok()?.cast_signed();
+    matches!((sign, priority), ("1", 0..) | ("0", ..0)).then_some(priority)
+}
+
 /// Which of two items is taken first. Items that are due at one time, which Curator takes in any order, are taken in the
 /// order of their numbers.
 #[must_use]
@@ -200,6 +229,32 @@ mod tests {
             ("|", 0),
         ] {
             assert_eq!(due(name), time, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_name_says_of_which_kind_it_is_not() {
+        use Kind::{Delay, Id, Plain, Priority};
+        for (name, kinds) in [
+            ("queue-0000000007", &[Plain, Delay, Priority, Id][..]),
+            ("queue--0000000007", &[Plain, Delay, Priority, Id]),
+            ("queue-|1A1FADE1F51|0000000007", &[Delay, Id]),
+            ("queue-a2|1A1FADE1F51|0000000007", &[Delay, Id]),
+            ("queue-1000000050000000003", &[Priority]),
+            ("queue-0FFFFFFFF0000000003", &[Priority]),
+            ("queue-0000000050000000003", &[]),
+            ("queue-1+000000500000000003", &[]),
+            ("queue-é", &[]),
+            ("queue-", &[]),
+            ("foo", &[]),
+        ] {
+            for kind in [Plain, Delay, Priority, Id] {
+                assert_eq!(is_of(kind, name), kinds.contains(&kind), "{kind:?} {name}");
+            }
+        }
+        for priority in [i32::MIN, -1, 0, 5, i32::MAX] {
+            let name = Place::Priority(priority).name().unwrap() + "0000000003";
+            assert_eq!(super::priority(&name), Some(priority));
         }
     }
 

@@ -152,7 +152,7 @@ impl std::error::Error for CuratorQueueError {}
 
 type Outcome<T> = Result<T, CuratorQueueError>;
 
-fn changed(failed: Failed) -> CuratorQueueError {
+pub(super) fn changed(failed: Failed) -> CuratorQueueError {
     match failed {
         Failed::Lost(why) => CuratorQueueError::Unknown(why),
         Failed::Refused(error) => {
@@ -161,7 +161,7 @@ fn changed(failed: Failed) -> CuratorQueueError {
     }
 }
 
-fn read(failed: Failed) -> CuratorQueueError {
+pub(super) fn read(failed: Failed) -> CuratorQueueError {
     match failed {
         Failed::Lost(why) => CuratorQueueError::Unavailable(why),
         refused => changed(refused),
