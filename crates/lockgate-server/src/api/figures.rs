@@ -1,20 +1,24 @@
 //! Figures of queues for the console, by the same rights as the list of queues.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, time::Duration};
 
 use lockgate_console::{Figures, QUEUES_MAX, QueueFigures};
 use lockgate_machine as machine;
+use tokio::time::timeout;
 
 use super::{Service, shapes::Instant};
 use crate::auth::{AccessKey, Verb};
+
+/// How long a page waits for figures. They need no sync, so an engine that takes longer hangs.
+const WITHIN: Duration = Duration::from_secs(5);
 
 /// Queues that the engine looks at in one go.
 const STEP: usize = 1000;
 
 impl Service {
-    /// Those of the queues that the caller may read. `None`: the engine has stopped.
+    /// Those of the queues that the caller may read. `None`: the engine has stopped, or hangs.
     pub(crate) async fn figures(&self, caller: Option<&AccessKey>) -> Option<Figures> {
-        let (queues, is_cut) = self.all_figures().await?;
+        let (queues, is_cut) = timeout(WITHIN, self.all_figures()).await.ok()??;
         let queues = queues.into_iter();
         let readable =
             queues.filter(|queue| caller.is_none_or(|key| key.may(Verb::Read, &queue.name)));
