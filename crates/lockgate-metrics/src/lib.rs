@@ -8,10 +8,10 @@
 //! use lockgate_metrics::Page;
 //!
 //! let mut page = Page::default();
-//! page.gauge("shop_open_orders", "Orders that nobody has packed.").value(3);
+//! page.gauge("shop_open_orders", "Orders that nobody has packed.").value(3_u64);
 //! page.counter("shop_orders_total", "Orders by country.")
-//!     .sample(&[("country", "de")], 12)
-//!     .sample(&[("country", "pe")], 7);
+//!     .sample(&[("country", "de")], 12_u64)
+//!     .sample(&[("country", "pe")], 7_u64);
 //! let mut packing = Distribution::SHORT;
 //! packing.record(20);
 //! page.histogram("shop_packing_seconds", "How long it took to pack an order.").value(&packing);
