@@ -16,7 +16,7 @@ use lockgate_core::{
 };
 use lockgate_machine::{
     AnyCommand, Command, Deadlines, Delivery, Effect, EngineCommand, Housekeeping, Machine,
-    Receive, Rejection, Reply, SyncWindow, encode_record,
+    Receive, Rejection, Reply, Span, SyncWindow, encode_record,
 };
 use smallvec::SmallVec;
 
@@ -616,12 +616,18 @@ impl<T: Ticket> Driver<T> {
             } else {
                 Purpose::Maintenance
             };
-            let spans = self.spans_ended_by(&decision.effects, now);
+            // Once the effects are folded, what they end is gone.
+            let ended = decision.effects.iter();
+            let spans: SmallVec<[Span; 10]> = ended
+                .filter_map(|effect| self.machine.span_ended_by(effect, now))
+                .collect();
             if let Err(rejection) = self.log_effects(&decision.effects, decision.level, purpose) {
                 self.counts.rejected += 1;
                 return (Err(rejection), Wait::Sync(self.promised));
             }
-            self.counts.spans = spans;
+            for span in spans {
+                self.counts.spans.record(span);
+            }
         }
         // A publish makes as many messages as there are queues, and a transaction as many as it has parts: each counts.
         self.group_messages += decision.effects.len().saturating_sub(1);

@@ -1,9 +1,7 @@
 //! What a driver counts.
 
-use lockgate_core::{Distribution, Now};
-use lockgate_machine::{Effect, RecordCounts, Span};
-
-use super::Driver;
+use lockgate_core::Distribution;
+use lockgate_machine::{RecordCounts, Span};
 
 /// What a driver counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,17 +49,11 @@ impl Default for SpanCounts {
     }
 }
 
-impl<T> Driver<T> {
-    /// The counts as they are once the effects, which are decided, are folded too.
-    pub(super) fn spans_ended_by(&self, effects: &[Effect], now: Now) -> SpanCounts {
-        let mut counts = self.counts.spans;
-        for effect in effects {
-            match self.machine.span_ended_by(effect, now) {
-                Some(Span::Age(span)) => counts.ages.record(span),
-                Some(Span::Lease(span)) => counts.leases.record(span),
-                None => {}
-            }
+impl SpanCounts {
+    pub(super) fn record(&mut self, span: Span) {
+        match span {
+            Span::Age(span) => self.ages.record(span),
+            Span::Lease(span) => self.leases.record(span),
         }
-        counts
     }
 }
